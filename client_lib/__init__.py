@@ -1,0 +1,1 @@
+"""Run a distributed PyTorch job with one call; see the README."""

@@ -1,0 +1,339 @@
+"""The job spec: every field a user can set, with its type, unit, default and meaning. Strict: an unknown field is an error.
+
+The JSON Schema under `docs/` is generated from this module. Nothing here touches the machine: what needs one (does the
+script exist, does the job fit) is checked by the client or the runtime.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+Scalar = str | int | float | bool | None
+
+NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
+WORKERS_MAX = 9999
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
+MASK = "***"
+
+
+class JobType(str, Enum):
+    """How the processes of a worker start."""
+
+    PYTORCH2 = "pytorch2"
+    PYTORCH = "pytorch"
+    TORCHRUN = "torchrun"
+    PYTORCH_ELASTIC = "pytorch_elastic"
+    BINARY = "binary"
+    BINARY_EXP = "binary_exp"
+    NOGPU = "nogpu"
+
+    __str__ = str.__str__
+
+    @property
+    def is_command(self) -> bool:
+        """The script is a command line, not a Python file."""
+        return self in (JobType.BINARY, JobType.BINARY_EXP)
+
+
+class PriorityClass(str, Enum):
+    SHARED_LOW = "shared-low"
+    SHARED_MEDIUM = "shared-medium"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+    __str__ = str.__str__
+
+    @property
+    def order(self) -> int:
+        """Higher goes first."""
+        return list(PriorityClass).index(self)
+
+
+class HealthAction(str, Enum):
+    DELETE = "delete"
+    RESTART = "restart"
+
+    __str__ = str.__str__
+
+
+class Strict(BaseModel):
+    """What clients send: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class HealthParams(Strict):
+    """The watchdog: what happens when no line was logged for `log_period` minutes."""
+
+    log_period: Annotated[int, Field(ge=1, le=24 * 60)]
+    """Minutes without any output after which the job counts as hung."""
+    action: HealthAction | None = None
+    """`delete`: the job is FAILED with reason HungSilent. `restart`: a new attempt, counted in max_retry."""
+    sub_actions: list[Literal["notify"]] = []
+    """`notify`: an event, and nothing else happens unless `action` says so."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> HealthParams:
+        if self.action is None and not self.sub_actions:
+            raise ValueError("needs action='delete' or 'restart', or sub_actions=['notify']")
+        return self
+
+
+def _one_line(value: str, what: str) -> str:
+    if "\0" in value:
+        raise ValueError(f"{what} {value!r} holds a NUL byte; no process can receive one")
+    return value
+
+
+def _scalar_text(value: Scalar) -> str:
+    """How a flag or variable is spelled: as Python's str() does, so `True` is 'True'."""
+    return "" if value is None else str(value)
+
+
+def _int_not_bool(value: Any) -> Any:
+    if isinstance(value, bool) or isinstance(value, str | float):
+        raise ValueError(f"{value!r} is not a whole number; write it without quotes")
+    return value
+
+
+WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]
+
+
+class JobSpec(Strict):
+    """One distributed job. Only `script` is needed."""
+
+    # --- what runs
+    script: str
+    """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file, any command line.
+    It is split by shell rules and run without a shell."""
+    base_image: str | None = None
+    """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
+    type: JobType = JobType.PYTORCH2
+    """How the processes of a worker start."""
+    args: list[str] = []
+    """Appended to the script, as they are."""
+    flags: dict[str, Scalar] = {}
+    """Appended behind `args` as `--key=value`; None: `--key` alone."""
+    env_variables: dict[str, Scalar] = {}
+    """In every process. The user's win over ours, except for the variables of the ranks, which are refused. None: not set."""
+    secrets: list[str] = []
+    """Names of variables whose values travel and are stored outside the spec, and are never shown."""
+    code: Literal["auto", "in_place", "snapshot"] = "auto"
+    """Where the script runs from: where it lies, if the server proves that it shares the folder, else a snapshot."""
+    working_dir: str | None = None
+    """Working directory of the processes; None: in place the caller's, in a snapshot the caller's if inside the root,
+    else the script's folder."""
+    conda_env: str | None = None
+    """Name or path of a conda environment whose python runs the script."""
+    pytorch_use_env: bool | None = None
+    """None: `--local_rank` is passed where the script declares that option; True: never; False: always."""
+    log_file: str | None = "train.log"
+    """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing is tailed."""
+    checkpoint_dir: str | None = None
+    """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
+    outputs: list[str] | None = None
+    """Globs of files kept for download (not in this version)."""
+    requirements: list[str] | None = None
+    """Extra pip packages (not in this version)."""
+
+    # --- where and how much
+    instance_type: str | None = None
+    """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`, `cpu.8C.32G`.
+    None: the catalogue's default; locally this machine: all free GPUs, else the CPU."""
+    n_workers: Annotated[WholeNumber, Field(ge=1, le=WORKERS_MAX)] = 1
+    """Machines (pods; locally process groups). Worker 0 computes too."""
+    processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = "default"
+    """Ranks per worker; "default": the GPUs of the instance type, at least 1."""
+    gpus: list[Annotated[WholeNumber, Field(ge=0)]] | None = None
+    """Which of this machine's GPUs (local runtime only)."""
+    volumes: list[str] = []
+    """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the host's own."""
+    shm_size_class: Literal["small", "medium", "large"] | None = None
+    """/dev/shm: 16, 32, 64 GiB per GPU."""
+    tmp_storage: str | None = None
+    """Preset of the extra disk at /tmp."""
+    include_nodes: list[str] | None = None
+    """Run only on these nodes."""
+    exclude_nodes: list[str] | None = None
+    """Never run on these nodes."""
+    internet: bool | None = None
+    """False: no outbound access. None: the server's default."""
+    region: str | None = None
+    """Region of the ML Space platform; a server answers for the regions in its settings."""
+
+    # --- who goes first
+    priority_class: PriorityClass = PriorityClass.MEDIUM
+    """Order in the queue; within a class, the order of submission."""
+    queue_name: str | None = None
+    """Queue of the cluster."""
+    allocation_name: str | None = None
+    """Reserved capacity of the ML Space platform."""
+
+    # --- how it ends
+    max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
+    """New attempts of the whole gang after a failed one; None: none."""
+    stop_timer: Annotated[WholeNumber, Field(ge=0)] | None = None
+    """Minutes of running after which the job is stopped and FAILED with reason Timeout; None or 0: never."""
+    health_params: HealthParams | None = None
+    """The watchdog on silence; None: off."""
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
+    elastic_min_workers: WholeNumber | Literal["default"] | None = None
+    """Lower bound of workers of `pytorch_elastic`."""
+    elastic_max_workers: WholeNumber | Literal["default"] | None = None
+    """Upper bound of workers of `pytorch_elastic`."""
+    elastic_max_restarts: Annotated[WholeNumber, Field(ge=0)] | None = None
+    """Restarts of the elastic agent."""
+
+    # --- what it is called
+    name: str | None = None
+    """DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name."""
+    job_desc: str | None = None
+    """Free text."""
+    labels: dict[str, str] = {}
+    """Free key-value pairs to find jobs by."""
+    logs_dir: str | None = None
+    """Where the ML Space platform writes log files; here logs are read with `logs`."""
+
+    @field_validator("script")
+    @classmethod
+    def _script_is_there(cls, script: str) -> str:
+        if not script.strip():
+            raise ValueError("is empty; give the path of a .py file or a command line")
+        return _one_line(script, "script")
+
+    @field_validator("base_image")
+    @classmethod
+    def _image_is_no_script(cls, image: str | None) -> str | None:
+        if image is not None and image.endswith(".py"):
+            raise ValueError(f"{image!r} looks like a script; pass it as script={image!r}")
+        return image
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_label(cls, name: str | None) -> str | None:
+        if name is not None:
+            check_name(name)
+        return name
+
+    @field_validator("args")
+    @classmethod
+    def _args_without_nul(cls, args: list[str]) -> list[str]:
+        return [_one_line(arg, "argument") for arg in args]
+
+    @field_validator("flags")
+    @classmethod
+    def _flags_without_nul(cls, flags: dict[str, Scalar]) -> dict[str, Scalar]:
+        for key, value in flags.items():
+            if not key or key.startswith("-") or "=" in key:
+                raise ValueError(f"flag {key!r}: give the name without dashes and without '='")
+            _one_line(key + _scalar_text(value), "flag")
+        return flags
+
+    @field_validator("env_variables")
+    @classmethod
+    def _variables_can_be_set(cls, variables: dict[str, Scalar]) -> dict[str, Scalar]:
+        for key, value in variables.items():
+            check_env_name(key)
+            _one_line(_scalar_text(value), f"the value of {key}")
+        return variables
+
+    @field_validator("secrets")
+    @classmethod
+    def _secrets_can_be_set(cls, names: list[str]) -> list[str]:
+        for name in names:
+            check_env_name(name)
+        return names
+
+    @model_validator(mode="after")
+    def _splits_into_words(self) -> JobSpec:
+        self.command()
+        return self
+
+    def command(self) -> list[str]:
+        """The script's words, then args, then flags: the argv behind the interpreter, or the whole argv of a command.
+
+        Raises ValueError for shell syntax, which nothing here would interpret.
+        """
+        flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()]
+        return [*split_script(self.script), *self.args, *flags]
+
+    @property
+    def python_script(self) -> str | None:
+        """Path of the .py file if the script is one (by its first word), else None: a command."""
+        first = split_script(self.script)[0]
+        return first if first.endswith(".py") and not self.type.is_command else None
+
+    def environment(self) -> dict[str, str]:
+        """env_variables as text; those that are None are left out."""
+        return {key: str(value) for key, value in self.env_variables.items() if value is not None}
+
+    def masked(self) -> JobSpec:
+        """A copy to show: values of variables whose name says TOKEN, KEY, SECRET or PASSWORD are `***`."""
+        shown = {k: MASK if _SECRET_NAME.search(k) else v for k, v in self.env_variables.items()}
+        return self.model_copy(update={"env_variables": shown})
+
+
+def split_script(script: str) -> list[str]:
+    """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried as one path by the
+    client before it is sent (an existing path wins over splitting; the client quotes it then).
+
+    Raises:
+        ValueError: unbalanced quotes, or unquoted shell syntax (`&`, `|`, `;`, `<`, `>`, `$`, a back-tick), with the way out.
+    """
+    wrong = _shell_syntax(script)
+    if wrong:
+        raise ValueError(
+            f"{script!r} holds {wrong!r}, which only a shell understands and none runs here; "
+            f"write bash -c {shlex.quote(script)}"
+        )
+    try:
+        return shlex.split(script)
+    except ValueError as error:
+        raise ValueError(f"{script!r} can't be split into words: {error}") from error
+
+
+def _shell_syntax(script: str) -> str | None:
+    """The first character that a shell would act on beyond splitting and quotes, or None."""
+    quote: str | None = None
+    characters = iter(script)
+    for character in characters:
+        if character == "\\" and quote != "'":
+            next(characters, None)
+        elif character == quote:
+            quote = None
+        elif quote is None and character in "'\"":
+            quote = character
+        elif character in "$`" and quote != "'":
+            return character
+        elif character in "|&;<>" and quote is None:
+            return character
+    return None
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError unless `name` is a DNS-1035 label of at most 50 characters."""
+    if len(name) > NAME_MAX:
+        raise ValueError(f"{name!r} has {len(name)} characters; at most {NAME_MAX} are allowed")
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
+            "ending with a letter or digit"
+        )
+
+
+def check_env_name(name: str) -> None:
+    """Raises ValueError for a name that no environment can hold, or that belongs to the ranks."""
+    if not _ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name for an environment variable (letters, digits and '_')")
+    if name in OUR_RANK_VARIABLES:
+        raise ValueError(f"{name} is set for each process by the launcher and can't be given")

@@ -1,0 +1,47 @@
+"""Every path, header and content type of `/api/v1`. Standard library only, so that the fast command-line reads share it."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+API = "/api/v1"
+JOBS = f"{API}/jobs"
+RENDER = f"{API}/render"
+INFO = f"{API}/info"
+DOCTOR = f"{API}/doctor"
+INSTANCE_TYPES = f"{API}/instance-types"
+SNAPSHOTS = f"{API}/snapshots"
+HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+LOG_FRAMES = "application/vnd.client-lib.log-frames"  # see client_lib.spec.log_stream
+NDJSON = "application/x-ndjson"
+
+
+def job(name: str) -> str:
+    return f"{JOBS}/{quote(name, safe='')}"
+
+
+def job_logs(name: str) -> str:
+    return f"{job(name)}/logs"
+
+
+def job_events(name: str) -> str:
+    return f"{job(name)}/events"
+
+
+def job_manifest(name: str) -> str:
+    return f"{job(name)}/manifest"
+
+
+def job_cancel(name: str) -> str:
+    return f"{job(name)}/cancel"
+
+
+def job_resubmit_source(name: str) -> str:
+    """The whole stored request of a job (secrets left out), from which its owner may submit it again."""
+    return f"{job(name)}/request"
+
+
+def snapshot(sha256: str) -> str:
+    return f"{SNAPSHOTS}/{sha256}"

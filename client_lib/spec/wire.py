@@ -1,0 +1,231 @@
+"""What travels beside the spec: requests and answers of `/api/v1`.
+
+Requests are strict (an unknown field is an error); answers are lenient, so that an older client reads a newer server.
+Times are aware UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_lib.spec.job import JobSpec, Strict
+from client_lib.spec.states import Reason, State
+
+SHA256 = r"^[0-9a-f]{64}$"
+
+
+class Lenient(BaseModel):
+    """What servers answer: frozen, and an unknown field is ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class SharedFolderProof(Strict):
+    """A file that the client wrote into the script's folder: the server shares the folder if it reads the same nonce."""
+
+    path: str
+    nonce: str
+
+
+class CodeInPlace(Strict):
+    """The script runs where it lies."""
+
+    mode: Literal["in_place"] = "in_place"
+    sha256: Annotated[str, Field(pattern=SHA256)] | None = None
+    """Digest of the script's bytes at submit; None for a command that is no file."""
+    proof: SharedFolderProof | None = None
+    """Needed unless the server already knows (a resubmit)."""
+
+
+class CodeSnapshot(Strict):
+    """The script runs from a copy of its folder, uploaded before."""
+
+    mode: Literal["snapshot"] = "snapshot"
+    sha256: Annotated[str, Field(pattern=SHA256)]
+    """Digest of the uploaded archive (tar.gz)."""
+    root: str
+    """The folder on the submitter's machine; for people only."""
+    script: str | None = None
+    """The script's path relative to the root; None for a command."""
+    working_dir: str = "."
+    """Working directory of the processes, relative to the root."""
+    files: int = 0
+    size: int = 0
+    """Bytes of the archive."""
+
+
+Code = Annotated[CodeInPlace | CodeSnapshot, Field(discriminator="mode")]
+
+
+class Submitter(Strict):
+    """Who submits, as the local runtime needs it; stored 0600 outside the database, never shown.
+
+    The job runs with this interpreter and on top of this environment, not the server's.
+    """
+
+    python: str | None = None
+    """Absolute path of the interpreter that runs the scripts."""
+    environment: dict[str, str] = {}
+    working_dir: str | None = None
+    """Absolute; the caller's."""
+    gpus: list[str] | None = None
+    """Device indices or UUIDs that the caller may use (CUDA_VISIBLE_DEVICES, SLURM); None: no bound."""
+
+
+class SubmitRequest(Strict):
+    """`POST /jobs` and `POST /render`."""
+
+    spec: JobSpec
+    code: Code
+    submitter: Submitter = Submitter()
+    secret_values: dict[str, str] = {}
+    """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
+
+
+class RankReport(Lenient):
+    """How one process ended."""
+
+    rank: int
+    exit_code: int | None = None
+    """None while it is not known, or when a signal ended it."""
+    signal: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exception: str | None = None
+    """Class and message, as in a traceback's last line."""
+    traceback: str | None = None
+    last_lines: list[str] = []
+    """At most 50."""
+    stopped_by_us: bool = False
+    """It got SIGTERM or SIGKILL from its launcher: it is not the cause."""
+
+
+class WorkerInfo(Lenient):
+    worker: int
+    state: Literal["waiting", "starting", "running", "ended"] = "waiting"
+    host: str | None = None
+    message: str | None = None
+    exit_code: int | None = None
+    """0: every rank of it ended with 0. None: not ended, or without a report."""
+
+
+class Failure(Lenient):
+    """Why a job failed: the first failing rank, not one of those that died of it."""
+
+    worker: int | None = None
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    meaning: str | None = None
+    """What the exit code or signal means, in words."""
+    exception: str | None = None
+    traceback: str | None = None
+    last_lines: list[str] = []
+    hint: str | None = None
+    """The way out, where the cause is a known one."""
+
+
+class JobInfo(Lenient):
+    """Everything about one job, ready to show: secrets are masked."""
+
+    name: str
+    id: str
+    owner: str
+    version: int
+    """Grows with every change; `GET /jobs/{name}?after_version=` waits for the next."""
+    runtime: str
+    """`local` or `kubernetes`."""
+    state: State
+    reason: Reason
+    message: str = ""
+    attempt: int = 1
+    spec: JobSpec
+    code: Code
+    created_at: datetime
+    started_at: datetime | None = None
+    """First RUNNING of the newest attempt."""
+    finished_at: datetime | None = None
+    workers: list[WorkerInfo] = []
+    notices: list[str] = []
+    """What the runtime said once about fields that it reads otherwise."""
+    failure: Failure | None = None
+
+
+class JobPage(Lenient):
+    jobs: list[JobInfo]
+    next_cursor: str | None = None
+    """None: this was the last page."""
+
+
+class Event(Lenient):
+    """One thing that happened to a job; every transition of the state is one."""
+
+    time: datetime
+    attempt: int
+    state: State
+    reason: Reason
+    message: str
+
+
+class EventList(Lenient):
+    events: list[Event]
+
+
+class Answer(Lenient):
+    """What an action did, in a sentence."""
+
+    message: str
+
+
+class InstanceType(Lenient):
+    name: str
+    gpus: int
+    cpu: float
+    """Cores per worker."""
+    memory_gib: float
+    available: int | None = None
+    """How many workers of it fit right now; None: not known."""
+    description: str = ""
+
+
+class InstanceTypes(Lenient):
+    instance_types: list[InstanceType]
+
+
+class ServerInfo(Lenient):
+    version: str
+    api: str = "v1"
+    runtime: str
+    user: str
+    admin: bool = False
+    data_dir: str | None = None
+    """None for those who are not admin."""
+
+
+class Check(Lenient):
+    """One line of the doctor."""
+
+    name: str
+    ok: bool
+    message: str
+    fix: str | None = None
+
+
+class DoctorReport(Lenient):
+    checks: list[Check]
+
+
+class Manifest(Lenient):
+    """Exactly what a submit would create, secrets masked: locally worker plans, on Kubernetes objects."""
+
+    runtime: str
+    objects: list[dict[str, Any]]
+
+
+class ErrorBody(Lenient):
+    code: str
+    message: str
+    hint: str | None = None

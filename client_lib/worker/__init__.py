@@ -1,0 +1,1 @@
+"""What runs inside a worker, local or pod: standard library only, Python >= 3.8."""

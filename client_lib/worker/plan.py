@@ -1,0 +1,74 @@
+"""The order that a worker launcher carries out: one WorkerPlan, written as JSON. Standard library only, Python >= 3.8.
+
+A runtime's planner makes it; the launcher computes from it what each process sees (design of the environment: RANK =
+worker index x processes_per_worker + LOCAL_RANK, always), so that this is decided in one place for every runtime.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, List, Optional
+
+PROTOCOL = 1
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """Everything one worker needs to know. Paths are absolute; None means absent."""
+
+    job: str
+    attempt: int
+    worker: int
+    n_workers: int
+    processes_per_worker: int
+    type: str
+    """A value of client_lib.spec.job.JobType."""
+    command: List[str]
+    """Script and arguments where `python` is given, else a whole argv."""
+    python: Optional[str]
+    """Interpreter that runs the script; None: `command` is run as it is."""
+    environment: Dict[str, str]
+    """The whole environment of the processes but for what the launcher sets for each."""
+    user_variables: List[str]
+    """Names in `environment` that the user set in the spec: the launcher's defaults never override these."""
+    working_dir: str
+    """Working directory of the processes. With a snapshot: relative to where it is unpacked."""
+    master_addr: str
+    master_port: int
+    gpus: Optional[List[str]]
+    """Devices of this worker; []: it has none and sees none; None: leave the machine's own setting alone."""
+    cores: int
+    """Cores of this worker, for OMP_NUM_THREADS."""
+    checkpoint_dir: str
+    snapshot: Optional[str] = None
+    """Archive to unpack into `work/` of the worker's directory; None: the code runs in place."""
+    log_file: Optional[str] = None
+    """File or glob tailed as train.log, looked for in working_dir and in the script's folder; None: not here."""
+    local_rank_argument: Optional[str] = None
+    """`--local_rank` or `--local-rank`, where the script gets its local rank as an argument too. None: it doesn't,
+    unless `local_rank_auto`."""
+    local_rank_auto: bool = False
+    """Pass the argument in the spelling that the script declares, if it declares one."""
+    rank_runner: bool = True
+    """False: `python script` itself, without the rank runner."""
+    grace_s: float = 30.0
+    secret_variables: List[str] = field(default_factory=list)
+    """Names in `environment` that are never written down by the launcher."""
+    log_limit_bytes: int = 10 * 2**30
+    segment_bytes: int = 64 * 2**20
+    protocol: int = PROTOCOL
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def from_json(text: str) -> WorkerPlan:
+    """Raises ValueError for a plan of another protocol. Unknown fields of a newer minor are ignored."""
+    data: Dict[str, Any] = json.loads(text)
+    if data.get("protocol") != PROTOCOL:
+        raise ValueError(
+            "this launcher speaks protocol %d, the plan is of protocol %r" % (PROTOCOL, data.get("protocol"))
+        )
+    known = {f.name for f in fields(WorkerPlan)}
+    return WorkerPlan(**{key: value for key, value in data.items() if key in known})

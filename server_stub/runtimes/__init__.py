@@ -1,0 +1,122 @@
+"""What a runtime is: the place where attempts of jobs run. The service decides what a job is and what follows from
+how an attempt ended; a runtime starts an attempt, watches it, stops it, and says what it sees.
+
+Implementations: `local` (worker processes of this machine). Only the service and the runtimes import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WorkerInfo
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One gang start of all workers of a job, as the service orders it."""
+
+    job_id: str
+    job_name: str
+    number: int
+    """From 1."""
+    spec: JobSpec
+    """With the unmasked env_variables."""
+    code: Code
+    submitter: Submitter
+    secret_values: dict[str, str] = field(repr=False)
+    job_dir: Path
+    """`<data>/jobs/<id>`: the runtime keeps what belongs to the attempt below it (see attempt_dir, log_dir)."""
+    snapshot: Path | None
+    """The archive, where the code is a snapshot."""
+    created_at: datetime
+    """Of the job: its place in the queue among those of its priority class."""
+
+
+def attempt_dir(job_dir: Path, attempt: int) -> Path:
+    return job_dir / "attempts" / str(attempt)
+
+
+def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
+    return attempt_dir(job_dir, attempt) / "workers" / str(worker)
+
+
+def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
+    """Where the log segments of one worker are (client_lib.worker.format), whichever the runtime."""
+    return worker_dir(job_dir, attempt, worker) / "log"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a runtime sees of an attempt. Sent when something changed; sending the same again is harmless."""
+
+    job_id: str
+    attempt: int
+    phase: Literal["waiting", "running", "ended"]
+    """`running`: every worker has started its processes. `ended`: nothing of the attempt lives any more, its reports
+    and its logs are complete."""
+    reason: Reason
+    """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; else why it failed."""
+    message: str
+    workers: tuple[WorkerInfo, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    """Ended: all reports that there are, of all workers."""
+    ended_at: datetime | None = None
+
+
+Sink = Callable[[Observation], None]
+"""Called on the event loop's thread."""
+
+
+class Runtime(Protocol):
+    """A place where attempts run. Every method is called on the event loop's thread and returns soon."""
+
+    name: str
+
+    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+        """Notices for the submitter: fields that mean nothing here, or another thing than elsewhere.
+
+        Raises:
+            NeverFits: larger than anything that this place could ever give; says the largest that would fit.
+            NotSupported, InvalidRequest: naming the field, its value and the way out.
+        """
+        ...
+
+    def render(self, attempt: Attempt) -> Manifest:
+        """What `submit` would create, values of secrets masked. Pure: the same answer twice, nothing is created."""
+        ...
+
+    async def start(self, sink: Sink) -> None:
+        """Begin to work; observations go to `sink`."""
+        ...
+
+    def submit(self, attempt: Attempt) -> None:
+        """Take the attempt: queue and start it. Idempotent over restarts of the server: an attempt that was started
+        before is found again and observed, never started twice."""
+        ...
+
+    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+        """SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt; also while it waits. Idempotent.
+        The end arrives as an observation."""
+        ...
+
+    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
+        """When any worker last wrote to its log; None: never."""
+        ...
+
+    def instance_types(self) -> Sequence[InstanceType]:
+        """The catalogue, with what is free now where that is known."""
+        ...
+
+    async def doctor(self) -> list[Check]:
+        """What is wrong here, and the fix for each."""
+        ...
+
+    async def close(self) -> None:
+        """Stop watching. Workers go on."""
+        ...
