@@ -1,7 +1,7 @@
 """Every error this library raises, as one tree; the class survives HTTP by its `code`.
 
     ClientLibError                  error
-    ├── InvalidRequest              invalid_request     a field or argument, its value, what is allowed (also a ValueError)
+    ├── InvalidRequest              invalid_request     a field, its value, what is allowed (also a ValueError)
     │   ├── NeverFits               never_fits          the job is larger than anything this server has
     │   ├── NotSupported            not_supported       known, but not on this runtime or not in this version
     │   └── TooLarge                too_large           a body, snapshot or spec over its bound
@@ -16,7 +16,7 @@
     │   └── Unavailable             unavailable         it is starting, stopping or overloaded: try again
     ├── ServerUnreachable           unreachable         no answer at all (client side; also a ConnectionError)
     ├── BadResponse                 bad_response        something answered, but not this server (client side)
-    ├── JobEnded                    job_ended           wait(): the job is final and did not succeed; carries its JobInfo
+    ├── JobEnded                    job_ended           wait(): final, but not succeeded; carries the JobInfo
     │   ├── JobFailed               job_failed          it ended FAILED; the message is the report
     │   └── JobCancelled            job_cancelled       it was cancelled
     └── WaitTimeout                 wait_timeout        wait(timeout): not final yet (also a TimeoutError)
@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 class ClientLibError(Exception):
     """The root. `message` names the thing and the value, `hint` the way out.
 
-    `str(error)` begins with "Error", as the texts of the ML Space platform do, so that scripts that print it read the same.
+    `str(error)` begins with "Error", as the texts of the ML Space platform do: scripts that print it read the same.
     """
 
     code: ClassVar[str] = "error"

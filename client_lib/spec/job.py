@@ -1,6 +1,6 @@
-"""The job spec: every field a user can set, with its type, unit, default and meaning. Strict: an unknown field is an error.
+"""The job spec: every field a user can set, with its type, unit, default and meaning.
 
-The JSON Schema under `docs/` is generated from this module. Nothing here touches the machine: what needs one (does the
+Strict: an unknown field is an error. The JSON Schema under `docs/` is generated from this module. Nothing here touches the machine: what needs one (does the
 script exist, does the job fit) is checked by the client or the runtime.
 """
 
@@ -100,7 +100,7 @@ def _scalar_text(value: Scalar) -> str:
 
 
 def _int_not_bool(value: Any) -> Any:
-    if isinstance(value, bool) or isinstance(value, str | float):
+    if isinstance(value, bool | str | float):
         raise ValueError(f"{value!r} is not a whole number; write it without quotes")
     return value
 
@@ -124,7 +124,7 @@ class JobSpec(Strict):
     flags: dict[str, Scalar] = {}
     """Appended behind `args` as `--key=value`; None: `--key` alone."""
     env_variables: dict[str, Scalar] = {}
-    """In every process. The user's win over ours, except for the variables of the ranks, which are refused. None: not set."""
+    """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
     secrets: list[str] = []
     """Names of variables whose values travel and are stored outside the spec, and are never shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
@@ -137,7 +137,7 @@ class JobSpec(Strict):
     pytorch_use_env: bool | None = None
     """None: `--local_rank` is passed where the script declares that option; True: never; False: always."""
     log_file: str | None = "train.log"
-    """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing is tailed."""
+    """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing."""
     checkpoint_dir: str | None = None
     """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
     outputs: list[str] | None = None
@@ -288,7 +288,7 @@ def split_script(script: str) -> list[str]:
     client before it is sent (an existing path wins over splitting; the client quotes it then).
 
     Raises:
-        ValueError: unbalanced quotes, or unquoted shell syntax (`&`, `|`, `;`, `<`, `>`, `$`, a back-tick), with the way out.
+        ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
     """
     wrong = _shell_syntax(script)
     if wrong:
@@ -313,9 +313,7 @@ def _shell_syntax(script: str) -> str | None:
             quote = None
         elif quote is None and character in "'\"":
             quote = character
-        elif character in "$`" and quote != "'":
-            return character
-        elif character in "|&;<>" and quote is None:
+        elif (character in "$`" and quote != "'") or (character in "|&;<>" and quote is None):
             return character
     return None
 

@@ -1,4 +1,4 @@
-"""Every path, header and content type of `/api/v1`. Standard library only, so that the fast command-line reads share it."""
+"""Every path, header and content type of `/api/v1`. Standard library only: the fast command-line reads share it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Lenient(BaseModel):
 
 
 class SharedFolderProof(Strict):
-    """A file that the client wrote into the script's folder: the server shares the folder if it reads the same nonce."""
+    """A file that the client wrote into the script's folder: the server shares it if it reads the same nonce."""
 
     path: str
     nonce: str

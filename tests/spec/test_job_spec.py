@@ -1,0 +1,138 @@
+"""The job spec: what it accepts, what it refuses and how it says so, and that JSON keeps it."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from client_lib.spec.job import MASK, JobSpec, JobType, check_name, split_script
+from client_lib.spec.wire import JobInfo, SubmitRequest
+
+text = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
+names = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
+env_names = st.from_regex(r"MY_[A-Z_]{0,10}", fullmatch=True)
+scalars = st.one_of(text, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+specs = st.builds(
+    JobSpec,
+    script=text.filter(str.strip).map(shlex.quote),
+    type=st.sampled_from(JobType),
+    args=st.lists(text, max_size=4),
+    flags=st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), scalars, max_size=3),
+    env_variables=st.dictionaries(env_names, scalars, max_size=3),
+    n_workers=st.integers(1, 9999),
+    processes_per_worker=st.one_of(st.just("default"), st.integers(1, 1024)),
+    name=st.one_of(st.none(), names),
+    labels=st.dictionaries(text, text, max_size=3),
+    grace_s=st.floats(0, 3600),
+)
+
+
+@given(specs)
+def test_a_spec_through_json_and_back_is_the_same(spec: JobSpec) -> None:
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@given(specs)
+def test_a_spec_of_only_the_fields_that_were_set_is_the_same(spec: JobSpec) -> None:
+    assert JobSpec.model_validate_json(spec.model_dump_json(exclude_unset=True)) == spec
+
+
+@given(st.lists(text, min_size=1, max_size=5).filter(lambda words: any(word.strip() for word in words)))
+def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
+    assert split_script(shlex.join(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("train.py", ["train.py"]),
+        ("train.py key=value --x 'a b'", ["train.py", "key=value", "--x", "a b"]),
+        ("bash -c 'cd /tmp && echo $HOME | cat > x'", ["bash", "-c", "cd /tmp && echo $HOME | cat > x"]),
+        ('python -c "import os; print(1)"', ["python", "-c", "import os; print(1)"]),
+        ("grep '|' a\\$b", ["grep", "|", "a$b"]),
+        ("echo ''", ["echo", ""]),
+        ("train.py --name=#1 # kept", ["train.py", "--name=#1", "#", "kept"]),
+    ],
+)
+def test_a_script_splits_by_shell_rules(script: str, words: list[str]) -> None:
+    assert split_script(script) == words
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a && b", "a | b", "a; b", "echo $HOME", 'echo "$HOME"', "a > b", "a < b", "echo `x`"]
+)
+def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
+    with pytest.raises(ValueError, match="which only a shell understands") as refused:
+        split_script(wrong)
+    assert f"bash -c {shlex.quote(wrong)}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n_workers": 0}, "greater than or equal to 1"),
+        ({"n_workers": -1}, "greater than or equal to 1"),
+        ({"n_workers": 10**6}, "less than or equal to 9999"),
+        ({"n_workers": "2"}, "write it without quotes"),
+        ({"n_workers": True}, "not a whole number"),
+        ({"type": "horovod"}, "'pytorch2'"),
+        ({"n_wokers": 2}, "Extra inputs"),
+        ({"name": "Train_7"}, "DNS label"),
+        ({"name": "a" * 51}, "51 characters; at most 50"),
+        ({"name": "7-train"}, "beginning with a letter"),
+        ({"env_variables": {"A=B": 1}}, "'A=B'"),
+        ({"env_variables": {"RANK": 1}}, "set for each process by the launcher"),
+        ({"env_variables": {"A": "x\0y"}}, "NUL"),
+        ({"args": ["a\0"]}, "NUL"),
+        ({"flags": {"--lr": 1}}, "without dashes"),
+        ({"script": "  "}, "is empty"),
+        ({"script": "'a"}, "No closing quotation"),
+        ({"base_image": "train.py"}, "script='train.py'"),
+        ({"health_params": {"log_period": 20}}, "needs action"),
+        ({"grace_s": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_a_wrong_field_is_refused_and_named(fields: dict[str, object], told: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        JobSpec.model_validate({"script": "train.py"} | fields)
+    assert told in str(refused.value)
+
+
+def test_a_name_of_fifty_characters_is_fine() -> None:
+    check_name("a" * 50)
+
+
+def test_command_appends_args_then_flags() -> None:
+    spec = JobSpec(script="train.py --a 1", args=["x y", ""], flags={"lr": 0.1, "amp": None, "on": True})
+    assert spec.command() == ["train.py", "--a", "1", "x y", "", "--lr=0.1", "--amp", "--on=True"]
+
+
+def test_values_of_variables_that_look_secret_are_masked_in_a_copy() -> None:
+    spec = JobSpec(script="a.py", env_variables={"HF_TOKEN": "x", "WANDB_API_KEY": "y", "DEPTH": 3})
+    assert spec.masked().env_variables == {"HF_TOKEN": MASK, "WANDB_API_KEY": MASK, "DEPTH": 3}
+    assert spec.env_variables["HF_TOKEN"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"script": "/a/train.py --x 1"}, "/a/train.py"),
+        ({"script": "bash job.sh"}, None),
+        ({"script": "train.py", "type": "binary"}, None),
+    ],
+)
+def test_which_scripts_are_python_files(fields: dict[str, str], path: str | None) -> None:
+    assert JobSpec.model_validate(fields).python_script == path
+
+
+def test_requests_are_strict_and_answers_lenient() -> None:
+    request = {"spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
+    with pytest.raises(ValidationError):
+        SubmitRequest.model_validate(request | {"new": 1})
+    answer = {
+        "name": "a", "id": "1", "owner": "me", "version": 1, "runtime": "local", "state": "PENDING", "reason": "Queued",
+        "spec": {"script": "a.py"}, "code": {"mode": "in_place"}, "created_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    assert JobInfo.model_validate(answer | {"new": 1}).state == "PENDING"
