@@ -1,7 +1,7 @@
 """The job spec: every field a user can set, with its type, unit, default and meaning.
 
-Strict: an unknown field is an error. The JSON Schema under `docs/` is generated from this module. Nothing here touches the machine: what needs one (does the
-script exist, does the job fit) is checked by the client or the runtime.
+Strict: an unknown field is an error. The JSON Schema under `docs/` is generated from this module. Nothing here touches
+the machine: what needs one (does the script exist, does the job fit) is checked by the client or the runtime.
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Findings of the validation read as sentences that name the field, the value and what is allowed."""
+
+import pytest
+from pydantic import ValidationError
+
+from client_lib.spec.job import JobSpec
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import SubmitRequest
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"n_workers": 0}, "n_workers=0: input should be greater than or equal to 1"),
+        ({"n_workers": "2"}, "n_workers: '2' is not a whole number; write it without quotes"),
+        ({"n_wokers": 2}, "unknown field 'n_wokers'; did you mean 'n_workers'?"),
+        ({"script": None}, "script=None: input should be a valid string"),
+        ({"processes_per_worker": 0.5}, "processes_per_worker: 0.5 is not a whole number; write it without quotes"),
+        ({"name": "A"}, "name: 'A' is not a DNS label"),
+    ],
+)
+def test_each_finding_is_one_sentence(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValidationError) as found:
+        JobSpec.model_validate({"script": "a.py"} | fields)
+    assert invalid_request(found.value, JobSpec).message.startswith(sentence)
+
+
+def test_a_field_inside_the_spec_is_named_with_its_path() -> None:
+    with pytest.raises(ValidationError) as found:
+        SubmitRequest.model_validate({"spec": {"script": "a.py", "n_wokers": 1}, "code": {"mode": "in_place"}})
+    assert invalid_request(found.value, SubmitRequest).message == (
+        "unknown field 'spec.n_wokers'; did you mean 'n_workers'?"
+    )
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(ValidationError) as found:
+        JobSpec.model_validate({})
+    assert invalid_request(found.value, JobSpec).message == "script is missing"
+
+
+def test_a_long_value_is_cut() -> None:
+    with pytest.raises(ValidationError) as found:
+        JobSpec.model_validate({"script": ["x" * 10000]})
+    assert len(invalid_request(found.value, JobSpec).message) < 200
