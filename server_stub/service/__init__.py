@@ -1,0 +1,6 @@
+"""The server without HTTP. Import from here; the modules inside are private to the package."""
+
+from server_stub.service.service import Service
+from server_stub.service.values import JobFilters, JobLogs, JobText
+
+__all__ = ["JobFilters", "JobLogs", "JobText", "Service"]
