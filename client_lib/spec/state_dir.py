@@ -1,0 +1,134 @@
+"""Where the local server of this machine and user keeps its state: one rule, for the client that looks for it and for
+the server that writes it. Standard library only.
+
+A home that many hosts share is no place for it: locks and SQLite's WAL are unsafe on a network file system, and a
+loopback address of one host means nothing on another. So the host's name is part of the path, and on a network file
+system the state moves to a local disk. `choose` decides and touches nothing; `state_dir` asks the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+VARIABLE = "CLIENT_LIB_STATE_DIR"
+LOCAL_DISK = Path("/var/tmp")  # survives a reboot, unlike /tmp
+
+SERVER_JSON = "server.json"
+"""0600, written by the server once it listens: {url, pid, version, boot_id, host, started_at, data_dir}."""
+TOKEN = "token"
+"""0600: the token of the local server, made at its first start."""
+SERVER_LOCK = "server.lock"
+"""flock of the running server, for its whole life."""
+START_LOCK = "start.lock"
+"""flock of the client that starts the server."""
+SERVER_LOG = "server.log"
+
+Mount = tuple[str, str]  # (mount point, type of the file system)
+
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afpfs", "webdav", "afs", "9p", "virtiofs", "autofs", "ncpfs"}
+    | {"ceph", "lustre", "gpfs", "beegfs", "glusterfs", "panfs", "orangefs", "pvfs2", "wekafs", "quobyte"}
+    | {"ocfs2", "gfs2"}
+)
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.ntfs-3g", "fuse.encfs", "fuse.gocryptfs"})
+_MAC_MOUNT = re.compile(r".* on (?P<point>/.*?) \((?P<type>\w+)[,)]")
+
+
+def state_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The directory, absolute; it may not be there yet (see make_private). Reads the environment and the mounts."""
+    environ = os.environ if environ is None else environ
+    base = os.path.realpath(Path.home() / ".local" / "state")
+    return choose(environ, Path(base), socket.gethostname(), _uid(), mounts())
+
+
+def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
+    """`$CLIENT_LIB_STATE_DIR`, else below `base` by host, else, where that is on the network, below /var/tmp.
+
+    `base` is `~/.local/state`, its links resolved.
+    """
+    if environ.get(VARIABLE):
+        return Path(os.path.abspath(os.path.expanduser(environ[VARIABLE])))
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", host).lstrip(".") or "localhost"
+    if on_network(base, mounts):
+        return LOCAL_DISK / f"client_lib-{uid}" / host
+    return base / "client_lib" / host
+
+
+def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
+    """Does `path` (there or not, its links resolved by the caller) lie on a file system that other hosts share?"""
+    return is_network(_type_of(path, mounts))
+
+
+def is_network(fs_type: str) -> bool:
+    """An unknown FUSE type counts as one: a state on a local disk is right in any case."""
+    return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type not in _LOCAL_FUSE)
+
+
+def _type_of(path: Path, mounts: Iterable[Mount]) -> str:
+    """Type of the deepest mount above `path`; of two on one point the later, which hides the first."""
+    best, found = -1, ""
+    for point, fs_type in mounts:
+        if len(point) >= best and (path == Path(point) or Path(point) in path.parents):
+            best, found = len(point), fs_type
+    return found
+
+
+def mounts() -> list[Mount]:
+    """What is mounted here; empty where that can't be known (then every path counts as local)."""
+    if sys.platform == "darwin":
+        import subprocess  # the command line comes by here at each call; Linux doesn't need it
+
+        return parse_mac_mounts(subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=False).stdout)
+    try:
+        return parse_proc_mounts(Path("/proc/self/mounts").read_text(errors="surrogateescape"))
+    except OSError:
+        return []
+
+
+def parse_proc_mounts(text: str) -> list[Mount]:
+    """From /proc/self/mounts: `device point type options dump pass`, with space, tab, newline and \\ in octal."""
+    rows = (line.split(" ") for line in text.splitlines())
+    return [(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row[1]), row[2]) for row in rows if len(row) > 2]
+
+
+def parse_mac_mounts(text: str) -> list[Mount]:
+    """From macOS' `mount`: `server:/home on /Users/me (nfs, automounted)`."""
+    found = map(_MAC_MOUNT.match, text.splitlines())
+    return [(match["point"], match["type"]) for match in found if match]
+
+
+def make_private(path: Path) -> Path:
+    """Create `path` (and what is missing above it) with mode 0700, ours alone.
+
+    Raises:
+        PermissionError: it is another user's, or a link: in /var/tmp anybody may have put it there.
+        OSError: it can't be created.
+    """
+    for directory in reversed([path, *path.parents]):
+        if not directory.is_dir():
+            with contextlib.suppress(FileExistsError):  # another process is as quick as we are
+                directory.mkdir(mode=0o700)
+        if directory == path or LOCAL_DISK in directory.parents:
+            _check_ours(directory)
+    return path
+
+
+def _check_ours(directory: Path) -> None:
+    if LOCAL_DISK in directory.parents and directory.is_symlink():
+        raise PermissionError(f"{directory} is a link, and anybody may write to {LOCAL_DISK}; remove it")
+    there = directory.stat()
+    if there.st_uid != _uid():
+        raise PermissionError(f"{directory} belongs to user id {there.st_uid}, not to you; set {VARIABLE}")
+    if stat.S_IMODE(there.st_mode) & 0o077:
+        directory.chmod(0o700)
+
+
+def _uid() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
