@@ -1,0 +1,204 @@
+"""The control socket of a launcher: both ends, and what they say. Standard library only, Python >= 3.8.
+
+A runtime (the client) orders, the launcher (the server) tells how far it is; one JSON object per line:
+
+    launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script looked at; no rank runs
+                             {"event": "started"}  every rank of this worker runs
+                             {"event": "ended"}    report.json is written
+                             the newest of them also to each peer that connects later
+    peer -> launcher         {"do": "go"}                     start the ranks; repeating it changes nothing
+                             {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go"
+                             {"do": "exit"}                   after "ended": nothing more is wanted
+
+End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may be of any
+length: where the system's bound (about 100 bytes) is too small, it is reached through a short symbolic link that lives
+for the moment of the call.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+READY, STARTED, ENDED = "ready", "started", "ended"
+GO, STOP, EXIT = "go", "stop", "exit"
+
+_PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
+_LINE_MAX = 64 * 1024
+Message = Dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def go() -> bytes:
+    return encode({"do": GO})
+
+
+def stop(grace_s: float) -> bytes:
+    return encode({"do": STOP, "grace_s": grace_s})
+
+
+def leave() -> bytes:
+    return encode({"do": EXIT})
+
+
+class Lines:
+    """Collects received bytes and gives back whole messages; a line that is no JSON object or too long is dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> List[Message]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:_LINE_MAX]
+        return [message for message in map(_decode, lines) if message is not None]
+
+
+def _decode(line: bytes) -> Optional[Message]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+@contextlib.contextmanager
+def _short(path: str) -> Iterator[str]:
+    """A path to the same file that fits into a socket address."""
+    if len(os.fsencode(path)) <= _PATH_MAX:
+        yield path
+        return
+    folder = tempfile.mkdtemp(prefix="cl-", dir="/tmp")
+    link = os.path.join(folder, "d")
+    try:
+        os.symlink(os.path.dirname(os.path.abspath(path)), link)
+        yield os.path.join(link, os.path.basename(path))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)
+        os.rmdir(folder)
+
+
+def connect(path: str) -> socket.socket:
+    """A blocking connection to the launcher that listens on `path`.
+
+    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError where it is dead.
+    """
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(path) as address:
+            peer.connect(address)
+    except OSError:
+        peer.close()
+        raise
+    return peer
+
+
+class Connection:
+    """A peer's blocking end, for whoever has no event loop. Others use `connect`, `Lines` and the orders above."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = connect(path)
+        self._lines = Lines()
+        self._waiting: List[Message] = []
+
+    def send(self, order: bytes) -> None:
+        self._socket.sendall(order)
+
+    def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
+        """The next message; None: the launcher has closed the connection. `timeout` in seconds (socket.timeout)."""
+        self._socket.settimeout(timeout)
+        while not self._waiting:
+            data = self._socket.recv(65536)
+            if not data:
+                return None
+            self._waiting = self._lines.feed(data)
+        return self._waiting.pop(0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Server:
+    """The launcher's end, without a thread: `fileno()` is readable when a peer wants in, `Peer.fileno()` when it speaks.
+
+    `on_order` gets every message; `watch(fd, callback)` and `forget(fd)` are the event loop's.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        on_order: Callable[[Message], None],
+        watch: Callable[[int, Callable[[], None]], None],
+        forget: Callable[[int], None],
+    ) -> None:
+        self._on_order, self._watch, self._forget = on_order, watch, forget
+        self._path = path
+        self._peers: Dict[int, socket.socket] = {}
+        self._newest: Optional[bytes] = None
+        self._socket = _listen(path)
+        watch(self._socket.fileno(), self._accept)
+
+    def tell(self, event: str) -> None:
+        """Send the event to all peers, and to each that connects from now on. A peer that does not read is dropped."""
+        self._newest = encode({"event": event})
+        for fd in list(self._peers):
+            self._send(fd, self._newest)
+
+    def close(self) -> None:
+        for fd in list(self._peers):
+            self._drop(fd)
+        self._forget(self._socket.fileno())
+        self._socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._socket.accept()
+        except OSError:  # it gave up before we looked, or no descriptor is free: it will try again
+            return
+        peer.setblocking(False)
+        fd, lines = peer.fileno(), Lines()
+        self._peers[fd] = peer
+        self._watch(fd, lambda: self._read(fd, lines))
+        if self._newest:
+            self._send(fd, self._newest)
+
+    def _read(self, fd: int, lines: Lines) -> None:
+        try:
+            data = self._peers[fd].recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(fd)
+        for message in lines.feed(data):
+            self._on_order(message)
+
+    def _send(self, fd: int, data: bytes) -> None:
+        try:
+            self._peers[fd].sendall(data)
+        except OSError:  # gone, or so far behind that its buffer is full: it reconnects and gets the newest event
+            self._drop(fd)
+
+    def _drop(self, fd: int) -> None:
+        self._forget(fd)
+        self._peers.pop(fd).close()
+
+
+def _listen(path: str) -> socket.socket:
+    with contextlib.suppress(FileNotFoundError):  # left by a dead launcher: the lock says that we may
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _short(path) as address:
+        listener.bind(address)
+    os.chmod(path, 0o600)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,196 @@
+"""What differs between Linux and other Unix systems, in one place: a system is chosen once, by `choose`.
+
+The launcher needs that its ranks die with it, and wants to know which processes its ranks left behind. `Linux` has the
+kernel do it (parent-death signal, child subreaper, /proc); `Portable` does it with a watcher process on a liveness pipe,
+and with process groups alone. CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+import signal
+import sys
+from typing import Any, Dict, List, Optional, Set, Union
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_HAS_PROC = os.path.exists("/proc/self/stat")
+
+
+class Linux:
+    """Parent-death signal and child subreaper: no descendant can outlive the launcher unseen."""
+
+    def __init__(self) -> None:
+        import ctypes  # here: 4 ms that other systems need not pay
+
+        # PyDLL: no releasing of the lock around the call, which is made between fork and exec
+        self._prctl: Any = ctypes.PyDLL(None).prctl
+        self._launcher = os.getpid()
+        self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def before_exec(self) -> None:
+        """In the child, between fork and exec: it dies when the launcher dies."""
+        self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != self._launcher:  # the launcher died before the call above could see it
+            os._exit(1)
+
+    def rank_ended(self, pid: int) -> None:
+        """The rank was reaped: its pid may belong to another process from now on."""
+
+    def descendants(self) -> List[int]:
+        """Living processes below this one, also those in sessions of their own whose parents are gone."""
+        children: Dict[int, List[int]] = {}
+        for pid in _pids():
+            fields = _stat(pid)
+            if fields and fields[0] not in "ZX":
+                children.setdefault(int(fields[1]), []).append(pid)
+        return sorted(_below(self._launcher, children))
+
+    def close(self) -> None:
+        """Nothing of the ranks lives any more."""
+
+
+class Portable:
+    """A watcher process at the other end of a pipe kills the ranks' process groups when the launcher is gone."""
+
+    def __init__(self) -> None:
+        reader, self._pipe = os.pipe()
+        if os.fork() == 0:
+            os.close(self._pipe)
+            _watch(reader)  # never returns
+        os.close(reader)
+
+    def before_exec(self) -> None:
+        """In the child, between fork and exec: it dies when the launcher dies."""
+        os.write(self._pipe, b"+%d\n" % os.getpid())
+
+    def rank_ended(self, pid: int) -> None:
+        """The rank was reaped: its pid may belong to another process from now on."""
+        os.write(self._pipe, b"-%d\n" % pid)
+
+    def descendants(self) -> List[int]:
+        """Not known here: what left its rank's process group is not found."""
+        return []
+
+    def close(self) -> None:
+        """Nothing of the ranks lives any more."""
+        os.write(self._pipe, b"end\n")
+
+
+System = Union[Linux, Portable]
+
+
+def choose() -> System:
+    """The system of this machine. Called once, while the launcher has no other descriptors and no threads."""
+    portable = not sys.platform.startswith("linux") or os.environ.get("CLIENT_LIB_PORTABLE") == "1"
+    return Portable() if portable else Linux()
+
+
+def _watch(pipe: int) -> None:
+    """The watcher: follow which groups live; at end of file without "end", kill them."""
+    os.setsid()
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):  # nobody shall wait for the end of our output
+        os.dup2(quiet, fd)
+    groups: Set[int] = set()
+    with os.fdopen(pipe, "rb") as orders:
+        for order in orders:
+            if order.startswith(b"+"):
+                groups.add(int(order[1:]))
+            elif order.startswith(b"-"):
+                groups.discard(int(order[1:]))
+            else:
+                os._exit(0)
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except OSError:
+            pass
+    os._exit(0)
+
+
+def boot_id() -> str:
+    """Differs after every boot of this machine."""
+    if _HAS_PROC:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    return _answer(["sysctl", "-n", "kern.boottime"]) or "unknown"
+
+
+def start_time(pid: int) -> Optional[str]:
+    """When the process started, in the system's own words: with the pid it names a process for ever. None: no such."""
+    if _HAS_PROC:
+        fields = _stat(pid)
+        return fields[19] if fields else None  # field 22 of proc(5)
+    return _answer(["ps", "-o", "lstart=", "-p", str(pid)])
+
+
+def marked(name: str, value: str) -> List[int]:
+    """Living processes that were started with `name=value` in their environment (Linux; elsewhere none is found)."""
+    wanted = os.fsencode("%s=%s" % (name, value))
+    found = []
+    for pid in _pids():
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(pid)
+        except OSError:  # gone, or another user's
+            continue
+    return found
+
+
+def out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for memory so far, in this cgroup or on this machine."""
+    return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _cgroup() + "/memory.events"))
+
+
+def _cgroup() -> str:
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return "/sys/fs/cgroup"
+    return "/sys/fs/cgroup" + next((line[3:] for line in lines if line.startswith("0::")), "")
+
+
+def _counter(path: str, name: bytes) -> int:
+    try:
+        with open(path, "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(name))
+    except OSError:
+        return 0
+
+
+def _answer(argv: List[str]) -> Optional[str]:
+    import subprocess  # here: 8 ms that Linux need not pay
+
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout.decode().strip() or None
+
+
+def _below(root: int, children: Dict[int, List[int]]) -> Set[int]:
+    found: Set[int] = set()
+    waiting = [root]
+    while waiting:
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
+        found.update(below)
+        waiting.extend(below)
+    return found
+
+
+def _pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []
+
+
+def _stat(pid: int) -> Optional[List[str]]:
+    """Fields 3 and up of /proc/<pid>/stat (state, ppid, pgrp, ...); None: no such process."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
