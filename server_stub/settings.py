@@ -61,8 +61,10 @@ class Settings(BaseSettings):
     # --- what runs jobs
     runtime: Literal["local"] = "local"
     """Where attempts run."""
-    max_cpu_jobs: Positive | None = None
-    """CPU-only jobs that run at once; None: one per two cores, at least 1, so that a laptop stays usable."""
+    max_cpu_jobs: Positive = 32
+    """CPU-only jobs that run at once; the others wait. Large, as they share the cores as processes do."""
+    max_processes: Positive = 256
+    """Ranks of one job on this machine; more is refused, so that a slip of a digit does not take it down."""
     catalogue: Path | None = None
     """TOML with `[[instance_types]]` and `[[volumes]]`; None: this machine's own."""
     parse_instance_types: bool = True

@@ -1,0 +1,42 @@
+"""What a request handler works with: the parts of this server, and who asks.
+
+Every path below `/api/v1` has passed `server_stub.auth`, so `user(request)` is always somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+from starlette.requests import Request
+
+from server_stub.service import Service
+from server_stub.settings import Settings
+from server_stub.snapshots import Snapshots
+from server_stub.users import User
+
+
+@dataclass(frozen=True)
+class Context:
+    """The parts of one server; made by `server_stub.app.build`."""
+
+    settings: Settings
+    service: Service
+    snapshots: Snapshots
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server begins to stop: long polls answer at once, log streams end without `@end`."""
+
+
+def context(request: Request) -> Context:
+    return cast(Context, request.app.state.context)
+
+
+def user(request: Request) -> User:
+    """Who asks."""
+    return cast(User, request.scope["user"])
+
+
+def owner(request: Request) -> str | None:
+    """`?owner=`: whose job; None: the asking user's own."""
+    return request.query_params.get("owner")
