@@ -1,0 +1,72 @@
+# Each target sets up what it needs, virtual environment included, and says what it does. `make` lists them.
+PYTHON ?= python3
+VENV := .venv
+BENCH_VENV := .venv-bench
+READY := $(VENV)/.ready
+BENCH_READY := $(BENCH_VENV)/.ready
+RUN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-long check format bench docs lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
+
+venv: $(READY)  ## the virtual environment .venv, from the locked packages of requirements/dev.txt
+
+$(READY): requirements/dev.txt requirements/bootstrap.txt requirements/install.py pyproject.toml
+	@echo "== $(VENV): installing the locked packages (PyTorch among them: minutes the first time, seconds from a cache)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or newer is needed; $(PYTHON) is not. Try: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) requirements/install.py $(VENV) requirements/dev.txt --project
+	@touch $@
+
+$(BENCH_READY): $(READY) requirements/bench.txt
+	@echo "== $(BENCH_VENV): installing the rivals; PyTorch is seen in $(VENV)"
+	@$(PYTHON) requirements/install.py $(BENCH_VENV) requirements/bench.txt --behind $(VENV)
+	@touch $@
+
+demo: $(READY)  ## train a real model on two workers of this machine, followed live
+	@$(RUN)/python examples/demo.py
+
+test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k logs")
+	@echo "== pytest"
+	@$(RUN)/python -m compileall -q client_lib server_stub
+	@$(RUN)/python -m pytest $(PYTEST)
+
+test-long: $(READY)  ## every test with all rounds: the server killed 50 times, and so on
+	@echo "== pytest, all rounds"
+	@CLIENT_LIB_TEST_LONG=1 $(RUN)/python -m pytest $(PYTEST)
+
+check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, lock files
+	@echo "== ruff format"
+	@$(RUN)/ruff format --check .
+	@echo "== ruff check"
+	@$(RUN)/ruff check .
+	@echo "== mypy --strict (both packages, and the public API as a user writes it)"
+	@$(RUN)/mypy
+	@echo "== lint-imports (the floors of the design)"
+	@$(RUN)/lint-imports --no-logo
+	@echo "== vermin (client_lib/worker runs on Python 3.8)"
+	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker
+
+format: $(READY)  ## rewrite the sources as `make check` wants them
+	@$(RUN)/ruff format .
+	@$(RUN)/ruff check --fix .
+
+bench: $(READY) $(BENCH_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
+	@for file in benchmarks/*.py; do echo "== $$file"; $(RUN)/python $$file || exit 1; done
+
+docs: $(READY)  ## write docs/ (JSON Schema, OpenAPI, CLI reference) from the code
+	@for script in docs/generate_*.py; do echo "== $$script"; $(RUN)/python $$script || exit 1; done
+
+lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
+	@for name in bootstrap dev bench; do echo "== requirements/$$name.txt"; \
+	  project=; [ $$name != dev ] || project="--extra dev pyproject.toml"; \
+	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
+	    --no-header --no-emit-index-url --no-emit-find-links \
+	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+
+clean:  ## remove the virtual environments and all caches
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
