@@ -1,0 +1,105 @@
+"""What a reader of logs asks for: the parameters of GET /jobs/{name}/logs, checked. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.log_stream import Position, parse_cursor
+from client_lib.worker.format import STREAMS
+
+MAX_TAIL = 1_000_000
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """Which lines, and from where on."""
+
+    follow: bool = False
+    cursor: Mapping[Position, int] = field(default_factory=dict)
+    """Where each log goes on. Not empty: `tail` was applied by an earlier answer and isn't again."""
+    tail: int | None = None
+    """Begin with the last so many lines of all chosen logs together. None: begin at the beginning."""
+    since: str | None = None
+    """Begin at the first line with this stamp (client_lib.worker.format) or a later one."""
+    ranks: frozenset[int] = frozenset()
+    """Empty: every rank, and the lines that belong to none."""
+    streams: frozenset[str] = frozenset()
+    """Empty: every stream."""
+    attempt: int | None = None
+    """None: all attempts, one behind the other."""
+    timestamps: bool = False
+    """Text only: the stamp before each line."""
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.ranks or self.streams)
+
+
+def parse_query(
+    *,
+    now: datetime,
+    follow: bool = False,
+    cursor: str = "",
+    tail: int | None = None,
+    since: str | None = None,
+    ranks: Iterable[int] = (),
+    streams: Iterable[str] = (),
+    attempt: int | None = None,
+    timestamps: bool = False,
+) -> LogQuery:
+    """Raises InvalidRequest with the parameter, its value and what is allowed."""
+    _check("tail", tail, 0, MAX_TAIL)
+    _check("attempt", attempt, 1, None)
+    chosen_ranks, chosen_streams = frozenset(ranks), frozenset(streams)
+    for rank in chosen_ranks:
+        _check("rank", rank, 0, None)
+    for name in sorted(chosen_streams - frozenset(STREAMS)):
+        raise InvalidRequest(f"stream {name!r} is unknown", hint=f"there are: {', '.join(STREAMS)}")
+    return LogQuery(
+        follow=follow,
+        cursor=_cursor(cursor),
+        tail=tail,
+        since=None if since is None else parse_since(since, now),
+        ranks=chosen_ranks,
+        streams=chosen_streams,
+        attempt=attempt,
+        timestamps=timestamps,
+    )
+
+
+def parse_since(text: str, now: datetime) -> str:
+    """The stamp that `text` means: an RFC 3339 time, or how long ago (`90`, `30s`, `10m`, `2h`, `1d`).
+
+    A time without an offset is UTC. Raises InvalidRequest.
+    """
+    duration = _DURATION.fullmatch(text.strip())
+    try:
+        if duration:
+            time = now - timedelta(seconds=float(duration[1]) * _SECONDS[duration[2]])
+        else:
+            time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+            time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"since={text!r} is neither a time nor a duration",
+            hint="write 2026-11-21T10:58:55Z, or how long ago: 30s, 10m, 2h, 1d",
+        ) from error
+
+
+def _check(name: str, value: int | None, least: int, most: int | None) -> None:
+    if value is not None and (value < least or (most is not None and value > most)):
+        raise InvalidRequest(f"{name}={value} is not {least}{f' to {most}' if most else ' or more'}")
+
+
+def _cursor(text: str) -> dict[Position, int]:
+    try:
+        return parse_cursor(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error), hint="pass the cursor as an earlier answer gave it, or none") from error

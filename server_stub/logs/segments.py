@@ -1,0 +1,189 @@
+"""Reading one worker's log directory: blocks of whole records by logical offset. Blocking file I/O, no asyncio.
+
+The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size limit). A reader
+needs nothing from it but the files: see client_lib.worker.format for their names and the record format.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from pathlib import Path
+from typing import NamedTuple
+
+BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
+_RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
+_NAME = re.compile(r"\d{20}\.log")
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
+
+
+class Segment(NamedTuple):
+    start: int
+    name: str
+
+
+class Block(NamedTuple):
+    """Whole records that lie one behind the other in one segment."""
+
+    start: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """Where to go on."""
+        return self.start + len(self.data)
+
+
+def _start(segment: Segment) -> int:
+    return segment.start
+
+
+def list_segments(directory: Path) -> list[Segment]:
+    """Ordered by offset; [] where the directory isn't there (yet)."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(Segment(int(name[:-4]), name) for name in names if _NAME.fullmatch(name))
+
+
+class _OpenFile:
+    """A descriptor that closes when nobody holds it: a thread that still reads keeps it open."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+    def read(self, size: int, offset: int) -> bytes:
+        return os.pread(self.descriptor, size, offset)
+
+    def read_cached(self, size: int, offset: int) -> bytes:
+        """Raises BlockingIOError where the bytes would have to come from the disk."""
+        if not _NOWAIT:
+            raise BlockingIOError
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self.descriptor, [buffer], offset, _NOWAIT)
+        except OSError as error:  # EAGAIN, or a file system that can't tell
+            raise BlockingIOError from error
+        return bytes(memoryview(buffer)[:count])
+
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+
+class LogReader:
+    """Reads one worker's log. Holds one file open at most; not for two threads at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._segments: list[Segment] = []
+        self._open: tuple[str, _OpenFile] | None = None
+
+    def end(self) -> int:
+        """The offset behind the last byte that is there now; 0 for no log."""
+        segments = self.segments()
+        while segments:
+            last = segments[-1]
+            file = self._file(last)
+            if file:
+                return last.start + file.size()
+            segments = self.segments()  # removed between the two calls
+        return 0
+
+    def whole_end(self) -> int:
+        """The offset behind the last whole record that is there now."""
+        segments = self.segments()
+        if not segments:
+            return 0
+        size = self.size(segments[-1])
+        begin = max(0, size - _RECORD)
+        return segments[-1].start + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
+
+    def segments(self) -> list[Segment]:
+        """As they are now."""
+        self._segments = list_segments(self.directory)
+        return self._segments
+
+    def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
+        """The next whole records at `offset`, or behind it where that part of the log was removed; None: none yet.
+
+        At most `size` bytes, but always one record. With `cached` it raises BlockingIOError instead of waiting for a
+        disk.
+        """
+        while True:
+            before = self._segment_at(offset)
+            offset = max(offset, before.start) if before else offset
+            data = self._records(before, offset, size, cached) if before else b""
+            if not data:
+                # Only a fresh list can tell whether the writer went on to another segment; if it did, all that this one
+                # holds was there before that list was made: look into it once more.
+                self.segments()
+                after = self._segment_at(offset)
+                if after == before:
+                    after = self._segment_behind(offset)
+                if not after:
+                    return None
+                data = self._records(before, offset, size, cached) if before else b""
+                if not data:
+                    offset = max(offset, after.start)
+                    continue
+            return Block(offset, data)
+
+    def record_before(self, offset: int) -> bytes | None:
+        """The last record that ends at or before `offset`, where it is still there."""
+        for segment in reversed(self.segments()):
+            file = self._file(segment) if segment.start < offset else None
+            if file:
+                end = min(offset - segment.start, file.size())
+                begin = max(0, end - _RECORD)
+                lines = file.read(end - begin, begin).rpartition(b"\n")[0].rpartition(b"\n")
+                if lines[2]:
+                    return lines[2] + b"\n"
+        return None
+
+    def window(self, segment: Segment, begin: int, end: int) -> bytes:
+        """The bytes [begin, end) of one segment, by its own offsets; fewer at its end, b"" where it was removed."""
+        file = self._file(segment)
+        return file.read(end - begin, begin) if file else b""
+
+    def size(self, segment: Segment) -> int:
+        file = self._file(segment)
+        return file.size() if file else 0
+
+    def _segment_at(self, offset: int) -> Segment | None:
+        """The one that holds `offset`, or would if it had not been removed; else the first; None: there is none."""
+        index = bisect_right(self._segments, offset, key=_start) - 1
+        return self._segments[max(index, 0)] if self._segments else None
+
+    def _segment_behind(self, offset: int) -> Segment | None:
+        index = bisect_right(self._segments, offset, key=_start)
+        return self._segments[index] if index < len(self._segments) else None
+
+    def _records(self, segment: Segment, offset: int, size: int, cached: bool) -> bytes:
+        file = self._file(segment)
+        if not file:
+            return b""
+        read = file.read_cached if cached else file.read
+        data = read(size, offset - segment.start)
+        cut = data.rfind(b"\n") + 1
+        if data and not cut:
+            if cached:
+                raise BlockingIOError  # a part of a record may mean that only this part is in the cache
+            data = file.read(max(size, _RECORD), offset - segment.start)
+            cut = data.find(b"\n") + 1
+        return data if cut == len(data) else data[:cut]
+
+    def _file(self, segment: Segment) -> _OpenFile | None:
+        if self._open and self._open[0] == segment.name:
+            return self._open[1]
+        try:
+            file = _OpenFile(os.path.join(self.directory, segment.name))
+        except FileNotFoundError:
+            return None
+        self._open = (segment.name, file)
+        return file

@@ -1,0 +1,186 @@
+"""One answer to one reader: state, history, then the live lines, then the end. Holds positions, and no lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from sys import maxsize
+from time import monotonic
+
+from client_lib.errors import NotFound
+from client_lib.spec.log_stream import HEARTBEAT_S, Position
+from server_stub.logs.history import history, read_block
+from server_stub.logs.hub import TICK_S, Feed, Follower, LogHub, Tail
+from server_stub.logs.merge import Part
+from server_stub.logs.query import LogQuery
+from server_stub.logs.records import line_filter, next_sequence, split_at_gaps
+from server_stub.logs.render import Frames, Renderer, facts
+from server_stub.logs.segments import LogReader
+from server_stub.logs.source import JobLogs
+from server_stub.logs.starts import find_starts
+
+SILENT_BYTES = 2**20  # so much filtered-out log is passed over before the reader is told of its new position
+
+
+def stream(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    """The body of the answer. It ends without `@end` where the job was deleted or the server stops.
+
+    Raises NotFound, at once: there is no such attempt.
+    """
+    if query.attempt is not None and query.attempt > job.attempt:
+        raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
+    return _follow(hub, job, query, renderer) if query.follow else _read(hub, job, query, renderer)
+
+
+async def _read(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    async for piece in _Answer(hub, job, query, renderer).history():
+        yield piece
+    if end := renderer.end(job):
+        yield end
+
+
+async def _follow(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    with hub.follow(job) as (feed, follower):
+        answer = _Answer(hub, feed.job, query, renderer)
+        async for piece in answer.history():
+            yield piece
+        async for piece in answer.live(feed, follower):
+            yield piece
+
+
+class _Answer:
+    def __init__(self, hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> None:
+        self._hub = hub
+        self._job = job
+        self._query = query
+        self._renderer = renderer
+        self._filter = line_filter(query)
+        self._raw = isinstance(renderer, Frames) and not query.filtered
+        self._readers: dict[Position, LogReader] = {}
+        self._offsets: dict[Position, int] = {}
+        self._told: dict[Position, int] = {}
+        """Where the reader of this answer knows itself to be."""
+        self._expected: dict[Position, int | None] = {}
+        """seq that should come next; None: not known."""
+        self._facts = facts(job)
+        self._sent_at = monotonic()
+
+    async def history(self) -> AsyncIterator[bytes]:
+        """State and positions, then everything that is there now."""
+        ends = await asyncio.to_thread(self._begin)
+        # only tail and since begin elsewhere than the reader would by itself
+        moved = {} if self._query.cursor else {where: at for where, at in self._offsets.items() if at}
+        if state := self._renderer.state(self._job, moved):
+            yield state
+        async for parts in history(self._readers, dict(self._offsets), ends):
+            if out := b"".join([piece for part in parts for piece in self._pieces(part)]):
+                yield out
+            await asyncio.sleep(0)  # a fast reader never makes the transport wait: let the others run
+        if out := b"".join(self._positions()):
+            yield out
+        self._sent_at = monotonic()
+
+    async def live(self, feed: Feed, follower: Follower) -> AsyncIterator[bytes]:
+        """Lines and states as they come, to the end."""
+        while True:
+            follower.news.clear()
+            job, over = feed.job, feed.over
+            out = self._news_of(job)
+            grown = [tail for tail in feed.tails.values() if self._offset(tail.position) < tail.end]
+            moved = False
+            for tail in grown:
+                moved = await self._advance(tail, out) or moved
+            if not moved and not over and job.state.final:
+                yield b"".join([*out, *self._positions(), self._renderer.end(job)])
+                return
+            if not moved and not out:
+                out = self._idle()
+            if out:
+                yield out[0] if len(out) == 1 else b"".join(out)
+                self._sent_at = monotonic()
+            if over:
+                return
+            if moved:
+                await asyncio.sleep(0)
+            else:
+                await follower.news.wait()
+
+    # --- the beginning
+
+    def _begin(self) -> dict[Position, int]:
+        """Open what is there and find where to begin; how far each log reaches now. Blocking."""
+        attempts = range(1, self._job.attempt + 1) if self._query.attempt is None else [self._query.attempt]
+        for attempt in attempts:
+            for worker in range(self._job.n_workers):
+                directory = self._hub.directory(self._job.job_dir, attempt, worker)
+                if directory.is_dir():
+                    self._readers[attempt, worker] = LogReader(directory)
+        for position, offset in find_starts(self._readers, self._query).items():
+            self._set_out(position, offset)
+        return {position: reader.end() for position, reader in self._readers.items()}
+
+    def _set_out(self, position: Position, offset: int) -> None:
+        self._offsets[position] = self._told[position] = offset
+        before = self._readers[position].record_before(offset) if offset else None
+        self._expected[position] = next_sequence(before) if before else None if offset else 0
+
+    def _offset(self, position: Position) -> int:
+        """Of a log that appeared meanwhile, too."""
+        if position not in self._offsets:
+            if self._query.attempt not in (None, position[0]):
+                self._offsets[position] = maxsize  # never looked at
+            else:
+                self._readers[position] = LogReader(self._hub.directory(self._job.job_dir, *position))
+                self._set_out(position, self._query.cursor.get(position, 0))
+        return self._offsets[position]
+
+    # --- records
+
+    async def _advance(self, tail: Tail, out: list[bytes]) -> bool:
+        """The next records of one log, behind `out`. False: there is no whole record yet."""
+        position, offset = tail.position, self._offsets[tail.position]
+        chunk = tail.chunk_at(offset)
+        if chunk and self._raw and chunk.first is not None and chunk.first == self._expected[position]:
+            self._offsets[position] = self._told[position] = chunk.end
+            self._expected[position] = chunk.next
+            out.append(chunk.frame)
+            return True
+        block = chunk or await read_block(self._readers[position], offset)
+        if block:
+            out += self._pieces(Part(position, block.end, block.data))
+        return block is not None
+
+    def _pieces(self, part: Part) -> Iterator[bytes]:
+        """What the reader gets of `part`; afterwards this answer stands behind it."""
+        position = part.position
+        end = part.end - len(part.data)
+        for missing, data in split_at_gaps(part.data, self._expected[position]):
+            end += len(data)
+            if missing:
+                yield self._renderer.gap(position, missing)
+            chosen = self._filter(data)
+            if chosen or end - self._told[position] > SILENT_BYTES:
+                self._told[position] = end
+                yield self._renderer.records(position, end, chosen)
+        self._offsets[position] = end
+        self._expected[position] = next_sequence(part.data)
+
+    def _positions(self) -> Iterator[bytes]:
+        """Tell of the positions behind records that were not chosen."""
+        for position, offset in self._offsets.items():
+            if offset != maxsize and self._told[position] != offset:
+                self._told[position] = offset
+                yield self._renderer.records(position, offset, b"")
+
+    # --- the rest
+
+    def _news_of(self, job: JobLogs) -> list[bytes]:
+        before, self._facts = self._facts, facts(job)
+        state = self._renderer.state(job, {}) if before != self._facts else b""
+        return [state] if state else []
+
+    def _idle(self) -> list[bytes]:
+        """Every TICK_S without news."""
+        if monotonic() - self._sent_at < HEARTBEAT_S - TICK_S:
+            return []
+        return [piece for piece in (*self._positions(), self._renderer.ping()) if piece]
