@@ -124,9 +124,9 @@ class Connection:
 
 
 class Server:
-    """The launcher's end, without a thread: `fileno()` is readable when a peer wants in, `Peer.fileno()` when it speaks.
+    """The launcher's end, without a thread: it lives on the callbacks of an event loop.
 
-    `on_order` gets every message; `watch(fd, callback)` and `forget(fd)` are the event loop's.
+    `on_order` gets every message; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
     """
 
     def __init__(

@@ -22,7 +22,8 @@ from typing import Any, Dict, List, Optional
 from client_lib.worker.system import boot_id, start_time
 
 MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker
-ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken (EX_TEMPFAIL)
+ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
+ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
 
 
 class Directory:
@@ -47,7 +48,11 @@ class Directory:
 
 
 class Taken(Exception):
-    """Another launcher holds the lock."""
+    """Another launcher holds the lock, or held it before. `exit_code` is ALREADY_RUNS or ALREADY_RAN."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def acquire(path: str) -> int:
@@ -60,10 +65,12 @@ def acquire(path: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise Taken(path) from None
+        raise Taken("another launcher holds %s" % path, ALREADY_RUNS) from None
+    if os.fstat(fd).st_size:
+        os.close(fd)
+        raise Taken("another launcher held %s before" % path, ALREADY_RAN)
     pid = os.getpid()
     holder = {"pid": pid, "start_time": start_time(pid), "boot_id": boot_id(), "host": socket.gethostname()}
-    os.ftruncate(fd, 0)
     os.pwrite(fd, json.dumps(holder).encode(), 0)
     return fd
 

@@ -25,7 +25,8 @@ class WorkerPlan:
     type: str
     """A value of client_lib.spec.job.JobType."""
     command: List[str]
-    """Script and arguments where `python` is given, else a whole argv."""
+    """Script and arguments where `python` is given, else a whole argv. A relative script is looked for in working_dir,
+    with a snapshot in the root of what is unpacked."""
     python: Optional[str]
     """Interpreter that runs the script; None: `command` is run as it is."""
     environment: Dict[str, str]

@@ -1,8 +1,8 @@
 """What differs between Linux and other Unix systems, in one place: a system is chosen once, by `choose`.
 
 The launcher needs that its ranks die with it, and wants to know which processes its ranks left behind. `Linux` has the
-kernel do it (parent-death signal, child subreaper, /proc); `Portable` does it with a watcher process on a liveness pipe,
-and with process groups alone. CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
+kernel do it (parent-death signal, child subreaper, /proc); `Portable` does it with a watcher process on a liveness
+pipe, and with process groups alone. CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 
 Standard library only, Python >= 3.8.
 """
@@ -39,6 +39,10 @@ class Linux:
 
     def descendants(self) -> List[int]:
         """Living processes below this one, also those in sessions of their own whose parents are gone."""
+        try:  # orphans come to the subreaper: who has no child has no descendant, and /proc need not be searched
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return []
         children: Dict[int, List[int]] = {}
         for pid in _pids():
             fields = _stat(pid)

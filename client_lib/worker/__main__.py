@@ -1,0 +1,33 @@
+"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan lies there. Also runs by path and as a zipapp."""
+
+import os
+import sys
+
+
+def main(arguments: "list[str]") -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m client_lib.worker DIRECTORY\n")
+        return 2
+    from client_lib.worker.directory import Directory, Taken, acquire
+    from client_lib.worker.launcher import Launcher
+    from client_lib.worker.plan import from_json
+    from client_lib.worker.system import choose
+
+    directory = Directory(arguments[0])
+    with open(directory.plan, encoding="utf-8") as file:
+        plan = from_json(file.read())
+    system = choose()  # first: a portable one forks, and the fork must not hold the lock
+    try:
+        acquire(directory.lock)
+    except Taken as taken:
+        sys.stderr.write("%s\n" % taken)
+        return taken.exit_code
+    Launcher(directory, plan, system).run()
+    return 0
+
+
+if __name__ == "__main__":
+    if not __package__:  # run by path: import the installation that this file belongs to
+        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    code = main(sys.argv[1:])
+    os._exit(code)  # nothing is left to tear down

@@ -1,0 +1,151 @@
+"""Unpacks a code snapshot, whatever is in it: nothing is written outside the target, and not without end.
+
+Only plain files, folders and links that stay inside are made; permissions of others, set-id bits, owners and times of
+the archive are not taken over. Standard library only, Python >= 3.8.
+"""
+
+import gzip
+import os
+import stat
+import tarfile
+import zlib
+from typing import BinaryIO, List, Tuple, cast
+
+MAX_FILES = 200000
+MAX_BYTES = 20 * 2**30  # unpacked
+_MAX_HEADER = 2**20  # a long name or a block of extended attributes is read into memory
+_BLOCK = 256 * 1024
+_IN_MEMORY = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+class ArchiveRefused(Exception):
+    """The archive is damaged, or holds something that no snapshot holds; says what."""
+
+
+class _Member(tarfile.TarInfo):
+    """A tar header that may not make tarfile read a huge name into memory."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _IN_MEMORY and self.size > _MAX_HEADER:
+            raise ArchiveRefused("a header of %d bytes" % self.size)
+        # there is no public hook between a header and what tarfile reads for it
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+
+
+class _Bounded:
+    """Reads at most `limit` bytes of the unpacked stream."""
+
+    def __init__(self, source: BinaryIO, limit: int) -> None:
+        self._source, self._left = source, limit
+
+    def read(self, size: int) -> bytes:
+        data = self._source.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise ArchiveRefused("it unpacks to more than is allowed")
+        return data
+
+
+def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
+    """Unpack the tar.gz at `path` into the new folder `target`.
+
+    Raises:
+        ArchiveRefused: what is in it can't be unpacked safely, or at all. What was unpacked so far stays.
+        OSError: the disk's own.
+    """
+    os.makedirs(target, mode=0o700)
+    overhead = 4 * 1024 * (max_files + 16)  # headers and padding
+    with open(path, "rb") as file:
+        try:
+            stream = cast(BinaryIO, _Bounded(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+                _Unpacker(target, max_files, max_bytes).unpack(archive)
+        except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
+            raise ArchiveRefused("it is damaged (%s)" % error) from error
+        except OSError as error:
+            if error.errno is None:  # gzip's own, not the system's
+                raise ArchiveRefused("it is damaged (%s)" % error) from error
+            raise
+
+
+class _Unpacker:
+    def __init__(self, target: str, max_files: int, max_bytes: int) -> None:
+        self._target = os.path.realpath(target)
+        self._files_left, self._bytes_left = max_files, max_bytes
+        self._links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
+
+    def unpack(self, archive: tarfile.TarFile) -> None:
+        for member in archive:
+            self._count(member)
+            place = self._place(member.name)
+            if member.isdir():
+                self._folder(place)
+            elif member.issym():
+                self._links.append((place, member.linkname))
+            elif member.isreg() and not member.issparse():
+                self._file(archive, member, place)
+            else:
+                raise ArchiveRefused("%r is neither a file, a folder nor a symbolic link" % member.name)
+        self._link()
+
+    def _count(self, member: tarfile.TarInfo) -> None:
+        self._files_left -= 1
+        self._bytes_left -= member.size
+        if self._files_left < 0:
+            raise ArchiveRefused("it holds too many files")
+        if self._bytes_left < 0 or member.size < 0:
+            raise ArchiveRefused("it unpacks to more than is allowed")
+
+    def _place(self, name: str) -> str:
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if name.startswith("/") or ".." in parts or "\0" in name:
+            raise ArchiveRefused("%r lies outside of it" % name)
+        return os.path.join(self._target, *parts)
+
+    def _folder(self, place: str) -> None:
+        try:
+            os.makedirs(place, mode=0o755, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ArchiveRefused("%r is a file and a folder" % self._name(place)) from error
+
+    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, place: str) -> None:
+        self._folder(os.path.dirname(place))
+        mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
+        try:
+            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        except (FileExistsError, IsADirectoryError) as error:
+            raise ArchiveRefused("%r is in it twice" % member.name) from error
+        source = archive.extractfile(member)
+        assert source is not None
+        with os.fdopen(fd, "wb") as file:
+            while True:
+                data = source.read(_BLOCK)
+                if not data:
+                    break
+                file.write(data)
+
+    def _link(self) -> None:
+        for place, to in self._links:
+            self._folder(os.path.dirname(place))
+            if not to or "\0" in to or os.path.isabs(to):
+                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+            try:
+                os.symlink(to, place)
+            except FileExistsError as error:
+                raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
+            # after each one: links that lead through links are followed as they will be
+            if not self._inside(os.path.realpath(place)):
+                os.unlink(place)
+                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+
+    def _inside(self, path: str) -> bool:
+        return path == self._target or path.startswith(self._target + os.sep)
+
+    def _name(self, place: str) -> str:
+        return os.path.relpath(place, self._target)

@@ -1,0 +1,165 @@
+"""What every process of a worker sees: environment, argv, working directory. Pure: the same for every runtime.
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+from typing import Dict, List, NamedTuple, Optional
+
+from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.plan import WorkerPlan
+
+_BINARY = ("binary", "binary_exp")
+
+# What an outer torchrun, mpirun or accelerate sets for its own ranks. A job that is submitted from inside one of them
+# inherits it, and torch (TORCHELASTIC_USE_AGENT_STORE) or accelerate (PMI_SIZE, OMPI_*) would believe it.
+_STALE = frozenset(
+    (
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ENABLE_FILE_TIMER",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_NODE_RANK",
+        "PMIX_RANK",
+        "PMIX_HOSTNAME",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    )
+)
+
+
+class Process(NamedTuple):
+    """One rank, ready to be started."""
+
+    rank: int
+    local_rank: int
+    argv: List[str]
+    environment: Dict[str, str]
+    working_dir: str
+
+
+def processes(plan: WorkerPlan, directory: Directory, host: str, local_rank_option: Optional[str]) -> List[Process]:
+    """The ranks of this worker, local rank 0 first: RANK = worker x processes_per_worker + LOCAL_RANK, always.
+
+    `host` is this machine's name. `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its
+    local rank as an argument too.
+    """
+    folder = working_dir(plan, directory)
+    return [
+        Process(
+            plan.worker * plan.processes_per_worker + local_rank,
+            local_rank,
+            _argv(plan, local_rank, local_rank_option),
+            _environment(plan, directory, host, local_rank),
+            folder,
+        )
+        for local_rank in range(plan.processes_per_worker)
+    ]
+
+
+def working_dir(plan: WorkerPlan, directory: Directory) -> str:
+    return os.path.join(directory.work, plan.working_dir) if plan.snapshot else plan.working_dir
+
+
+def script_path(plan: WorkerPlan, directory: Directory) -> Optional[str]:
+    """Absolute path of the script; None where the command is no Python script."""
+    if plan.python is None:
+        return None
+    root = directory.work if plan.snapshot else plan.working_dir
+    return os.path.normpath(os.path.join(root, plan.command[0]))
+
+
+def default_threads(plan: WorkerPlan) -> Optional[int]:
+    """OMP_NUM_THREADS that each process gets; None: it is set already, and never overridden."""
+    if "OMP_NUM_THREADS" in plan.environment:
+        return None
+    return max(1, plan.cores // plan.processes_per_worker)
+
+
+def uses_rank_runner(plan: WorkerPlan) -> bool:
+    return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
+
+
+def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
+    script, arguments = plan.command[0], plan.command[1:]
+    if option:  # before the script's own arguments, as torch.distributed.launch does
+        arguments = ["%s=%d" % (option, local_rank)] + arguments
+    return ([plan.python] if plan.python else []) + [script] + arguments
+
+
+def _environment(plan: WorkerPlan, directory: Directory, host: str, local_rank: int) -> Dict[str, str]:
+    own = set(plan.user_variables)
+    seen = {name: value for name, value in plan.environment.items() if name in own or name not in _STALE}
+    for name, value in _defaults(plan, host, local_rank).items():
+        if name not in own:
+            seen[name] = value
+    for name, value in _if_absent(plan).items():
+        seen.setdefault(name, value)
+    seen.update(_ranks(plan, local_rank))
+    seen[MARKER] = directory.path
+    seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(seen["RANK"]))
+    return seen
+
+
+def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
+    """Nobody overrides these."""
+    per_worker = plan.processes_per_worker
+    return {
+        "RANK": str(plan.worker * per_worker + local_rank),
+        "WORLD_SIZE": str(plan.n_workers * per_worker),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(per_worker),
+        "NODE_RANK": str(plan.worker),
+        "GROUP_RANK": str(plan.worker),
+    }
+
+
+def _defaults(plan: WorkerPlan, host: str, local_rank: int) -> Dict[str, str]:
+    """The user's own variables of the spec win over these; those that the submitter's shell happens to have do not."""
+    rank = plan.worker * plan.processes_per_worker + local_rank
+    set_by_us = {
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(plan.master_port),
+        "PYTHONUNBUFFERED": "1",
+        "CLIENT_LIB_JOB_NAME": plan.job,
+        "CLIENT_LIB_ATTEMPT": str(plan.attempt),
+        "CLIENT_LIB_CHECKPOINT_DIR": plan.checkpoint_dir,
+        "MLSPACE_JOB_NAME": plan.job,
+        "TORCHELASTIC_RESTART_COUNT": str(plan.attempt - 1),
+    }
+    if plan.gpus is not None:
+        set_by_us["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
+    if plan.type in _BINARY:  # written for MPI; for the others accelerate would take these for an mpirun
+        set_by_us["OMPI_COMM_WORLD_RANK"] = str(rank)
+        set_by_us["OMPI_COMM_WORLD_SIZE"] = str(plan.n_workers * plan.processes_per_worker)
+        set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+        set_by_us["PMIX_HOSTNAME"] = host
+    return set_by_us
+
+
+def _if_absent(plan: WorkerPlan) -> Dict[str, str]:
+    """Never over the user's own, wherever it comes from."""
+    absent = {}
+    threads = default_threads(plan)
+    if threads is not None:
+        absent["OMP_NUM_THREADS"] = str(threads)
+    if plan.gpus:
+        absent["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi, which the devices were chosen by
+    if plan.gpus == []:
+        absent["ACCELERATE_USE_CPU"] = "true"  # without it accelerate and Trainer train every rank alone
+    return absent

@@ -1,0 +1,191 @@
+"""One worker, from its plan to its report: prepares, waits for "go", runs the ranks, sees how they end.
+
+The phases follow each other on one loop: prepare -> wait for go -> run -> (stop) -> drain -> report. Started by
+`__main__`; runtimes speak to it through control.py and read what directory.py names.
+
+Standard library only, Python >= 3.8.
+"""
+
+import signal
+import socket
+import time
+from typing import Dict, List, Optional
+
+from client_lib.worker import control, report
+from client_lib.worker.control import Server
+from client_lib.worker.directory import Directory, write_json
+from client_lib.worker.environment import Process, default_threads
+from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.outcome import CANCELLED, START_FAILED, Outcome, of_ranks
+from client_lib.worker.output import Output
+from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.prepare import Refused, prepare, script_folder
+from client_lib.worker.ranks import Ranks
+from client_lib.worker.segments import SegmentWriter
+from client_lib.worker.system import System, out_of_memory_kills
+
+_SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
+_LEFT_OVER_GRACE_S = 5.0  # then it gets SIGTERM, and so long to obey
+_PIPE_S = 1.0  # a pipe that nobody seems to hold any more is given up after so long
+_LOOK_S = 0.01
+_RETRY_S = 0.5
+
+
+class Launcher:
+    """`run` returns when the report is written. The caller holds the lock of the directory."""
+
+    def __init__(self, directory: Directory, plan: WorkerPlan, system: System) -> None:
+        self._directory, self._plan = directory, plan
+        self._system = system
+        self._writer = SegmentWriter(directory.log, plan.log_limit_bytes, plan.segment_bytes)
+        self._loop = Loop(self._flush)
+        self._output = Output(self._loop, self._writer)
+        self._ranks = Ranks(system, self._output)
+        self._control: Optional[Server] = None
+        self._processes: List[Process] = []
+        self._gone = False  # "go" was obeyed
+        self._cancelled = False
+        self._kill_timer: Optional[Timer] = None
+        self._outcome: Optional[Outcome] = None  # known before the ranks' ends are: they never ran
+        self._started_at: Optional[float] = None
+        self._drain_since: Optional[float] = None
+        self._oom_kills = 0
+
+    def run(self) -> None:
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.on_signal(signum, self._stop_by_signal)
+        self._control = Server(self._directory.control, self._obey, self._loop.watch, self._loop.forget)
+        self._loop.call_later(0.0, self._prepare)
+        self._loop.run()
+        self._control.close()
+
+    def _prepare(self) -> None:
+        try:
+            self._processes = prepare(self._plan, self._directory, socket.gethostname())
+        except Refused as refused:
+            self._never_ran(refused.reason, str(refused))
+            return
+        if self._plan.log_file:
+            self._output.tail(self._plan.log_file, script_folder(self._plan, self._directory))
+        self._say_defaults()
+        self._tell(control.READY)
+
+    def _say_defaults(self) -> None:
+        threads = default_threads(self._plan)
+        if threads is not None and self._plan.worker == 0:
+            self._output.say(
+                "OMP_NUM_THREADS=%d in every process (%d cores / %d processes); env_variables can set another"
+                % (threads, self._plan.cores, self._plan.processes_per_worker)
+            )
+
+    def _obey(self, order: control.Message) -> None:
+        if order.get("do") == control.GO:
+            self._go()
+        elif order.get("do") == control.STOP:
+            grace_s = order.get("grace_s")
+            self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
+
+    def _go(self) -> None:
+        if self._gone or not self._processes or self._outcome:
+            return
+        self._gone = True
+        self._oom_kills = out_of_memory_kills()
+        try:
+            self._ranks.start(self._processes)
+        except OSError as error:
+            self._outcome = Outcome(1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None)
+            self._output.say(self._outcome.message)
+            self._end_ranks(0.0)
+            self._reap()
+            return
+        self._started_at = time.time()
+        write_json(self._directory.processes, self._ranks.record())
+        self._tell(control.STARTED)
+
+    def _stop_by_signal(self) -> None:
+        self._stop(self._plan.grace_s)
+
+    def _stop(self, grace_s: float) -> None:
+        """From outside. After a rank's failure it only shortens the grace: the failure stays the reason."""
+        if not self._gone:
+            self._never_ran(CANCELLED, "stopped before its processes were started")
+        elif self._ranks.running:
+            self._cancelled = self._cancelled or not any(exit.exit_code != 0 for exit in self._ranks.exits)
+            self._end_ranks(grace_s)
+
+    def _end_ranks(self, grace_s: float) -> None:
+        """SIGTERM to all that run, SIGKILL after the grace; a second call may only shorten it."""
+        self._ranks.signal(signal.SIGTERM)
+        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
+        if self._kill_timer is None or timer.due < self._kill_timer.due:
+            if self._kill_timer:
+                self._kill_timer.cancel()
+            self._kill_timer = timer
+        else:
+            timer.cancel()
+
+    def _reap(self) -> None:
+        ended = self._ranks.reap()
+        if self._ranks.running:
+            if any(exit.exit_code != 0 for exit in ended) and self._kill_timer is None:
+                self._end_ranks(self._plan.grace_s)
+        elif self._gone and self._drain_since is None:
+            self._drain_since = time.monotonic()
+            self._drain()
+
+    def _drain(self) -> None:
+        """All ranks have ended: see to what they left behind, read the pipes to their end, then report."""
+        assert self._drain_since is not None
+        passed = time.monotonic() - self._drain_since
+        left = bool(self._ranks.left_over())
+        if not left and (self._output.open_pipes == 0 or (passed > _PIPE_S and not self._output.stalled)):
+            self._system.close()
+            self._finish()
+            return
+        if left and passed > _SETTLE_S:
+            kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
+            self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
+        self._loop.call_later(_LOOK_S if passed < 1.0 else 10 * _LOOK_S, self._drain)
+
+    def _never_ran(self, reason: str, message: str) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome(1 if reason != CANCELLED else 0, reason, message, None)
+            self._output.say(message)
+            self._system.close()
+            self._finish()
+
+    def _finish(self) -> None:
+        self._output.finish()
+        self._report()
+
+    def _report(self) -> None:
+        """The last thing that is done. A full disk delays it."""
+        try:
+            if not self._output.flush():
+                raise OSError("the log is not written yet")
+            write_json(self._directory.report, self._report_content(), durable=True)
+        except OSError:
+            self._loop.call_later(_RETRY_S, self._report)
+            return
+        self._writer.close()
+        self._tell(control.ENDED)
+        self._loop.stop()
+
+    def _report_content(self) -> Dict[str, object]:
+        ranks = [
+            report.ended(exit, self._directory.error_file(exit.rank), self._output.lines_of(exit.rank))
+            for exit in self._ranks.exits
+        ]
+        killed = out_of_memory_kills() - self._oom_kills
+        outcome = self._outcome or of_ranks(ranks, self._cancelled, killed)
+        return report.as_json(
+            self._plan, outcome, ranks, self._started_at, time.time(), self._output.next_seq, self._writer.offset
+        )
+
+    def _tell(self, event: str) -> None:
+        if self._control:
+            self._control.tell(event)
+
+    def _flush(self) -> None:
+        self._output.flush()

@@ -1,0 +1,98 @@
+"""The launcher's event loop: readable descriptors, timers, signals; one thread. Standard library only, Python >= 3.8.
+
+Not asyncio: its import alone takes longer than the launcher's whole start. Signals are handled before pipes are read,
+so that the order in which ranks end is seen as it was.
+"""
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import time
+from typing import Callable, Dict, List, Optional, Tuple
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """A call that will be made once, at `due` (monotonic seconds), unless cancelled."""
+
+    def __init__(self, due: float, callback: Callback) -> None:
+        self.due = due
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """Runs callbacks until `stop`. `after_round` is called once after each round of callbacks."""
+
+    def __init__(self, after_round: Callback) -> None:
+        self._after_round = after_round
+        self._selector = selectors.DefaultSelector()
+        self._timers: List[Tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._signals: Dict[int, Callback] = {}
+        self._running = True
+        self._wakeup, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(self._wakeup_write, False)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+
+    def watch(self, fd: int, callback: Callback) -> None:
+        """Call back whenever `fd` is readable or at its end. Watching it twice changes nothing."""
+        if fd not in self._selector.get_map():
+            self._selector.register(fd, selectors.EVENT_READ, callback)
+
+    def forget(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def on_signal(self, signum: int, callback: Callback) -> None:
+        """Installed as a real handler: as process 1 of a pod a signal without one would be ignored by the kernel."""
+        self._signals[signum] = callback
+        signal.signal(signum, lambda *_: None)
+
+    def call_later(self, delay_s: float, callback: Callback) -> Timer:
+        timer = Timer(time.monotonic() + delay_s, callback)
+        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        return timer
+
+    def stop(self) -> None:
+        self._running = False
+
+    def run(self) -> None:
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        while self._running:
+            self._round()
+            self._after_round()
+
+    def _round(self) -> None:
+        ready = [key for key, _ in self._selector.select(self._patience())]
+        if any(key.fd == self._wakeup for key in ready):
+            self._handle_signals()
+        for key in ready:
+            # a callback before this one may have closed this descriptor, and another may bear its number by now
+            if key.data is not None and self._selector.get_map().get(key.fd) is key:
+                key.data()
+        self._run_timers()
+
+    def _patience(self) -> Optional[float]:
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _handle_signals(self) -> None:
+        for signum in sorted(set(os.read(self._wakeup, 65536))):
+            if signum in self._signals:
+                self._signals[signum]()
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if not timer.cancelled:
+                timer.callback()

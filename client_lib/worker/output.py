@@ -1,0 +1,164 @@
+"""Everything that a worker says, on its way into the log: pipes of the ranks, tailed files, the launcher's own words.
+
+Reads the pipes on the launcher's loop, has `stamp` make records of them and `segments` write them, once per round.
+While the disk takes nothing, no pipe is read: the ranks wait in their own writes, and no line is lost.
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+import time
+from typing import Dict, List, Optional
+
+from client_lib.worker.format import NO_RANK
+from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.segments import SegmentWriter
+from client_lib.worker.stamp import Sequence, Stamper
+from client_lib.worker.tail import LOOK_S, SEARCH_S, Tail
+
+_BLOCK = 65536  # a pipe holds no more; larger pipes are slower
+_RETRY_S = 0.5  # how often a full disk is tried again
+
+
+class Output:
+    """`flush` is to be called after each round of the loop."""
+
+    def __init__(self, loop: Loop, writer: SegmentWriter) -> None:
+        self.stalled = False
+        """The disk takes nothing now."""
+        self._loop, self._writer = loop, writer
+        self._sequence = Sequence()
+        self._stampers: List[Stamper] = []
+        self._of_rank: Dict[int, List[Stamper]] = {}
+        self._own = self._stamper(NO_RANK, "launcher")
+        self._pipes: Dict[int, Stamper] = {}
+        self._tail: Optional[Tail] = None
+        self._tailed: Dict[str, Stamper] = {}
+        self._timer: Optional[Timer] = None
+        self._limit_said = False
+        self._silent_since = 0.0
+
+    @property
+    def next_seq(self) -> int:
+        return self._sequence.next
+
+    @property
+    def open_pipes(self) -> int:
+        return len(self._pipes)
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        self._writer.add(self._own.feed(text.encode("utf-8", "replace") + b"\n", time.monotonic()))
+
+    def add_pipe(self, rank: int, stream: str, fd: int) -> None:
+        """Read `fd` to its end, and close it then."""
+        stamper = self._stamper(str(rank), stream)
+        self._of_rank.setdefault(rank, []).append(stamper)
+        self._pipes[fd] = stamper
+        if not self.stalled:
+            self._loop.watch(fd, lambda: self._read(fd))
+
+    def tail(self, pattern: str, folders: List[str]) -> None:
+        """Follow files from now on, until `finish`."""
+        self._tail = Tail(pattern, folders, self._tailed_bytes)
+        self._loop.call_later(LOOK_S, self._look)
+        self._loop.call_later(SEARCH_S, self._search)
+
+    def lines_of(self, rank: int) -> List[List[str]]:
+        """The last lines of each stream of a rank, stdout first."""
+        return [
+            [line.decode("utf-8", "replace") for line in stamper.last_lines] for stamper in self._of_rank.get(rank, [])
+        ]
+
+    def finish(self) -> None:
+        """Nothing more will come: end all streams. `flush` until it says True writes the rest."""
+        if self._tail:
+            self._tail.finish()
+            self._tail = None
+        for fd in list(self._pipes):
+            self._close(fd)
+        for stamper in self._tailed.values():
+            self._writer.add(stamper.end())
+        if self._timer:
+            self._timer.cancel()
+
+    def flush(self) -> bool:
+        """Write what came in this round; False while the disk takes nothing."""
+        if self.stalled:
+            return False
+        if not self._writer.flush():
+            self._stall()
+            return False
+        if self._writer.removed_bytes and not self._limit_said:
+            self._limit_said = True
+            self.say("the log has reached its size limit: from here on its middle is removed, head and tail are kept")
+        return True
+
+    def _stamper(self, rank: str, stream: str) -> Stamper:
+        stamper = Stamper(self._sequence, rank, stream)
+        self._stampers.append(stamper)
+        return stamper
+
+    def _read(self, fd: int) -> None:
+        try:
+            data = os.read(fd, _BLOCK)
+        except BlockingIOError:
+            return
+        if data:
+            self._feed(self._pipes[fd], data)
+        else:
+            self._close(fd)
+
+    def _feed(self, stamper: Stamper, data: bytes) -> None:
+        now = time.monotonic()
+        records = stamper.feed(data, now)
+        if records:
+            self._writer.add(records)
+        elif now - self._silent_since > 1.0:
+            self._silent_since = now
+            self._writer.sign_of_life()
+        if stamper.due is not None and self._timer is None:
+            self._timer = self._loop.call_later(stamper.due - now, self._tick)
+
+    def _close(self, fd: int) -> None:
+        self._loop.forget(fd)
+        os.close(fd)
+        self._writer.add(self._pipes.pop(fd).end())
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for stamper in self._stampers:
+            if stamper.due is not None and stamper.due <= now:
+                self._writer.add(stamper.tick(now))
+        due = [stamper.due for stamper in self._stampers if stamper.due is not None]
+        self._timer = self._loop.call_later(min(due) - now, self._tick) if due else None
+
+    def _tailed_bytes(self, path: str, data: bytes) -> None:
+        if path not in self._tailed:
+            self._tailed[path] = self._stamper(NO_RANK, "train.log")
+        self._feed(self._tailed[path], data)
+
+    def _look(self) -> None:
+        if self._tail:
+            more = not self.stalled and self._tail.look()
+            self._loop.call_later(0.0 if more else LOOK_S, self._look)
+
+    def _search(self) -> None:
+        if self._tail:
+            if not self.stalled:
+                self._tail.search()
+            self._loop.call_later(SEARCH_S, self._search)
+
+    def _stall(self) -> None:
+        self.stalled = True
+        for fd in self._pipes:
+            self._loop.forget(fd)
+        self._loop.call_later(_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        if not self._writer.flush():
+            self._loop.call_later(_RETRY_S, self._try_again)
+            return
+        self.stalled = False
+        for fd in self._pipes:
+            self._loop.watch(fd, lambda fd=fd: self._read(fd))  # type: ignore[misc]

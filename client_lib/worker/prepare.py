@@ -1,0 +1,104 @@
+"""What must be true before a rank can start: code unpacked, script found, directories made. Then the ranks' processes.
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+from typing import List, Optional
+
+from client_lib.worker.directory import Directory
+from client_lib.worker.environment import Process, processes, script_path, uses_rank_runner, working_dir
+from client_lib.worker.local_rank import declared_option
+from client_lib.worker.outcome import CODE_FETCH, START_FAILED
+from client_lib.worker.plan import WorkerPlan
+
+_TYPES = ("pytorch2", "pytorch", "torchrun", "binary", "binary_exp", "nogpu")
+_RUNNER = "rank_runner.py"
+
+
+class Refused(Exception):
+    """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def prepare(plan: WorkerPlan, directory: Directory, host: str) -> List[Process]:
+    """The ranks' processes, ready to be started. Raises Refused."""
+    if plan.type not in _TYPES:
+        raise Refused(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
+    if plan.snapshot:
+        _unpack(plan.snapshot, directory.work)
+    folder = working_dir(plan, directory)
+    if not os.path.isdir(folder):
+        raise Refused(START_FAILED, "the working directory %s does not exist on this machine" % folder)
+    script = script_path(plan, directory)
+    if script is not None:
+        _check_script(script)
+    for path in (directory.errors, plan.checkpoint_dir):
+        _make(path)
+    started = processes(plan, directory, host, _local_rank_option(plan, script))
+    if script is None:
+        return started
+    return [process._replace(argv=_python_argv(plan, directory, script, process.argv)) for process in started]
+
+
+def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
+    """The folders where a script's train.log may be: the working directory, and its own."""
+    script = script_path(plan, directory)
+    return [working_dir(plan, directory)] + ([os.path.dirname(script)] if script else [])
+
+
+def _unpack(archive: str, target: str) -> None:
+    from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
+
+    try:
+        unpack(archive, target)
+    except (ArchiveRefused, OSError) as error:
+        raise Refused(CODE_FETCH, "the code snapshot could not be unpacked: %s" % error) from error
+
+
+def _check_script(script: str) -> None:
+    if not os.path.exists(script):
+        raise Refused(START_FAILED, "the script %s does not exist on this machine" % script)
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        raise Refused(START_FAILED, "the script %s is a directory" % script)
+
+
+def _make(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise Refused(START_FAILED, "%s can't be made: %s" % (path, error.strerror)) from error
+
+
+def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:
+    if plan.local_rank_argument or not plan.local_rank_auto or script is None or not os.path.isfile(script):
+        return plan.local_rank_argument
+    with open(script, "rb") as file:
+        return declared_option(file.read())
+
+
+def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
+    """The script by the path that works from the working directory, and through the rank runner where it is used."""
+    python, name, arguments = argv[0], argv[1], argv[2:]
+    if plan.snapshot:
+        name = script
+    runner = [_runner_path(directory)] if uses_rank_runner(plan) else []
+    return [python] + runner + [name] + arguments
+
+
+def _runner_path(directory: Directory) -> str:
+    """The rank runner as a file that any interpreter can run."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), _RUNNER)
+    if os.path.exists(beside):
+        return beside
+    import pkgutil  # here: only a zipapp needs it
+
+    source = pkgutil.get_data("client_lib.worker", _RUNNER)
+    assert source is not None
+    path = os.path.join(directory.path, _RUNNER)
+    with open(path, "wb") as file:
+        file.write(source)
+    return path

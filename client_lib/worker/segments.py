@@ -1,0 +1,82 @@
+"""Appends records to a worker's log: a directory of segment files with a limit (format.py names and explains them).
+
+A disk that is full stalls the log and nothing else: what could not be written waits here, and its owner stops reading
+the ranks' pipes until it could. Standard library only, Python >= 3.8.
+"""
+
+import os
+from typing import List, Optional
+
+from client_lib.worker.format import segment_name
+
+
+class SegmentWriter:
+    """The only writer of one log directory. `add` collects, `flush` writes."""
+
+    def __init__(self, path: str, limit_bytes: int, segment_bytes: int) -> None:
+        self.offset = 0
+        """Bytes of records written since the attempt began, removed ones included."""
+        self.removed_bytes = 0
+        self._path = path
+        self._limit = limit_bytes
+        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # the limit must leave room to remove a middle
+        self._waiting: List[bytes] = []
+        self._unwritten = b""
+        self._fd: Optional[int] = None
+        self._room = 0
+        self._starts: List[int] = []  # offsets of the segments that exist
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def add(self, records: bytes) -> None:
+        self._waiting.append(records)
+
+    def flush(self) -> bool:
+        """Write everything; False: the disk does not take it now, call again later."""
+        try:
+            while self._unwritten or self._waiting:
+                self._write_some()
+        except OSError:
+            return False
+        return True
+
+    def sign_of_life(self) -> None:
+        """The ranks wrote bytes that made no record: followers' watchdogs look at the file's time."""
+        if self._fd is not None:
+            os.utime(self._fd)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _write_some(self) -> None:
+        if not self._unwritten:
+            # a segment begins with a record: the next one begins between two blocks, when this one is full
+            if self._room <= 0:
+                self._begin_segment()
+            self._unwritten = b"".join(self._waiting)
+            self._waiting.clear()
+        assert self._fd is not None
+        written = os.write(self._fd, self._unwritten)
+        self.offset += written
+        self._room -= written
+        self._unwritten = self._unwritten[written:]
+
+    def _begin_segment(self) -> None:
+        path = os.path.join(self._path, segment_name(self.offset))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.close()
+        self._fd = fd
+        self._room = self._segment
+        self._starts.append(self.offset)
+        self._remove_middle()
+
+    def _remove_middle(self) -> None:
+        """Keep the first half of the limit, and as much of the newest as fits beside it and the segment begun."""
+        while self.offset - self.removed_bytes + self._segment > self._limit:
+            middle = next((i for i, start in enumerate(self._starts[:-1]) if start >= self._limit // 2), None)
+            if middle is None:
+                return
+            start = self._starts.pop(middle)
+            self.removed_bytes += self._starts[middle] - start
+            os.unlink(os.path.join(self._path, segment_name(start)))

@@ -1,0 +1,75 @@
+"""Starts one process. Standard library only, Python >= 3.8.
+
+By hand, with fork and exec, and not by subprocess: between the two the child must ask for its own death when the
+launcher dies (system.py), and a fork is cheap here, because the launcher is small and has one thread. Everything that
+can go wrong before exec is told through a pipe, so that a start is known to have worked when this returns.
+"""
+
+import os
+import signal
+from typing import Callable, Dict, List, NamedTuple, NoReturn
+
+
+class Started(NamedTuple):
+    """A process that runs, leader of its own session and group. The launcher's ends of its pipes."""
+
+    pid: int
+    stdout: int
+    stderr: int
+
+
+def start(argv: List[str], environment: Dict[str, str], folder: str, before_exec: Callable[[], None]) -> Started:
+    """Run `argv` (a program found as a shell finds it) in `folder`; stdin is empty.
+
+    Raises OSError naming the program or the folder.
+    """
+    told, tell = os.pipe()
+    stdout, child_stdout = os.pipe()
+    stderr, child_stderr = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(argv, environment, folder, before_exec, child_stdout, child_stderr, tell)
+    for fd in (tell, child_stdout, child_stderr):
+        os.close(fd)
+    with os.fdopen(told, "rb") as pipe:
+        failure = pipe.read()
+    if failure:
+        os.close(stdout)
+        os.close(stderr)
+        os.waitpid(pid, 0)
+        number, _, name = failure.decode("utf-8", "replace").partition(" ")
+        raise OSError(int(number), os.strerror(int(number)), name)
+    os.set_blocking(stdout, False)
+    os.set_blocking(stderr, False)
+    return Started(pid, stdout, stderr)
+
+
+def _become(
+    argv: List[str],
+    environment: Dict[str, str],
+    folder: str,
+    before_exec: Callable[[], None],
+    stdout: int,
+    stderr: int,
+    tell: int,
+) -> NoReturn:
+    """The child, up to exec."""
+    name = argv[0]
+    try:
+        signal.set_wakeup_fd(-1)  # a signal to this child is none to the launcher
+        os.setsid()
+        before_exec()
+        for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and that would be inherited
+            signal.signal(signum, signal.SIG_DFL)
+        empty = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(empty, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        name = folder
+        os.chdir(folder)
+        name = argv[0]
+        os.execvpe(argv[0], argv, environment)
+    except OSError as error:
+        os.write(tell, b"%d %b" % (error.errno or 0, os.fsencode(name)))
+    finally:
+        os._exit(127)
