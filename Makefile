@@ -55,7 +55,7 @@ format: $(READY)  ## rewrite the sources as `make check` wants them
 	@$(RUN)/ruff check --fix .
 
 bench: $(READY) $(BENCH_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
-	@for file in benchmarks/*.py; do echo "== $$file"; $(RUN)/python $$file || exit 1; done
+	@for file in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
 docs: $(READY)  ## write docs/ (JSON Schema, OpenAPI, CLI reference) from the code
 	@for script in docs/generate_*.py; do echo "== $$script"; $(RUN)/python $$script || exit 1; done

@@ -1,0 +1,59 @@
+"""How every benchmark here measures: all ways in turn, round after round, so that a slow minute hits all.
+
+One round before the counted ones warms files and caches. Figures are medians; `p90` is the 90th percentile.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+Samples = dict[str, list[float]]
+TRIES = 5  # of one run that fails, before the benchmark gives up
+
+
+def wall_times(ways: Mapping[str, Callable[[], object]], rounds: int) -> Samples:
+    """Seconds of each call: `rounds` samples for each way, after one round that isn't counted."""
+    samples: Samples = {name: [] for name in ways}
+    for counted in [False] + [True] * rounds:
+        for name, way in ways.items():
+            took = _time_until_one_succeeds(name, way)
+            if counted:
+                samples[name].append(took)
+    return samples
+
+
+def _time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
+    """A failed run is said on stderr and done again; it would make the others look slow."""
+    for left in reversed(range(TRIES)):
+        began = time.perf_counter()
+        try:
+            answer = way()
+        except RuntimeError as failed:
+            print(f"{name}: a run failed, which isn't counted: {failed}", file=sys.stderr)
+            if not left:
+                raise
+        else:
+            return answer if isinstance(answer, float) else time.perf_counter() - began
+    raise AssertionError("not reached")
+
+
+def p90(values: list[float]) -> float:
+    return sorted(values)[max(0, -(-len(values) * 9 // 10) - 1)]
+
+
+def table(title: str, samples: Samples, *, to: tuple[str, ...]) -> str:
+    """A Markdown table: median and p90 in seconds, and the ratio of medians to each of the ways in `to`."""
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    lines = [
+        f"\n{title} ({len(next(iter(samples.values())))} rounds)\n",
+        "| way | median s | p90 s | p90/median | " + " | ".join(f"to {name}" for name in to) + " |",
+        "|---|---|---|---|" + "---|" * len(to),
+    ]
+    for name, median in medians.items():
+        high = p90(samples[name])
+        ratios = " | ".join(f"{median / medians[other]:.2f}" for other in to)
+        lines.append(f"| {name} | {median:.3f} | {high:.3f} | {high / median:.2f} | {ratios} |")
+    return "\n".join(lines)
