@@ -11,21 +11,25 @@ from typing import cast
 
 from starlette.requests import Request
 
+from server_stub.logs import LogHub
 from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
+from server_stub.traffic import Traffic
 from server_stub.users import User
 
 
 @dataclass(frozen=True)
 class Context:
-    """The parts of one server; made by `server_stub.app.build`."""
+    """The parts of one server; made by `server_stub.serve`."""
 
     settings: Settings
     service: Service
     snapshots: Snapshots
+    hub: LogHub
+    traffic: Traffic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server begins to stop: long polls answer at once, log streams end without `@end`."""
+    """Set when the server begins to stop: long polls answer at once."""
 
 
 def context(request: Request) -> Context:

@@ -1,0 +1,98 @@
+"""`python -m server_stub`: starts the server, or makes a token. Flags only; the rest is imported when it is needed.
+
+A start that can't be is one sentence on stderr and exit code 1; a wrong flag is exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from client_lib import __version__
+from client_lib.errors import ClientLibError
+
+FLAGS_OF_SETTINGS = ("state_dir", "data_dir", "host", "port", "users_file", "database_url", "idle_exit_s")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return _make_token(options) if options.command == "token" else _serve(options)
+    except ClientLibError as error:
+        print(f"server_stub: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="server_stub",
+        description="The server of client_lib. Every setting is a variable CLIENT_LIB_SERVER_<NAME>; flags win.",
+    )
+    parser.add_argument("--version", action="version", version=f"server_stub {__version__}")
+    parser.add_argument("--state-dir", type=_path, help="server.json, token, lock and log of this machine and user")
+    parser.add_argument("--data-dir", type=_path, help="database, jobs, logs, snapshots (default: <state-dir>/data)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="0: a free one (default)")
+    parser.add_argument("--users-file", type=_path, help="TOML of users and digests of their tokens")
+    parser.add_argument("--database-url", help="sqlite:///... or postgresql+psycopg://...")
+    parser.add_argument("--idle-exit-s", type=float, help="end after so long without a job and a request")
+    commands = parser.add_subparsers(dest="command", metavar="")
+    token = commands.add_parser("token", help="make a token for a user; it is shown once")
+    token.add_argument("name")
+    token.add_argument("--admin", action="store_true", help="sees and acts on the jobs of all")
+    token.add_argument("--users-file", type=_path, required=True, help="appended to; made if it is missing")
+    return parser
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def _make_token(options: argparse.Namespace) -> int:
+    from server_stub import users_file
+
+    print(users_file.add(options.users_file, options.name, admin=options.admin))  # noqa: T201
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    _close_inherited()
+    from server_stub.log_lines import log_to_stderr
+    from server_stub.serve import serve
+
+    given = {name: getattr(options, name) for name in FLAGS_OF_SETTINGS if getattr(options, name) is not None}
+    settings = _settings(given)
+    log_to_stderr(settings.log_level)
+    serve(settings)
+    return 0
+
+
+def _settings(given: dict[str, Any]) -> Any:
+    """Flags over variables. Raises InvalidRequest naming the setting."""
+    from pydantic import ValidationError
+
+    from client_lib.spec.validation import invalid_request
+    from server_stub.settings import Settings
+
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise invalid_request(error, Settings) from error
+
+
+def _close_inherited() -> None:
+    """Close every descriptor above stderr: a pipe of `client-lib submit | tee` held open here would hang it."""
+    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor of the listing itself
+                pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The application: routes, error answers and the layers around them. No sockets, no files: `server_stub.serve` runs it.
+
+AccessLog -> Limits -> Authentication -> FastAPI's routes -> api.* -> service
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from client_lib import __version__
+from client_lib.errors import ClientLibError, InvalidRequest
+from server_stub.access_log import AccessLog
+from server_stub.api import answers, jobs, server, snapshots
+from server_stub.api.context import Context, context, user
+from server_stub.api.logs import logs_router
+from server_stub.auth import Authentication, Users
+from server_stub.limits import Limits
+from server_stub.service import JobLogs
+
+
+def build(parts: Context, users: Users, log_to: TextIO | None = sys.stderr) -> ASGIApp:
+    """The whole server as one ASGI application. `log_to`: where the lines of the access log go; None: nowhere."""
+    app = routes()
+    app.state.context = parts
+    return AccessLog(Limits(Authentication(app, users), parts.settings), parts.traffic, log_to)
+
+
+def routes() -> FastAPI:
+    """The routes alone, without the parts that answer; enough for the OpenAPI document."""
+    app = FastAPI(
+        title="client_lib",
+        version=__version__,
+        summary="Runs distributed PyTorch jobs.",
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+        openapi_url=None,  # the document is docs/openapi.json, made by server_stub.openapi
+        redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
+    )
+    for part in (jobs, snapshots, server):
+        app.include_router(part.router)
+    app.include_router(logs_router(lambda: app.state.context.hub, _find_logs))
+    app.add_exception_handler(ClientLibError, _our_error)
+    app.add_exception_handler(HTTPException, _routing_error)
+    app.add_exception_handler(RequestValidationError, _wrong_parameter)
+    app.add_exception_handler(Exception, _internal_error)
+    return app
+
+
+async def _find_logs(request: Request, name: str, owner: str | None) -> JobLogs:
+    return await context(request).service.find_logs(user(request), name, owner)
+
+
+def _our_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ClientLibError)
+    return answers.error(error)
+
+
+def _routing_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = answers.routing_error(error.status_code, request.method, request.url.path)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _wrong_parameter(_: Request, error: Exception) -> Response:
+    """A parameter that FastAPI itself refused, as one sentence each."""
+    assert isinstance(error, RequestValidationError)
+    found = (f"{finding['loc'][-1]}={finding.get('input')!r}: {finding['msg']}" for finding in error.errors())
+    return answers.error(InvalidRequest("\n".join(found)))
+
+
+def _internal_error(request: Request, _: Exception) -> Response:
+    return answers.internal_error(request.scope["request_id"])

@@ -1,0 +1,101 @@
+"""Who sends a request: a Bearer token belongs to a user, and without one only the two health paths answer.
+
+An ASGI layer in front of every route, so that no route can forget it; handlers find the user in `scope["user"]`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client_lib.errors import InvalidRequest, NotFound, Unauthorized
+from client_lib.spec import paths
+from server_stub import users_file
+from server_stub.users import User
+from server_stub.users_file import Tokens
+
+OPEN_PATHS = frozenset({paths.HEALTHZ, paths.READYZ})
+
+log = logging.getLogger(__name__)
+
+
+class Users(Protocol):
+    def tokens(self) -> Tokens:
+        """All that are valid now."""
+        ...
+
+
+class LocalUsers:
+    """The one token of a local server."""
+
+    def __init__(self, token: str) -> None:
+        self._tokens = {users_file.digest(token): users_file.local_user()}
+
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+
+class FileUsers:
+    """The file of users. It is read again when it changed, so that a token is given or taken without a restart."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises as users_file.read does: a server doesn't start with a file that it can't read."""
+        self._path = path
+        self._seen = self._stamp()
+        self._tokens = users_file.read(path)
+
+    def tokens(self) -> Tokens:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._tokens = users_file.read(self._path)
+            except (InvalidRequest, NotFound) as error:  # half written by an editor: those of before stay
+                log.error("%s; the users of before stay", error.message)
+        return self._tokens
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            return None
+        return there.st_mtime_ns, there.st_size, there.st_ino
+
+
+def authenticate(header: str | None, tokens: Tokens) -> User:
+    """Whose token the `Authorization` header carries.
+
+    Every token is compared, in constant time, so that the time of the answer tells nothing.
+    Raises Unauthorized.
+    """
+    if not header:
+        raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
+    asked = users_file.digest(token.strip())
+    found = [user for known, user in tokens.items() if hmac.compare_digest(known, asked)]
+    if not found:
+        raise Unauthorized(
+            "the server does not know this token", hint="it may have been replaced; check CLIENT_LIB_TOKEN"
+        )
+    return found[0]
+
+
+class Authentication:
+    """The ASGI layer."""
+
+    def __init__(self, app: ASGIApp, users: Users) -> None:
+        self._app = app
+        self._users = users
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in OPEN_PATHS:
+            header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            scope["user"] = authenticate(header.decode("latin-1") if header else None, self._users.tokens())
+        await self._app(scope, receive, send)

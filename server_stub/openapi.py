@@ -1,0 +1,69 @@
+"""Makes the documents under `docs/` from the code: the OpenAPI document and the JSON Schema of the job spec.
+
+`python -m server_stub.openapi --write docs`; a test compares them with what is committed. Not used by a running server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from client_lib.spec import wire
+from client_lib.spec.job import JobSpec
+from server_stub.app import routes
+
+MODELS: tuple[type[BaseModel], ...] = (
+    wire.SubmitRequest,
+    wire.JobInfo,
+    wire.JobPage,
+    wire.EventList,
+    wire.Answer,
+    wire.Manifest,
+    wire.ServerInfo,
+    wire.DoctorReport,
+    wire.InstanceTypes,
+    wire.ErrorBody,
+)
+"""What travels; the models inside them come along."""
+
+
+def openapi() -> dict[str, Any]:
+    """The OpenAPI document of `/api/v1`."""
+    document = routes().openapi()
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in MODELS], ref_template="#/components/schemas/{model}"
+    )
+    components = document.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | schemas["$defs"]
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}]
+    return document
+
+
+def job_spec_schema() -> dict[str, Any]:
+    """The JSON Schema of what users write into a job.yaml."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | JobSpec.model_json_schema()
+
+
+def documents() -> dict[str, str]:
+    """File name -> content."""
+    made = {"openapi.json": openapi(), "job-spec.schema.json": job_spec_schema()}
+    return {name: json.dumps(document, indent=2, ensure_ascii=False) + "\n" for name, document in made.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="server_stub.openapi", description="Write the documents made from the code.")
+    parser.add_argument("--write", type=Path, required=True, metavar="FOLDER")
+    folder: Path = parser.parse_args().write
+    folder.mkdir(exist_ok=True)
+    for name, text in documents().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Runs the application: locks, socket, uvicorn, and an end in the right order. Only `server_stub.__main__` imports it.
+
+At SIGTERM or SIGINT: `server.json` goes first (nobody new comes), long polls answer, log streams are cut without
+`@end` (their readers resume at the next server), other answers get `stop_grace_s`. Workers go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from client_lib import __version__
+from client_lib.errors import Conflict, InvalidRequest
+from server_stub import state_dir
+from server_stub.api.context import Context
+from server_stub.app import build
+from server_stub.auth import FileUsers, LocalUsers, Users
+from server_stub.http_bounds import http_protocol
+from server_stub.logs import LogHub
+from server_stub.runtimes import Runtime, log_dir
+from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.service import Service
+from server_stub.settings import Settings, is_loopback
+from server_stub.snapshots import Snapshots
+from server_stub.traffic import Traffic
+
+BACKLOG = 2048
+_IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Run until a signal or idleness ends it.
+
+    Raises ClientLibError with a sentence where it can't start: a busy port, another server, a directory.
+    """
+    state_dir.prepare(settings.state_dir, settings.data_dir)
+    users = _users(settings)
+    facts = state_dir.facts(__version__, settings.data_dir)
+    with state_dir.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
+        facts["url"] = settings.public_url or _url(listening)
+        for lock in locks:
+            lock.say(facts)
+        loop = _new_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(_run(settings, users, listening, facts))
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # Windows, PyPy
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _run(settings: Settings, users: Users, listening: socket.socket, facts: state_dir.Facts) -> None:
+    parts = await _start(settings)
+    try:
+        config = _config(build(parts, users), settings)
+        server = _Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
+        idle = asyncio.create_task(_end_when_idle(server, parts))
+        await server.listen(listening, lambda: _announce(settings, facts))
+        idle.cancel()
+    finally:
+        parts.hub.close()
+        await parts.service.close()
+
+
+async def _start(settings: Settings) -> Context:
+    """All parts, working; the database is migrated and running jobs are found again."""
+    snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
+    await asyncio.to_thread(snapshots.open)
+    service = Service(settings, _runtime(settings))
+    await service.start()
+    return Context(settings, service, snapshots, LogHub(service, log_dir), Traffic())
+
+
+def _runtime(settings: Settings) -> Runtime:
+    return LocalRuntime(
+        LocalOptions(
+            data_dir=settings.data_dir,
+            catalogue_file=settings.catalogue,
+            parse_instance_types=settings.parse_instance_types,
+            max_cpu_jobs=settings.max_cpu_jobs,
+            max_processes=settings.max_processes,
+            rank_runner=settings.rank_runner,
+            log_limit_bytes=settings.log_limit_bytes,
+            segment_bytes=settings.segment_bytes,
+        )
+    )
+
+
+def _users(settings: Settings) -> Users:
+    """Raises InvalidRequest: other machines could reach a server that only has the token of a local one."""
+    if settings.users_file:
+        return FileUsers(settings.users_file)
+    if not is_loopback(settings.host):
+        raise InvalidRequest(
+            f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
+            hint="python -m server_stub token NAME --users-file FILE makes the file and a token",
+        )
+    return LocalUsers(state_dir.local_token(settings.state_dir))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bound, not yet accepting. Raises Conflict for a busy port, InvalidRequest for an address that is none of ours."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidRequest(f"host {settings.host!r} is no address to listen on: {error.strerror}") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last server's connections may linger
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise Conflict(
+            f"port {settings.port} of {settings.host} can't be listened on: {error.strerror}",
+            hint="--port 0 takes a free one",
+        ) from error
+    return listening
+
+
+def _url(listening: socket.socket) -> str:
+    """How this machine reaches it. 0.0.0.0 and :: are every address; loopback is among them."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=http_protocol(),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=max(1, round(settings.stop_grace_s)),
+    )
+
+
+async def _announce(settings: Settings, facts: state_dir.Facts) -> None:
+    state_dir.write_server_json(settings.state_dir, facts)
+    log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
+
+
+async def _end_when_idle(server: _Server, parts: Context) -> None:
+    limit = parts.settings.idle_exit_s
+    while limit is not None:
+        await asyncio.sleep(limit / _IDLE_LOOKS)
+        if parts.traffic.idle_s() >= limit and not parts.service.busy():
+            log.info("no job and no request for %g s: ending", limit)
+            server.stop()
+            return
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, told when it listens and able to end without raising the signal again."""
+
+    def __init__(self, config: uvicorn.Config, parts: Context, retract: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._parts = parts
+        self._retract = retract
+        self._loop = asyncio.get_running_loop()
+        self._announce: Callable[[], Awaitable[None]] | None = None
+
+    async def listen(self, listening: socket.socket, announce: Callable[[], Awaitable[None]]) -> None:
+        """Serve until `stop`; `announce` is awaited once connections are accepted."""
+        self._announce = announce
+        await self.serve([listening])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._announce:
+            await self._announce()
+
+    def stop(self) -> None:
+        """Begin to end; on the event loop's thread."""
+        self.should_exit = True
+        self._retract()
+        self._parts.stopping.set()
+        self._parts.hub.close()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as uvicorn calls it
+        """A second SIGINT doesn't wait for open answers."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self._loop.call_soon_threadsafe(self.stop)
