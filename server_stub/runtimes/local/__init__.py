@@ -5,11 +5,18 @@ Only the application that builds a server imports this; the service knows the Ru
     runtime    the actor: queue, devices and gangs put together behind the Runtime protocol
     gang       one attempt that runs: all of its launchers, started all or none
     launcher   one worker launcher: spawned or found again, spoken to over its control socket
-    plan, request, notices, admission     pure: what to start, what it needs, what means nothing here, who goes first
-    gpus, ports, processes, machine, conda    one kind of look at this machine each
+    needs, admission, plan, verdict, notices, devices      pure: what it needs, who goes first, what is started, how it
+               ended, what is read otherwise here, what nvidia-smi says
+    gpus, ports, processes, machine, conda, volumes, record, doctor      one kind of look at this machine each
 """
 
-from server_stub.runtimes.local.options import LocalOptions
-from server_stub.runtimes.local.runtime import LocalRuntime
+import sys
+
+from server_stub.runtimes.local.unix import require_unix
+
+require_unix(sys.platform)
+
+from server_stub.runtimes.local.options import LocalOptions  # noqa: E402  (what follows needs fcntl)
+from server_stub.runtimes.local.runtime import LocalRuntime  # noqa: E402
 
 __all__ = ["LocalOptions", "LocalRuntime"]

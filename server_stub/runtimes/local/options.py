@@ -17,8 +17,8 @@ class LocalOptions:
     """TOML of instance types (server_stub.instances); None: what this machine has."""
     parse_instance_types: bool = True
     """Also accept names by pattern, `a100.8gpu` or `cpu.8C.32G`, that the catalogue doesn't list."""
-    max_cpu_jobs: int = 32
-    """Jobs without GPUs that run at the same time; the others wait. Large: they share the cores as processes do."""
+    max_cpu_jobs: int | None = None
+    """Jobs without GPUs that run at the same time; the others wait. None: one per two cores, at least one."""
     max_processes: int = 256
     """Processes (ranks) of one job; more is refused, so that a slip of a digit doesn't take the machine down."""
     nvidia_smi: str = "nvidia-smi"

@@ -1,8 +1,46 @@
-"""skeleton"""
+"""The local runtime as an actor: what waits, what runs, and what of this machine is handed out.
+
+All methods run on the event loop's thread, so nothing here needs a lock. Decisions are pure (`needs`, `admission`,
+`plan`); one attempt that runs is a `gang`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from client_lib.errors import ClientLibError
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
+from server_stub.instances import Catalogue, Size, load, of_machine
+from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir
+from server_stub.runtimes.local import admission, conda, doctor, machine, notices, plan, record, volumes
+from server_stub.runtimes.local.admission import Capacity, Grant, Waiting
+from server_stub.runtimes.local.gang import Gang
+from server_stub.runtimes.local.gpus import Gpus
+from server_stub.runtimes.local.needs import Needs, needs
 from server_stub.runtimes.local.options import LocalOptions
+from server_stub.runtimes.local.ports import Ports
+from server_stub.runtimes.local.record import Record
+
+LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Queued:
+    attempt: Attempt
+    waiting: Waiting
+    told: str = ""
+    """What it waits for, as it was last told."""
 
 
 class LocalRuntime:
@@ -12,3 +50,249 @@ class LocalRuntime:
 
     def __init__(self, options: LocalOptions) -> None:
         self._options = options
+        self._machine = machine.look()
+        self._max_cpu_jobs = options.max_cpu_jobs or max(1, self._machine.cores // 2)
+        self._gpus = Gpus(options.nvidia_smi)
+        self._ports = Ports()
+        self._catalogue = Catalogue(by_pattern=options.parse_instance_types)
+        self._sink: Sink | None = None
+        self._queue: dict[str, _Queued] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arrivals = 0
+        self._admitting = False
+        self._look_again: asyncio.TimerHandle | None = None
+
+    # --- before anything runs
+
+    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+        notices.refuse(spec)
+        plan.own_port(spec)
+        plan.check_paths(spec, submitter.working_dir)
+        self._conda_prefix(spec, submitter)
+        lines = volumes.check_volumes(spec.volumes)
+        wanted = self._needs(spec, submitter)
+        return notices.notices(spec, submitter, wanted, self._machine, self._gpus.known) + lines
+
+    def render(self, attempt: Attempt) -> Manifest:
+        wanted = self._needs(attempt.spec, attempt.submitter)
+        setting = plan.Setting(
+            grant=admission.grant(wanted, wanted.allowed),
+            master_port=plan.own_port(attempt.spec) or 0,
+            conda_prefix=self._conda_prefix(attempt.spec, attempt.submitter),
+        )
+        plans = plan.worker_plans(attempt, wanted, setting, self._machine, self._options)
+        return plan.manifest(plans, attempt, wanted)
+
+    def _needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
+        return needs(spec, submitter, self._catalogue, self._machine, self._gpus.known, self._options.max_processes)
+
+    def _conda_prefix(self, spec: JobSpec, submitter: Submitter) -> Path | None:
+        if spec.conda_env is None:
+            return None
+        return conda.find_prefix(spec.conda_env, submitter.environment, submitter.working_dir)
+
+    # --- its life
+
+    async def start(self, sink: Sink) -> None:
+        await self._gpus.look()
+        self._catalogue = self._read_catalogue()
+        self._sink = sink
+        self._admit_soon()
+
+    def _read_catalogue(self) -> Catalogue:
+        by_pattern = self._options.parse_instance_types
+        if self._options.catalogue_file is not None:
+            return load(self._options.catalogue_file, by_pattern=by_pattern)
+        known = self._gpus.known
+        card_gib = round(known[0].memory_mib / 1024) if known else 0
+        sizes = of_machine(self._machine.cores, self._machine.memory_gib, [gpu.name for gpu in known], card_gib)
+        return Catalogue(sizes, by_pattern=by_pattern)
+
+    async def close(self) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- attempts
+
+    def submit(self, attempt: Attempt) -> None:
+        key = _key(attempt.job_id, attempt.number)
+        if key in self._queue or key in self._gangs:
+            return
+        started = record.read(attempt_dir(attempt.job_dir, attempt.number))
+        if started is not None:
+            self._run(attempt, started, lambda gang: gang.adopt(self._machine.boot_id))
+            return
+        try:
+            wanted = self._needs(attempt.spec, attempt.submitter)
+        except ClientLibError as error:  # it fitted when it was accepted: the machine has changed
+            self._tell_end(attempt, Reason.UNSCHEDULABLE, error.message)
+            return
+        self._arrivals += 1
+        place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)
+        self._queue[key] = _Queued(attempt, place)
+        self._admit_soon()
+
+    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+        key = _key(job_id, attempt)
+        queued = self._queue.pop(key, None)
+        if queued is not None:
+            self._tell_end(queued.attempt, Reason.CANCELLED, "stopped while it waited")
+            self._admit_soon()
+        elif key in self._gangs:
+            self._gangs[key].stop(grace_s)
+
+    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
+        gang = self._gangs.get(_key(job_id, attempt))
+        if gang is None:
+            return None
+        written = [
+            entry.stat().st_mtime
+            for worker in range(gang.record.workers)
+            for entry in _scan(log_dir(gang.job_dir, attempt, worker))
+        ]
+        return datetime.fromtimestamp(max(written), timezone.utc) if written else None
+
+    # --- who goes first
+
+    def _admit_soon(self) -> None:
+        """After this turn of the loop, so that attempts found again hold what is theirs before others get it."""
+        if not self._admitting and self._sink is not None and self._queue:
+            self._admitting = True
+            self._spawn_task(self._admit())
+
+    async def _admit(self) -> None:
+        if any(queued.waiting.needs.wants_gpus for queued in self._queue.values()):
+            await self._gpus.look()
+        self._admitting = False
+        queue = [queued.waiting for queued in self._queue.values()]
+        capacity = self._capacity()
+        decision = admission.decide(queue, capacity)
+        for key, granted in decision.grants.items():
+            self._begin(self._queue.pop(key), granted)
+        for key, why in decision.waits.items():
+            self._tell_wait(key, why)
+        if decision.waits and capacity.held_gpus and self._look_again is None:
+            self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
+
+    def _admit_again(self) -> None:
+        self._look_again = None
+        self._admit_soon()
+
+    def _capacity(self) -> Capacity:
+        running = [gang.record for gang in self._gangs.values()]
+        handed_out = frozenset[int]().union(*(started.gpus for started in running))
+        held = self._held(handed_out)
+        return Capacity(
+            gpus=len(self._gpus.known),
+            free_gpus=frozenset(gpu.index for gpu in self._gpus.known) - handed_out - held.keys(),
+            held_gpus=held,
+            max_cpu_jobs=self._max_cpu_jobs,
+            cpu_jobs=sum(not started.uses_gpus for started in running),
+            memory_gib=self._machine.memory_gib,
+            memory_free_gib=self._machine.memory_gib - sum(started.memory_gib for started in running),
+        )
+
+    def _held(self, handed_out: frozenset[int]) -> dict[int, str]:
+        ours_not = [gpu for gpu in self._gpus.known if gpu.index not in handed_out]
+        if self._gpus.failure is not None:
+            return {gpu.index: f"GPU {gpu.index}: {self._gpus.failure}" for gpu in ours_not}
+        found = {gpu.index: gpu.held(self._options.gpu_held_mib) for gpu in ours_not}
+        return {index: clause for index, clause in found.items() if clause is not None}
+
+    # --- what runs
+
+    def _begin(self, queued: _Queued, granted: Grant) -> None:
+        attempt, wanted = queued.attempt, queued.waiting.needs
+        key = queued.waiting.key
+        try:
+            port = plan.own_port(attempt.spec) or self._ports.reserve(key)
+            prefix = self._conda_prefix(attempt.spec, attempt.submitter)
+        except ClientLibError as error:
+            self._ports.release(key)
+            self._tell_end(attempt, Reason.START_FAILED, error.message)
+            return
+        setting = plan.Setting(granted, port, prefix)
+        plans = plan.worker_plans(attempt, wanted, setting, self._machine, self._options)
+        started = Record(self._machine.boot_id, len(plans), granted, port, wanted.memory_gib)
+        self._run(attempt, started, lambda gang: gang.start(plans))
+
+    def _run(self, attempt: Attempt, started: Record, life: Callable[[Gang], Coroutine[Any, Any, None]]) -> None:
+        key = _key(attempt.job_id, attempt.number)
+        gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell)
+        self._gangs[key] = gang
+        self._ports.hold(key, started.master_port)
+        self._spawn_task(self._to_its_end(key, life(gang)))
+
+    async def _to_its_end(self, key: str, life: Coroutine[Any, Any, None]) -> None:
+        await life
+        del self._gangs[key]
+        self._ports.release(key)
+        self._admit_soon()
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a task of the local runtime failed", exc_info=task.exception())
+
+    # --- what it tells
+
+    def _tell(self, seen: Observation) -> None:
+        if self._sink is not None:
+            self._sink(seen)
+
+    def _tell_wait(self, key: str, why: str) -> None:
+        queued = self._queue[key]
+        if queued.told != why:
+            self._queue[key] = replace(queued, told=why)
+            attempt = queued.attempt
+            self._tell(Observation(attempt.job_id, attempt.number, "waiting", Reason.QUEUED, why))
+
+    def _tell_end(self, attempt: Attempt, reason: Reason, message: str) -> None:
+        """Of an attempt that never ran. In the next turn: the caller of `submit` or `stop` isn't done yet."""
+        now = datetime.now(timezone.utc)
+        seen = Observation(attempt.job_id, attempt.number, "ended", reason, message, ended_at=now)
+        asyncio.get_running_loop().call_soon(self._tell, seen)
+
+    def instance_types(self) -> Sequence[InstanceType]:
+        capacity = self._capacity()
+        return [_shown(size, capacity) for size in self._catalogue.sizes]
+
+    async def doctor(self) -> list[Check]:
+        await self._gpus.look()
+        return await asyncio.to_thread(doctor.checks, self._options, self._machine, self._gpus, self._capacity())
+
+
+def _key(job_id: str, attempt: int) -> str:
+    return f"{job_id}.{attempt}"
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except FileNotFoundError:  # nothing was written yet
+        return []
+
+
+def _shown(size: Size, capacity: Capacity) -> InstanceType:
+    """`available`: a type whose GPUs this machine doesn't have at all runs on the CPU, as one without GPUs does."""
+    if size.gpus and capacity.gpus:
+        free = len(capacity.free_gpus) // size.gpus
+    else:
+        free = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)
+    return InstanceType(
+        name=size.name,
+        gpus=size.gpus,
+        cpu=size.cpu,
+        memory_gib=size.memory_gib,
+        available=free,
+        description=size.description,
+    )

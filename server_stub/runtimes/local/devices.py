@@ -1,0 +1,106 @@
+"""The GPUs of this machine as values, and what nvidia-smi's answer means. Pure.
+
+`gpus` runs the program; `needs` and `admission` decide with these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+GPU_FIELDS = "index,uuid,name,memory.total,memory.used"
+PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has memory of a GPU."""
+
+    pid: int
+    used_mib: int | None
+    """None: the driver doesn't tell."""
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    """In the order of the PCI bus, as nvidia-smi counts."""
+    uuid: str
+    name: str
+    memory_mib: int
+    used_mib: int = 0
+    holders: tuple[Holder, ...] = ()
+
+    def held(self, least_mib: int) -> str | None:
+        """Which processes hold at least `least_mib` of it, as a clause; None: nobody does.
+
+        Ask only about a GPU that was not handed out: its holders are strangers then.
+        """
+        heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
+        if heavy:
+            return f"GPU {self.index}: " + ", ".join(_holds(h) for h in heavy)
+        if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
+            # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
+            return f"GPU {self.index}: {_amount(self.used_mib)} are held by a process that nvidia-smi doesn't show"
+        return None
+
+
+def _holds(holder: Holder) -> str:
+    program = f" ({holder.program})" if holder.program else ""
+    return f"pid {holder.pid}{program} holds " + ("memory" if holder.used_mib is None else _amount(holder.used_mib))
+
+
+def _amount(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
+    """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
+
+    `programs` names pids where that is known. Raises ValueError for a line that isn't of that form.
+    """
+    holders: dict[str, list[Holder]] = {}
+    for uuid, pid, used in _rows(processes, 3):
+        known_pid = int(pid)
+        holders.setdefault(uuid, []).append(Holder(known_pid, _number(used), programs.get(known_pid, "")))
+    found = [
+        Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
+        for index, uuid, name, total, used in _rows(gpus, 5)
+    ]
+    return sorted(found, key=lambda gpu: gpu.index)
+
+
+def pids(processes: str) -> list[int]:
+    """The pids in nvidia-smi's answer about processes."""
+    return [int(pid) for _, pid, _ in _rows(processes, 3)]
+
+
+def _rows(text: str, width: int) -> Iterable[list[str]]:
+    for line in filter(None, map(str.strip, text.splitlines())):
+        row = [cell.strip() for cell in line.split(",")]
+        if len(row) != width:
+            raise ValueError(f"nvidia-smi answered {line!r}, which is not of {width} fields")
+        yield row
+
+
+def _number(cell: str) -> int | None:
+    """None for `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`."""
+    return None if cell.startswith("[") else int(float(cell))
+
+
+def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
+    """Those of `gpus` that `names` (indices, or UUIDs cut short, as in CUDA_VISIBLE_DEVICES) call; None: all.
+
+    As CUDA reads them: the first name that is unknown ends the list.
+    """
+    if names is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for name in names:
+        gpu = next((g for g in gpus if name == str(g.index) or (name[:4] == "GPU-" and g.uuid.startswith(name))), None)
+        if gpu is None:
+            break
+        if gpu not in chosen:
+            chosen.append(gpu)
+    return chosen

@@ -1,0 +1,168 @@
+"""One attempt that runs: all of its launchers, started all or none, followed to the end of the last.
+
+`runtime` makes one per admitted attempt. Decisions are in `verdict`; one launcher is in `launcher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Literal
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import RankReport
+from client_lib.worker import control
+from client_lib.worker.directory import Directory
+from client_lib.worker.plan import WorkerPlan
+from server_stub.runtimes import Attempt, Observation, attempt_dir, worker_dir
+from server_stub.runtimes.local import plan, record, verdict
+from server_stub.runtimes.local.launcher import Launcher
+from server_stub.runtimes.local.record import Record
+from server_stub.runtimes.local.verdict import Stage, Step, Worker
+
+SLOW_START_S = 0.5  # an attempt that takes longer to start says so
+NO_ANSWER_S = 10.0  # beyond the grace period; then the launcher itself is killed
+
+
+class Gang:
+    """The workers of one attempt. `tell` gets what is seen of it; the last thing is that it has ended."""
+
+    def __init__(self, attempt: Attempt, started: Record, host: str, python: str, tell: Callable[[Observation], None]):
+        self.record = started
+        self.job_dir = attempt.job_dir
+        self._attempt = attempt
+        self._python = python
+        self._tell = tell
+        self._directory = attempt_dir(attempt.job_dir, attempt.number)
+        self._launchers = [
+            Launcher(worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed)
+            for number in range(started.workers)
+        ]
+        self._may_go = False
+        self._stopped = False
+        """Ordered by the service before any worker failed."""
+        self._graces: set[float] = set()
+        """Grace periods that a stop was ordered with; empty: none was."""
+        self._timers: list[asyncio.TimerHandle] = []
+        self._told: Observation | None = None
+
+    # --- its life
+
+    async def start(self, plans: Sequence[WorkerPlan]) -> None:
+        """Write everything down, start all launchers, follow them to the end."""
+        try:
+            await asyncio.to_thread(self._prepare, plans)
+        except OSError as error:
+            self._end(Reason.START_FAILED, f"the attempt could not be prepared: {error}")
+            return
+        await self._run(self._launchers)
+
+    async def adopt(self, boot_id: str) -> None:
+        """Find what was started before, go on with it, follow it to the end."""
+        if self.record.boot_id != boot_id:
+            self._end(Reason.NODE_LOST, "the machine was rebooted while the job ran")
+            return
+        await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
+
+    async def _run(self, unlaunched: Sequence[Launcher]) -> None:
+        self._later(SLOW_START_S, self._say_starting)
+        try:
+            await asyncio.to_thread(self._spawn, unlaunched)
+            followed = asyncio.gather(*(launcher.follow() for launcher in self._launchers))
+            await asyncio.to_thread(record.make_durable, self._directory)
+            self._may_go = True
+            self._changed()
+            await followed
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+        self._end(*verdict.verdict(self._workers, self._stopped))
+
+    def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
+        plan.checkpoint_dir(self._attempt).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for order in plans:
+            folder = worker_dir(self._attempt.job_dir, order.attempt, order.worker)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write_private(Directory(str(folder)).plan, order.to_json())
+        record.write(self._directory, self.record)
+
+    def _spawn(self, launchers: Sequence[Launcher]) -> None:
+        for launcher in launchers:
+            if self._stopped:  # ordered meanwhile: what isn't started needs no stop
+                return
+            launcher.spawn(self._python)
+
+    def stop(self, grace_s: float) -> None:
+        """End every process of the attempt; the end is told when nothing lives any more."""
+        self._stopped = self._stopped or not any(worker.failed for worker in self._workers)
+        self._order_stop(grace_s)
+
+    # --- what its launchers say
+
+    @property
+    def _workers(self) -> list[Worker]:
+        return [launcher.worker for launcher in self._launchers]
+
+    def _changed(self) -> None:
+        step = verdict.next_step(self._workers, self._stopped)
+        if step is Step.STOP and not self._graces:
+            self._order_stop(self._attempt.spec.grace_s)
+        if step is Step.GO and self._may_go:
+            self._order_go()
+        self._say_running()
+
+    def _order_go(self) -> None:
+        for launcher in self._launchers:
+            if launcher.worker.stage is Stage.READY:
+                launcher.order(control.go())
+
+    def _order_stop(self, grace_s: float) -> None:
+        if grace_s in self._graces:
+            return
+        self._graces.add(grace_s)
+        for launcher in self._launchers:
+            launcher.order(control.stop(grace_s))
+            self._later(grace_s + NO_ANSWER_S, launcher.kill)
+
+    def _later(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(delay_s, act))
+
+    # --- what it tells
+
+    def _say_starting(self) -> None:
+        ready = sum(worker.stage is not Stage.STARTING for worker in self._workers)
+        if ready < len(self._workers) and not self._graces:
+            self._say("waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared")
+
+    def _say_running(self) -> None:
+        stages = {worker.stage for worker in self._workers}
+        if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages and not self._stopped:
+            self._say("running", Reason.RUNNING, "")
+
+    def _end(self, reason: Reason, message: str) -> None:
+        ranks = tuple(rank for worker in self._workers for rank in worker.ranks())
+        when = verdict.ended_at(self._workers) or datetime.now(timezone.utc)
+        self._say("ended", reason, message, ranks, when)
+
+    def _say(
+        self,
+        phase: Literal["waiting", "running", "ended"],
+        reason: Reason,
+        message: str,
+        ranks: tuple[RankReport, ...] = (),
+        ended_at: datetime | None = None,
+    ) -> None:
+        infos = tuple(worker.info() for worker in self._workers)
+        seen = Observation(self._attempt.job_id, self._attempt.number, phase, reason, message, infos, ranks, ended_at)
+        if seen != self._told:
+            self._told = seen
+            self._tell(seen)
+
+
+def _write_private(path: str, text: str) -> None:
+    """It holds the environment and the values of secrets: for this user's eyes."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,196 @@
+"""From an attempt and what it was granted to the orders of its launchers. Pure: no file, no clock, no environment.
+
+`render` shows the same orders without what must not be seen, and before anything is chosen.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.wire import CodeSnapshot, Manifest
+from client_lib.worker.plan import WorkerPlan
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.local import conda
+from server_stub.runtimes.local.admission import Grant
+from server_stub.runtimes.local.machine import Machine
+from server_stub.runtimes.local.needs import VISIBLE, Needs
+from server_stub.runtimes.local.options import LocalOptions
+
+MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
+RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
+"""0 in a job's environment: its ranks start as plain `python script`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is chosen for one attempt when it starts."""
+
+    grant: Grant
+    master_port: int
+    conda_prefix: Path | None
+    """Of `spec.conda_env`; None: none was asked for."""
+
+
+def worker_plans(
+    attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
+) -> list[WorkerPlan]:
+    """One plan per worker, worker 0 first. `len(result) == attempt.spec.n_workers`."""
+    first = _first_plan(attempt, needs, setting, machine, options)
+    return [
+        replace(
+            first,
+            worker=worker,
+            gpus=[str(index) for index in gpus],
+            processes_per_worker=needs.processes_with(len(gpus)),
+            log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all write to one file
+        )
+        for worker, gpus in enumerate(setting.grant)
+    ]
+
+
+def _first_plan(
+    attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
+) -> WorkerPlan:
+    spec = attempt.spec
+    given = spec.environment()
+    environment = _environment(attempt, setting.conda_prefix, machine)
+    argument, auto = _local_rank(spec.pytorch_use_env)
+    return WorkerPlan(
+        job=attempt.job_name,
+        attempt=attempt.number,
+        worker=0,
+        n_workers=spec.n_workers,
+        processes_per_worker=1,
+        type=str(spec.type),
+        command=_command(attempt),
+        python=_python(attempt, setting.conda_prefix, options),
+        environment=environment,
+        user_variables=sorted((given.keys() | attempt.secret_values.keys()) - {VISIBLE}),
+        working_dir=_working_dir(attempt),
+        master_addr=given.get(MASTER_ADDR, "127.0.0.1"),
+        master_port=setting.master_port,
+        gpus=[],
+        cores=needs.cores,
+        checkpoint_dir=str(checkpoint_dir(attempt)),
+        snapshot=str(attempt.snapshot) if attempt.snapshot else None,
+        log_file=spec.log_file,
+        local_rank_argument=argument,
+        local_rank_auto=auto,
+        rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
+        grace_s=spec.grace_s,
+        secret_variables=sorted(attempt.secret_values),
+        log_limit_bytes=options.log_limit_bytes,
+        segment_bytes=options.segment_bytes,
+    )
+
+
+def own_port(spec: JobSpec) -> int | None:
+    """The MASTER_PORT that the user gave, or None.
+
+    Raises InvalidRequest: it is no port.
+    """
+    text = spec.environment().get(MASTER_PORT)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise InvalidRequest(f"env_variables: MASTER_PORT={text!r} is no port (1 to 65535)")
+    return int(text)
+
+
+def checkpoint_dir(attempt: Attempt) -> Path:
+    """Of the whole job, the same in each attempt."""
+    if attempt.spec.checkpoint_dir is None:
+        return attempt.job_dir / "checkpoints"
+    return Path(_from_caller(attempt, os.path.expanduser(attempt.spec.checkpoint_dir)))
+
+
+def _from_caller(attempt: Attempt, path: str) -> str:
+    """A relative path counts from where the submitter stood."""
+    return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
+
+
+def _environment(attempt: Attempt, conda_prefix: Path | None, machine: Machine) -> dict[str, str]:
+    """The submitter's, as with torchrun, then the user's own words. The launcher takes out what is stale."""
+    inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # else gloo asks DNS for this host's name, and may hang on it
+    inherited |= attempt.submitter.environment
+    inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which nvidia-smi counts, and so our indices
+    if conda_prefix is not None:
+        inherited = conda.activated(conda_prefix, inherited)
+    given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # it bounds what is granted
+    return inherited | given | attempt.secret_values
+
+
+def _command(attempt: Attempt) -> list[str]:
+    command = attempt.spec.command()
+    if attempt.spec.python_script is None:
+        return command
+    if isinstance(attempt.code, CodeSnapshot):
+        return [attempt.code.script or command[0], *command[1:]]
+    return [_from_caller(attempt, command[0]), *command[1:]]
+
+
+def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
+    if attempt.spec.python_script is None:
+        return None
+    if conda_prefix is not None:
+        return str(conda_prefix / "bin" / "python")
+    return attempt.submitter.python or options.server_python
+
+
+def _working_dir(attempt: Attempt) -> str:
+    """In place: as asked, else the caller's, else the script's folder. In a snapshot the client has chosen it."""
+    if isinstance(attempt.code, CodeSnapshot):
+        return attempt.code.working_dir
+    if attempt.spec.working_dir is not None:
+        return _from_caller(attempt, os.path.expanduser(attempt.spec.working_dir))
+    if attempt.submitter.working_dir is not None:
+        return attempt.submitter.working_dir
+    script = attempt.spec.python_script
+    return os.path.dirname(script) if script else "/"
+
+
+def _local_rank(use_env: bool | None) -> tuple[str | None, bool]:
+    """(argument, auto) of the plan. Asked for outright, it is passed also where the script declares no such option."""
+    if use_env is None:
+        return None, True
+    return (None, False) if use_env else ("--local_rank", True)
+
+
+def check_paths(spec: JobSpec, working_dir: str | None) -> None:
+    """Raises InvalidRequest: a relative path, and the request doesn't say from where."""
+    if working_dir is not None:
+        return
+    relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
+    for name, path in relative.items():
+        if path is not None and not os.path.isabs(os.path.expanduser(path)):
+            raise InvalidRequest(
+                f"{name}={path!r} is relative, and the request names no folder to start from",
+                hint="give an absolute path, or submitter.working_dir",
+            )
+
+
+def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
+    """The plans as they are shown: no value of a secret, nothing of the submitter's own environment."""
+    shown = attempt.spec.masked().environment()
+    return Manifest(runtime="local", objects=[_shown(plan, attempt, needs, shown) for plan in plans])
+
+
+def _shown(plan: WorkerPlan, attempt: Attempt, needs: Needs, masked: dict[str, str]) -> dict[str, Any]:
+    secret = dict.fromkeys(attempt.secret_values, MASK)
+    inherited = attempt.submitter.environment
+    ours = {k: v for k, v in plan.environment.items() if k not in inherited}
+    shown = asdict(plan) | {
+        "environment": dict(sorted((ours | masked | secret).items())),
+        "inherited_variables": f"{len(inherited)} of the submitter's own environment, not shown",
+    }
+    if needs.wants_gpus:
+        shown["gpus"] = f"{len(plan.gpus or ())} of GPU {', '.join(map(str, needs.allowed))}, chosen at the start"
+    if own_port(attempt.spec) is None:
+        shown["master_port"] = "a free one, chosen at the start"
+    return shown

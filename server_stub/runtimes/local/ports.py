@@ -1,0 +1,84 @@
+"""A MASTER_PORT for each job: free, outside the ephemeral range, never given to two jobs of this server.
+
+A port of the ephemeral range could be taken by any outgoing connection between our choice and rank 0's use. Jobs of one
+server can't get the same as long as it is reserved; another server of this machine begins elsewhere in the range.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from client_lib.errors import Unavailable
+
+_FIRST, _LAST = 10_000, 65_535  # below are the ports that services like
+_LINUX_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def ephemeral_range() -> tuple[int, int]:
+    """First and last port that the system gives to outgoing connections."""
+    try:
+        first, last = _LINUX_RANGE.read_text("ascii").split()
+    except FileNotFoundError:
+        names = ["net.inet.ip.portrange.first", "net.inet.ip.portrange.last"]
+        command = ["sysctl", "-n", *names]
+        first, last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return int(first), int(last)
+
+
+def outside(ephemeral: tuple[int, int]) -> list[int]:
+    """All ports that jobs may get. Where the range leaves none, all: a bind that succeeds is then the best there is."""
+    every = range(_FIRST, _LAST + 1)
+    return [port for port in every if not ephemeral[0] <= port <= ephemeral[1]] or list(every)
+
+
+def in_turn(ports: Sequence[int], key: str) -> Iterator[int]:
+    """Each of `ports` once, from a place that depends on `key`."""
+    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % len(ports)
+    return (ports[(start + step) % len(ports)] for step in range(len(ports)))
+
+
+def is_free(port: int) -> bool:
+    """Whether a rank could listen on it now, on any address, as the TCPStore does."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that lingers doesn't disturb it
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+class Ports:
+    """The ports that this server has given to its jobs."""
+
+    def __init__(self) -> None:
+        self._by_holder: dict[str, int] = {}
+        self._usable: list[int] = []
+
+    def reserve(self, holder: str) -> int:
+        """A port that no other holder has until `release`. It was free a moment ago.
+
+        Raises Unavailable: there is none.
+        """
+        self._usable = self._usable or outside(ephemeral_range())
+        taken = set(self._by_holder.values())
+        for port in in_turn(self._usable, holder):
+            if port not in taken and is_free(port):
+                self._by_holder[holder] = port
+                return port
+        raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
+
+    def hold(self, holder: str, port: int) -> None:
+        """The port is in use by a job that was found again, or that the user chose."""
+        self._by_holder[holder] = port
+
+    def release(self, holder: str) -> None:
+        self._by_holder.pop(holder, None)

@@ -1,0 +1,58 @@
+"""What is written down of an attempt before its first launcher is started: `attempt.json` in its directory.
+
+It is the mark that the attempt was started: with it a restarted server looks for the workers, without it the attempt
+waits in the queue. It also says what the attempt holds of this machine, so that it isn't given away twice.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from client_lib.worker.directory import read_json, write_json
+from server_stub.runtimes.local.admission import Grant
+
+
+@dataclass(frozen=True)
+class Record:
+    boot_id: str
+    workers: int
+    grant: Grant
+    master_port: int
+    memory_gib: float
+
+    @property
+    def uses_gpus(self) -> bool:
+        return any(self.grant)
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        return frozenset(index for gpus in self.grant for index in gpus)
+
+
+def _path(attempt_dir: Path) -> str:
+    return str(attempt_dir / "attempt.json")
+
+
+def read(attempt_dir: Path) -> Record | None:
+    """None: the attempt was never started."""
+    data = read_json(_path(attempt_dir))
+    if data is None:
+        return None
+    return Record(**data | {"grant": tuple(tuple(gpus) for gpus in data["grant"])})
+
+
+def write(attempt_dir: Path, record: Record) -> None:
+    """In place at once, complete; on the disk for sure only after `make_durable`."""
+    write_json(_path(attempt_dir), asdict(record))
+
+
+def make_durable(attempt_dir: Path) -> None:
+    """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
+    for path in (_path(attempt_dir), attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

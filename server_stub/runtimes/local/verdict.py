@@ -1,0 +1,127 @@
+"""What the workers of a gang need next, and how the attempt ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum, auto
+from typing import Any
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import RankReport, WorkerInfo
+from client_lib.worker import outcome
+
+
+class Stage(Enum):
+    """How far a worker is."""
+
+    STARTING = auto()
+    READY = auto()
+    """Prepared; its ranks wait for the other workers."""
+    STARTED = auto()
+    ENDED = auto()
+    """Its report is in."""
+    LOST = auto()
+    """Its launcher died without a report, and nothing of it lives any more."""
+
+    @property
+    def over(self) -> bool:
+        return self in (Stage.ENDED, Stage.LOST)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What is known of one worker."""
+
+    number: int
+    stage: Stage
+    host: str
+    report: dict[str, Any] | None = None
+    lost_because: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.stage is Stage.LOST or (self.report is not None and self.report["reason"] != Reason.COMPLETED)
+
+    def info(self) -> WorkerInfo:
+        state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(self.stage, "starting")
+        report = self.report or {}
+        return WorkerInfo.model_validate(
+            {
+                "worker": self.number,
+                "state": state,
+                "host": self.host,
+                "message": self.lost_because or report.get("message"),
+                "exit_code": report.get("exit_code"),
+            }
+        )
+
+    def ranks(self) -> list[RankReport]:
+        return [RankReport.model_validate(rank) for rank in (self.report or {}).get("ranks", ())]
+
+
+class Step(Enum):
+    WAIT = auto()
+    GO = auto()
+    """Order those that are ready to start their ranks."""
+    STOP = auto()
+    """Order all that are not over to stop."""
+
+
+def next_step(workers: Sequence[Worker], stopping: bool) -> Step:
+    """All or none: ranks start when every worker is prepared; the first that fails ends the others."""
+    if stopping or any(worker.failed for worker in workers):
+        return Step.STOP
+    return Step.WAIT if any(worker.stage is Stage.STARTING for worker in workers) else Step.GO
+
+
+def verdict(workers: Sequence[Worker], stopped: bool) -> tuple[Reason, str]:
+    """Why the attempt ended, when all its workers are over. `stopped`: it was ordered to, before any worker failed."""
+    if not any(worker.failed for worker in workers):
+        return Reason.COMPLETED, "every rank ended with exit code 0"
+    if stopped:
+        return Reason.CANCELLED, "stopped"
+    lost = next((worker for worker in workers if worker.stage is Stage.LOST), None)
+    first = first_failing(workers)
+    if first is not None:
+        return Reason(first["reason"]), str(first["message"])
+    if lost is not None:
+        return Reason.LAUNCHER_LOST, lost.lost_because
+    return Reason.CANCELLED, "stopped"
+
+
+def first_failing(workers: Sequence[Worker]) -> dict[str, Any] | None:
+    """The report of the worker that failed first, not of one that was stopped or died of it."""
+    own = [w.report for w in workers if w.report and w.report["reason"] not in (Reason.COMPLETED, Reason.CANCELLED)]
+    if len(own) < 2:
+        return own[0] if own else None
+    by_rank = {rank["rank"]: (report, rank) for report in own for rank in report["ranks"]}
+    cause = outcome.first_failure([_ended(rank) for _, rank in by_rank.values()])
+    return by_rank[cause.rank][0] if cause else own[0]
+
+
+def _ended(rank: dict[str, Any]) -> outcome.Ended:
+    ended_at = _seconds(rank["ended_at"])
+    return outcome.Ended(
+        rank=rank["rank"],
+        exit_code=rank["exit_code"],
+        signal=rank["signal"],
+        started_at=_seconds(rank["started_at"]),
+        ended_at=ended_at,
+        failed_at=_seconds(rank["failed_at"]) if rank.get("failed_at") else ended_at,
+        stopped_by_us=rank["stopped_by_us"],
+        exception=rank["exception"],
+        traceback=rank["traceback"],
+        last_lines=rank["last_lines"],
+    )
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def ended_at(workers: Sequence[Worker]) -> datetime | None:
+    """The last end that a report tells; None: there is no report."""
+    times = [_seconds(worker.report["ended_at"]) for worker in workers if worker.report]
+    return datetime.fromtimestamp(max(times), timezone.utc) if times else None
