@@ -1,0 +1,89 @@
+"""`client-lib logs`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from client_lib.cli import following, printer
+from client_lib.cli.connection import Connection
+from client_lib.cli.parameters import JSON, connected, job_name, output
+
+if TYPE_CHECKING:
+    from client_lib.logs import LogEntry
+
+TEXT = "text"
+
+
+@click.command(
+    "logs",
+    epilog="""\b
+Examples:
+  client-lib logs -f train-x7k2m
+  client-lib logs -n 100 --rank 0 --stream stderr train-x7k2m
+  client-lib logs --since 10m --timestamps train-x7k2m
+  client-lib logs -o json train-x7k2m            a JSON object per line
+""",
+)
+@job_name
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended; while it waits, say why.")
+@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
+@click.option("--since", metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.")
+@click.option(
+    "--rank",
+    "ranks",
+    type=click.IntRange(min=0),
+    metavar="RANK",
+    multiple=True,
+    help="Only this rank; may be repeated.",
+)
+@click.option(
+    "--stream", "streams", metavar="NAME", multiple=True, help="stdout, stderr or train.log; may be repeated."
+)
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="NUMBER", help="Only this attempt. Default: all, in order."
+)
+@click.option("--timestamps", is_flag=True, help="When each line was written, in front of it.")
+@output(TEXT, JSON)
+@connected
+def command(
+    connection: Connection,
+    name: str,
+    follow: bool,
+    tail: int | None,
+    since: str | None,
+    ranks: tuple[int, ...],
+    streams: tuple[str, ...],
+    attempt: int | None,
+    timestamps: bool,
+    output: str,
+) -> None:
+    """What the ranks of a job print, and write to train.log.
+
+    Without -f: what there is until now. Ctrl-C ends the look, never the job.
+    """
+    found = connection.job(name)["name"]
+    job = connection.client.get_job(found)
+    filters: dict[str, Any] = {
+        "follow": follow,
+        "tail": tail,
+        "since": since,
+        "rank": ranks or None,
+        "stream": streams or None,
+        "attempt": attempt,
+    }
+    with following.goes_on(found):
+        if output == JSON:
+            for entry in job.log_entries(**filters):
+                printer.data_at_once(_as_json(entry))
+        else:
+            job.logs(**filters, timestamps=timestamps, file=sys.stdout)
+
+
+def _as_json(entry: LogEntry) -> str:
+    """One object; the time as RFC 3339 in UTC, to the microsecond."""
+    stamp = entry.time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return json.dumps({**entry._asdict(), "time": stamp}, ensure_ascii=False)

@@ -1,0 +1,95 @@
+"""From a command line to a job: what `submit`, `render` and `resubmit` share."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from pydantic import ValidationError
+
+from client_lib import submission
+from client_lib.cli import interpreter, job_file, job_spec, printer
+from client_lib.cli.connection import Connection
+from client_lib.cli.parameters import JSON, NAME
+from client_lib.spec.job import JobSpec
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.submission import Submission
+
+TEXT = "text"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_arguments(command: F) -> F:
+    """SCRIPT [ARGS] behind all of our options, the options of the spec, and `-c`. The command gets them as `values`."""
+    for decorate in (
+        job_spec.options,
+        click.option(
+            "-c", "--config", "file", metavar="FILE", help="A YAML file with fields of the job; options win over it."
+        ),
+        click.argument("args", nargs=-1, type=click.UNPROCESSED),
+        click.argument("script", required=False),
+    ):
+        command = decorate(command)
+    return command
+
+
+STOP_AT_SCRIPT = {"allow_interspersed_args": False}
+"""Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
+
+
+def spec_of(values: dict[str, Any], file: str | None) -> JobSpec:
+    """The spec that the command line and the file mean.
+
+    Raises:
+        InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have.
+        UsageError: no script in either.
+    """
+    line = job_spec.given(values)
+    fields = job_spec.merged(job_file.read(file), line) if file else line
+    if "script" not in fields:
+        raise click.UsageError(
+            "which SCRIPT? Give its path, or `script:` in the file of -c", click.get_current_context()
+        )
+    try:
+        return JobSpec.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error, JobSpec) from error
+
+
+def prepared(connection: Connection, spec: JobSpec) -> Submission:
+    """With the interpreter of the user's shell, not that of this program."""
+    return submission.prepare(connection.client, spec, spec.script, interpreter.find(os.environ))
+
+
+def submit(connection: Connection, spec: JobSpec) -> JobInfo:
+    with printer.progress("submitting") as say:
+        return submission.submit(connection.client, prepared(connection, spec), str(uuid.uuid4()), _uploading(say))
+
+
+def _uploading(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    return lambda sent, size: say(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+
+def render(connection: Connection, spec: JobSpec) -> Manifest:
+    with printer.progress("rendering"):
+        return submission.render(connection.client, prepared(connection, spec))
+
+
+def announce(info: JobInfo, output: str, follow: bool) -> None:
+    """Say that there is a job now. With -f stdout belongs to the job's own lines, unless a form was asked for."""
+    if output == JSON:
+        printer.data_json(info.model_dump(mode="json"))
+    elif output == NAME:
+        printer.data(info.name)
+    elif follow:
+        printer.hint(f'Job "{info.name}" created.')
+    else:
+        printer.data(f'Job "{info.name}" created.')
+        printer.hint(f"`client-lib logs -f {info.name}` follows it")
+    for notice in info.notices:
+        printer.hint(notice)
