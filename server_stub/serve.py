@@ -70,8 +70,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 async def _run(settings: Settings, users: Users, listening: socket.socket, facts: state_dir.Facts) -> None:
     parts = await _start(settings)
     try:
-        config = _config(build(parts, users), settings)
-        server = _Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
+        config = uvicorn_config(build(parts, users), settings)
+        server = Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
         idle = asyncio.create_task(_end_when_idle(server, parts))
         await server.listen(listening, lambda: _announce(settings, facts))
         idle.cancel()
@@ -144,7 +144,8 @@ def _url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """How uvicorn runs it: no log, no websockets, no lifespan of its own."""
     return uvicorn.Config(
         app,
         http=http_protocol(),
@@ -165,7 +166,7 @@ async def _announce(settings: Settings, facts: state_dir.Facts) -> None:
     log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
 
 
-async def _end_when_idle(server: _Server, parts: Context) -> None:
+async def _end_when_idle(server: Server, parts: Context) -> None:
     limit = parts.settings.idle_exit_s
     while limit is not None:
         await asyncio.sleep(limit / _IDLE_LOOKS)
@@ -175,13 +176,14 @@ async def _end_when_idle(server: _Server, parts: Context) -> None:
             return
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn, told when it listens and able to end without raising the signal again."""
 
     def __init__(self, config: uvicorn.Config, parts: Context, retract: Callable[[], None]) -> None:
         super().__init__(config)
         self._parts = parts
         self._retract = retract
+        """Called first when it begins to stop."""
         self._loop = asyncio.get_running_loop()
         self._announce: Callable[[], Awaitable[None]] | None = None
 

@@ -42,7 +42,7 @@ def operation(
     """
     document: dict[str, Any] = {
         "parameters": _parameters(path, query or {}, headers or {}),
-        "responses": {str(status): _content(answer) | {"description": "Done."}, "default": _ERROR},
+        "responses": {str(status): _content(answer) | {"description": "Done."}, "default": ERROR},
     }
     if body is not None:
         document["requestBody"] = _content(body if not isinstance(body, str) else (body,)) | {"required": True}
@@ -112,7 +112,7 @@ def _content(what: type[BaseModel] | tuple[str, ...] | None) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": reference(what)}}}
 
 
-_ERROR = {
+ERROR = {
     "description": "Any error: the class of `code` is raised by the client.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}},
 }
