@@ -1,4 +1,4 @@
-"""Who asks: what the authentication found and the service decides by. Tokens are read elsewhere (`server_stub.auth`)."""
+"""Who asks: what the authentication found and the service decides by. Tokens are read in `server_stub.auth`."""
 
 from __future__ import annotations
 

@@ -1,18 +1,39 @@
-"""The service: everything the server can do, without HTTP. `server_stub.api` and `server_stub.app` call it, nobody else.
+"""The service: everything the server can do, without HTTP. `server_stub.api` and `app` call it, nobody else.
 
-It accepts jobs (durable before it answers), gives their attempts to the runtime, decides what follows from how they end,
-and tells those who wait. Pure decisions are in `server_stub.lifecycle` and `server_stub.diagnose`, rows in
-`server_stub.store`, files of a job's submitter in `server_stub.submissions`.
+It accepts jobs (durable before it answers), gives their attempts to the runtime, decides what follows from how they
+end, and tells those who wait. Pure decisions are in `server_stub.lifecycle` and `server_stub.diagnose`, rows in
+`server_stub.store`, what a submitter sent in `server_stub.submissions`. The rooms of this package: `admission` (may it
+be stored), `intake` (store it), `conductor` (drive it), `desk` (find and show it), `cleaning` (remove it).
 """
 
 from __future__ import annotations
 
-from client_lib.spec.states import State
-from client_lib.spec.wire import DoctorReport, InstanceType, Manifest, SubmitRequest
+import asyncio
+
+from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Check, DoctorReport, InstanceType, Manifest, SubmitRequest, Submitter
+from server_stub.lifecycle import Pauses, Stop
+from server_stub.retention import Retention
 from server_stub.runtimes import Runtime
+from server_stub.service.active import Active, from_row
+from server_stub.service.admission import Admission, name_stem
+from server_stub.service.attempts import Attempts
+from server_stub.service.changes import Changes
+from server_stub.service.cleaning import Cleaning
+from server_stub.service.clock import Clock
+from server_stub.service.conductor import Conductor
+from server_stub.service.desk import Desk, text_of
+from server_stub.service.intake import FreeBytes, Intake, free_bytes
 from server_stub.service.values import JobFilters, JobLogs, JobText
 from server_stub.settings import Settings
+from server_stub.snapshots import Snapshots
+from server_stub.store import Store, rows
+from server_stub.store.rows import Found, JobRow
+from server_stub.submissions import Submissions
 from server_stub.users import User
+
+_DURABLE_WITHIN_S = 10.0
 
 
 class Service:
@@ -22,8 +43,43 @@ class Service:
     or the server shares its jobs. A returned change is on disk.
     """
 
-    def __init__(self, settings: Settings, runtime: Runtime) -> None:
-        """Stores only; `start` connects."""
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        snapshots: Snapshots,
+        clock: Clock | None = None,
+        free: FreeBytes = free_bytes,
+    ) -> None:
+        """Stores only; `start` connects. `snapshots` is opened by the caller, before `start`."""
+        self._settings, self._runtime = settings, runtime
+        self._clock = clock or Clock()
+        self._free = free
+        jobs_dir = settings.data_dir / "jobs"
+        self._retention = Retention(settings.retention_days, settings.retention_gb)
+        self._submissions = Submissions(settings.data_dir / "submissions")
+        self._store = Store(settings.database_url, before_commit=self._submissions.sync)
+        self._attempts = Attempts(self._submissions, snapshots, jobs_dir)
+        self._changes = Changes()
+        self._cleaning = Cleaning(self._store, self._submissions, snapshots, jobs_dir, self._retention, self._clock)
+        pauses = Pauses(settings.retry_pause_s, settings.retry_pause_max_s)
+        self._conductor = Conductor(
+            self._store, runtime, self._clock, pauses, self._changes, self._attempts.newest, self._cleaning.on_end
+        )
+        self._desk = Desk(self._store, self._conductor, self._changes, jobs_dir, settings.share_jobs)
+        self._admission = Admission(runtime, snapshots, settings.secrets_file, settings.max_spec_bytes)
+        self._intake = Intake(
+            settings,
+            runtime.name,
+            self._admission,
+            self._submissions,
+            self._store,
+            self._desk,
+            self._conductor,
+            self._clock,
+            free,
+        )
+        self._retaining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the store (migrations run here), hand every job that is not final to the runtime again, start retention.
@@ -31,11 +87,33 @@ class Service:
         Raises:
             ServerError: the database can't be opened, is read-only, belongs to a newer version or to a running server.
         """
-        raise NotImplementedError
+        self._admission.open()
+        try:
+            (self._settings.data_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._submissions.open()
+        except OSError as error:
+            raise ServerError(
+                f"the data directory {self._settings.data_dir} can't be used: {error}",
+                hint="it must be writable for this user",
+            ) from error
+        await self._store.open()
+        await self._cleaning.start()
+        await self._runtime.start(self._conductor.observe)
+        unfinished = await self._store.read(rows.unfinished)
+        # those that ran first: what they hold must not be given to those that wait
+        for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
+            self._conductor.take(from_row(row))
+        self._retaining = asyncio.create_task(self._cleaning.run(self._settings.retention_every_s))
 
     async def close(self) -> None:
         """Stop watching and close the store. Workers go on; a later `start` finds them."""
-        raise NotImplementedError
+        if self._retaining:
+            self._retaining.cancel()
+            await asyncio.gather(self._retaining, return_exceptions=True)
+        await self._runtime.close()
+        await self._conductor.close()
+        await self._store.close()
+        self._submissions.close()
 
     # --- one job
 
@@ -50,36 +128,48 @@ class Service:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
             StorageFull: nothing was accepted.
         """
-        raise NotImplementedError
+        return await self._intake.submit(user, request, key)
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now. Raises NotFound."""
-        raise NotImplementedError
+        return text_of(await self._desk.find(user, name, owner))
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
     ) -> JobText:
         """The job as soon as its version is greater than `after_version`, or as it is after `timeout_s`; at once if it
-        is final, as nothing more will change. Raises NotFound, also when it is deleted meanwhile."""
-        raise NotImplementedError
+        is final, as nothing more will change. Raises NotFound."""
+        found = await self._desk.find(user, name, owner)
+        await self._desk.wait_beyond(found, after_version, timeout_s)
+        return text_of(found)
 
     async def events(self, user: User, name: str, owner: str | None = None) -> bytes:
         """An EventList as JSON, oldest first."""
-        raise NotImplementedError
+        return await self._desk.events(await self._desk.find(user, name, owner))
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """What the newest attempt was started as; secrets masked."""
-        raise NotImplementedError
+        row = await self._row(await self._desk.find(user, name, owner))
+        return self._runtime.render(await asyncio.to_thread(self._attempts.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON, without submitter, proof and secret values, from which the job can be submitted
         again. Values of variables like tokens are there for the owner alone; to others they are masked."""
-        raise NotImplementedError
+        row = await self._row(await self._desk.find(user, name, owner))
+        request = await asyncio.to_thread(self._attempts.request_of, row)
+        shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
+        if row.owner != user.name:
+            shown = shown.model_copy(update={"spec": shown.spec.masked()})
+        return shown.model_dump_json().encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Order the end of the job, also while it waits. Final jobs stay as they are. The order is durable: it holds
         over a restart of the server. The end itself arrives later (`wait`)."""
-        raise NotImplementedError
+        found = await self._desk.find(user, name, owner)
+        if (active := _driven(found)) is not None:
+            self._conductor.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
+            await self._durable(active)
+        return text_of(found)
 
     async def delete(self, user: User, name: str, owner: str | None = None, *, force: bool = False) -> str:
         """Remove the job with its logs and events; a sentence about it. With `force` a running one is stopped first,
@@ -87,7 +177,20 @@ class Service:
 
         Raises Conflict: it is not final and `force` is False.
         """
-        raise NotImplementedError
+        found = await self._desk.find(user, name, owner)
+        active = _driven(found)
+        if active is None:
+            await self._cleaning.remove([_seq(found)])
+            return f'Job "{name}" deleted.'
+        if not force:
+            raise Conflict(
+                f"job {name} is {active.info.state} and was not deleted",
+                hint=f"stop it first (client-lib cancel {name}), or delete it with force",
+            )
+        self._conductor.remove_at_end(active)
+        self._conductor.stop(active, Stop(Reason.CANCELLED, f"deleted by {user.name}"))
+        await self._durable(active)
+        return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
     # --- many jobs
 
@@ -96,38 +199,84 @@ class Service:
 
         Raises InvalidRequest: the cursor is none of ours.
         """
-        raise NotImplementedError
+        return await self._desk.page(user, filters, min(limit, self._settings.max_page), cursor)
 
     async def counts(self) -> dict[State, int]:
         """How many jobs of all users are in each state; for `/metrics`."""
-        raise NotImplementedError
+        return await self._store.read(rows.counts)
 
     def busy(self) -> bool:
         """Some job is not final: the server must not end for idleness."""
-        raise NotImplementedError
+        return len(self._conductor) > 0
 
     # --- logs
 
     async def find_logs(self, user: User, name: str, owner: str | None = None) -> JobLogs:
         """Where the logs of a job are and how it stands. Raises NotFound."""
-        raise NotImplementedError
+        return self._desk.logs(await self._desk.find(user, name, owner))
 
     async def next_logs(self, logs: JobLogs) -> JobLogs:
-        """Wait, however long, until the job's version is greater than `logs.version`; at once for a final job. No thread
-        and no timer per caller; cancelling the call is fine. Raises NotFound when the job is deleted meanwhile."""
-        raise NotImplementedError
+        """Wait, however long, until the job's version is greater than `logs.version`; at once for a final job. No
+        thread and no timer per caller; cancelling the call is fine."""
+        found = await self._desk.by_id(logs.job_id)
+        if found is None:  # deleted: what was known last was final
+            return logs
+        await self._desk.wait_beyond(found, logs.version, None)
+        return self._desk.logs(found)
 
     # --- without a job
 
     def render(self, user: User, request: SubmitRequest) -> Manifest:
-        """What `submit` would create; nothing is stored or created, the same answer twice. Raises as `submit` does for a
-        request that it would refuse by itself (not for a taken name, a full disk)."""
-        raise NotImplementedError
+        """What `submit` would create; nothing is stored or created, the same answer twice. Raises as `submit`
+        does for a request that it would refuse by itself (not for a taken name or a full disk)."""
+        admitted = self._admission.admit(user, request)
+        name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
+        return self._runtime.render(self._attempts.dry_run(admitted.request, name))
 
     def instance_types(self) -> list[InstanceType]:
         """The runtime's catalogue with what is free now."""
-        raise NotImplementedError
+        return list(self._runtime.instance_types())
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
-        raise NotImplementedError
+        checks = [self._check_disk(), Check(name="retention", ok=True, message=str(self._retention))]
+        checks.append(Check(name="database", ok=True, message=self._store.shown))
+        return DoctorReport(checks=[*checks, *await self._runtime.doctor()])
+
+    def _check_disk(self) -> Check:
+        free, needed = self._free(self._settings.data_dir), self._settings.min_free_bytes
+        message = f"{free / 1e9:.1f} GB free in {self._settings.data_dir}"
+        fix = "make room there: submits are refused below this" if free < needed else None
+        return Check(name="disk", ok=free >= needed, message=message, fix=fix)
+
+    async def _row(self, found: Active | Found) -> JobRow:
+        if isinstance(found, Active):
+            return found.row
+        row = await self._store.read(lambda connection: rows.row_by_seq(connection, found.seq))
+        if row is None:
+            raise Conflict("the job was deleted just now")
+        return row
+
+    async def _durable(self, active: Active) -> None:
+        """Return when what was decided is on disk."""
+        decided = active.info.version
+        await self._desk.wait_beyond(active, decided - 1, _DURABLE_WITHIN_S)
+        if active.row.version < decided:
+            raise StorageFull("the order was given, but can't be stored: the server's disk is full")
+
+
+def _driven(found: Active | Found) -> Active | None:
+    """The job as one that can still be changed; None: it is final.
+
+    Raises:
+        Unavailable: its submit is being answered at this very moment.
+    """
+    if isinstance(found, Active):
+        return None if found.row.state.final else found
+    if not found.state.final:
+        raise Unavailable("the job is being accepted", hint="try again")
+    return None
+
+
+def _seq(found: Active | Found) -> int:
+    return found.row.seq if isinstance(found, Active) else found.seq

@@ -1,0 +1,105 @@
+"""A job that is not final, in memory: what was decided, what of it is on disk, and the row that joins them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Event, JobInfo, SubmitRequest
+from server_stub.lifecycle import Job, Stop, Transition
+from server_stub.service.clock import Timer
+from server_stub.service.values import JobText
+from server_stub.store.rows import JobRow
+
+
+@dataclass
+class Active:
+    """Changed on the event loop's thread only, by the conductor."""
+
+    row: JobRow
+    """As it was stored last."""
+    info: JobInfo
+    """As it was decided last: newer than the row while a write is on its way."""
+    job: Job
+    """What the state machine sees of `info`."""
+    request: SubmitRequest | None = None
+    """Kept from the submit to the first start; later read again from the disk."""
+    events: list[Event] = field(default_factory=list)
+    """Not stored yet."""
+    saving: bool = False
+    given: int = 0
+    """The newest attempt that the runtime was given by this server process."""
+    stopped: int = 0
+    """The newest attempt that it was told to stop."""
+    silence_told: bool = False
+    remove_at_end: bool = False
+    timers: dict[str, Timer] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> JobText:
+        return JobText(self.row.info.encode(), self.row.version, self.row.state)
+
+    def decide(self, job: Job, transitions: Sequence[Transition] = (), **shown: Any) -> None:
+        """Take over a decision. `shown` are further fields of JobInfo."""
+        for step in transitions:
+            self.events.append(Event(time=step.at, **{k: v for k, v in step._asdict().items() if k != "at"}))
+            if step.state is State.RUNNING and self.job.state is not State.RUNNING:
+                shown["started_at"] = step.at
+        self.job = job
+        decided = {"state": job.state, "reason": job.reason, "message": job.message, "attempt": job.attempt}
+        self.info = self.info.model_copy(update={**decided, **shown, "version": self.info.version + 1})
+
+    def next_row(self) -> JobRow:
+        """The row of `info` as it is now."""
+        return replace(
+            self.row,
+            state=self.info.state,
+            version=self.info.version,
+            attempt=self.info.attempt,
+            info=self.info.model_dump_json(),
+            first_started_at=self.row.first_started_at or self.info.started_at,
+            resume_at=self.job.resume_at,
+            finished_at=self.info.finished_at,
+            stop=_stop_text(self.job.stop),
+            remove_at_end=self.remove_at_end,
+        )
+
+    def cancel_timer(self, name: str) -> None:
+        if timer := self.timers.pop(name, None):
+            timer.cancel()
+
+    def cancel_timers(self) -> None:
+        for timer in self.timers.values():
+            timer.cancel()
+        self.timers.clear()
+
+
+def from_row(row: JobRow) -> Active:
+    """A job as a server process before this one left it."""
+    info = JobInfo.model_validate_json(row.info)
+    job = Job(
+        state=info.state,
+        reason=info.reason,
+        message=info.message,
+        attempt=info.attempt,
+        max_retry=info.spec.max_retry or 0,
+        stop=_stop_of(row.stop),
+        resume_at=row.resume_at,
+    )
+    return Active(row, info, job, remove_at_end=row.remove_at_end)
+
+
+def _stop_text(stop: Stop | None) -> str | None:
+    if stop is None:
+        return None
+    return json.dumps({"reason": str(stop.reason), "message": stop.message, "retry": stop.retry})
+
+
+def _stop_of(text: str | None) -> Stop | None:
+    if text is None:
+        return None
+    fields = json.loads(text)
+    return Stop(Reason(fields["reason"]), fields["message"], fields["retry"])

@@ -1,0 +1,194 @@
+"""What a submit must pass before it is stored, and what is stored of it. Nothing here writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+import string
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
+from client_lib.spec.job import NAME_MAX, JobSpec
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SharedFolderProof, SubmitRequest
+from server_stub.runtimes import Runtime
+from server_stub.snapshots import Snapshots
+from server_stub.users import User
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
+
+_SUFFIX = 5
+_ALPHABET = string.ascii_lowercase + string.digits
+_PROOF_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that may be stored."""
+
+    request: SubmitRequest
+    """With the values of all secrets."""
+    notices: list[str]
+    script_path: str | None
+    """In place: where the script really is; None for a command."""
+    snapshot: Path | None
+
+
+class Admission:
+    """The rules of one server."""
+
+    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, max_spec_bytes: int) -> None:
+        self._runtime, self._snapshots = runtime, snapshots
+        self._secrets_file, self._max_spec_bytes = secrets_file, max_spec_bytes
+        self._secrets: Mapping[str, str] = {}
+
+    def open(self) -> None:
+        """Read the server's own secrets. Raises ServerError."""
+        self._secrets = _read_secrets(self._secrets_file)
+
+    def admit(self, user: User, request: SubmitRequest) -> Admitted:
+        """All but `check_shared`, which may block.
+
+        Raises:
+            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
+            NotFound: the snapshot was not uploaded by this user.
+        """
+        self._check_size(request.spec)
+        request = self._with_secrets(request)
+        notices = self._runtime.check(request.spec, request.submitter)
+        if isinstance(request.code, CodeSnapshot):
+            return Admitted(request, notices, None, self._find_snapshot(user, request.code))
+        return Admitted(request, notices, _script_in_place(request), None)
+
+    def _check_size(self, spec: JobSpec) -> None:
+        size = len(spec.model_dump_json())
+        if size > self._max_spec_bytes:
+            raise TooLarge(
+                f"the job spec has {size} bytes; this server takes at most {self._max_spec_bytes}",
+                hint="hand data to the script in a file, not in arguments or variables",
+            )
+
+    def _with_secrets(self, request: SubmitRequest) -> SubmitRequest:
+        wanted = request.spec.secrets
+        if not (wanted or request.secret_values):
+            return request
+        unknown = sorted(set(request.secret_values) - set(wanted))
+        if unknown:
+            raise InvalidRequest(f"secret_values has {unknown[0]!r}, which spec.secrets does not name")
+        values = {name: request.secret_values.get(name, self._secrets.get(name)) for name in wanted}
+        missing = [name for name, value in values.items() if value is None]
+        if missing:
+            raise InvalidRequest(
+                f"there is no value for the secret {missing[0]!r}",
+                hint=f"set {missing[0]} in the environment that submits, or in the server's file of secrets",
+            )
+        return request.model_copy(update={"secret_values": values})
+
+    def _find_snapshot(self, user: User, code: CodeSnapshot) -> Path:
+        found = self._snapshots.find(code.sha256, user.name)
+        if found is None:
+            raise NotFound(
+                f"there is no snapshot {code.sha256} of {user.name}",
+                hint="upload it first: PUT /api/v1/snapshots/{sha256}",
+            )
+        return found
+
+
+def _script_in_place(request: SubmitRequest) -> str | None:
+    """Absolute path of the script of an in-place job; None for a command."""
+    script = request.spec.python_script
+    if script is None:
+        return None
+    path = Path(request.submitter.working_dir or "", script)
+    if not path.is_absolute():
+        raise InvalidRequest(f"script {script!r} is relative and submitter.working_dir is missing: where is it?")
+    return str(path)
+
+
+def check_shared(request: SubmitRequest, script_path: str | None) -> None:
+    """Return if the proof shows that this machine sees the folder of the script (or of a command: its working
+    directory). Reads a file: may block.
+
+    Raises:
+        NotShared: with the way out.
+    """
+    code = request.code
+    assert isinstance(code, CodeInPlace)
+    folder = os.path.dirname(script_path) if script_path else request.submitter.working_dir
+    if folder is None:  # a command that names no folder of the submitter: it means the same everywhere
+        return
+    if code.proof and _proves(code.proof, [folder, request.submitter.working_dir]):
+        return
+    raise NotShared(
+        f"this server does not see the folder {folder} of the submitter",
+        hint="submit with code='auto' or 'snapshot': the folder is then uploaded",
+    )
+
+
+def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
+    allowed = {os.path.realpath(folder) for folder in folders if folder}
+    if len(proof.nonce) < 16 or os.path.realpath(os.path.dirname(proof.path)) not in allowed:
+        return False
+    try:
+        # not a link, not a device, never waiting for the other end of a FIFO
+        file = os.open(proof.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        regular = stat.S_ISREG(os.fstat(file).st_mode)
+        return regular and os.read(file, _PROOF_BYTES).strip() == proof.nonce.encode()
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+
+
+def _read_secrets(file: Path | None) -> dict[str, str]:
+    """The server's own values for secrets: a TOML table of names and strings; {} without a file.
+
+    Raises:
+        ServerError: it can't be read or is no such table. Nothing of its text is repeated.
+    """
+    if file is None:
+        return {}
+    try:
+        values: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ServerError(f"the file of secrets {file} can't be read: {type(error).__name__}") from None
+    wrong = [name for name, value in values.items() if not isinstance(value, str)]
+    if wrong:
+        raise ServerError(f"the file of secrets {file}: {wrong[0]} is not a string")
+    return values
+
+
+def fingerprint(request: SubmitRequest) -> str:
+    """SHA-256 of spec and code without the proof, the same for the same meaning whatever the order of keys."""
+    spec = request.spec.model_dump(mode="json", exclude_defaults=True)
+    code = request.code.model_dump(mode="json", exclude={"proof"})
+    return hashlib.sha256(json.dumps([spec, code], sort_keys=True).encode()).hexdigest()
+
+
+def draw_name(spec: JobSpec) -> str:
+    """The name that the user gave, else `<script's stem>-<5 characters>`, or the platform's form with a region."""
+    if spec.name:
+        return spec.name
+    if spec.region:
+        return f"lm-mpi-job-{uuid.uuid4()}"
+    return f"{name_stem(spec)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))}"
+
+
+def name_stem(spec: JobSpec) -> str:
+    """The script's stem as a DNS label, short enough for a suffix: `Train_Net.py` -> `train-net`."""
+    first = spec.command()[0]
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(first).stem.lower()).lstrip("-0123456789")
+    return stem[: NAME_MAX - _SUFFIX - 1].strip("-") or "job"

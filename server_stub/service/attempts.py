@@ -1,0 +1,69 @@
+"""Makes what a runtime is given out of what is stored: the row, the submitter's record, the snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from client_lib.errors import ServerError
+from client_lib.spec.wire import CodeSnapshot, SubmitRequest
+from server_stub.runtimes import Attempt
+from server_stub.service.active import Active
+from server_stub.snapshots import Snapshots
+from server_stub.store.rows import JobRow
+from server_stub.submissions import Submissions
+
+_DRY_RUN_ID = "0" * 32
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """One per service."""
+
+    submissions: Submissions
+    snapshots: Snapshots
+    jobs_dir: Path
+
+    def request_of(self, row: JobRow) -> SubmitRequest:
+        """What was submitted, unmasked, with the values of its secrets.
+
+        Raises:
+            ServerError: the file is gone or damaged.
+        """
+        try:
+            return SubmitRequest.model_validate_json(self.submissions.read(row.place))
+        except (OSError, ValueError) as error:  # the values in it are secrets: nothing of the text is repeated here
+            raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
+
+    def newest(self, active: Active) -> Attempt:
+        """The newest attempt of a job, its directory made."""
+        self.job_dir(active.row.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        request = active.request or self.request_of(active.row)
+        return self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at)
+
+    def stored(self, row: JobRow) -> Attempt:
+        """The newest attempt as it was stored; nothing is made."""
+        return self._make(row.id, row.name, row.attempt, self.request_of(row), row.created_at)
+
+    def dry_run(self, request: SubmitRequest, name: str) -> Attempt:
+        """What a submit would give; the same twice."""
+        return self._make(_DRY_RUN_ID, name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.jobs_dir / job_id
+
+    def _make(self, job_id: str, name: str, number: int, request: SubmitRequest, created_at: datetime) -> Attempt:
+        code = request.code
+        return Attempt(
+            job_id=job_id,
+            job_name=name,
+            number=number,
+            spec=request.spec,
+            code=code,
+            submitter=request.submitter,
+            secret_values=request.secret_values,
+            job_dir=self.job_dir(job_id),
+            snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
+            created_at=created_at,
+        )

@@ -1,0 +1,130 @@
+"""Finds jobs for those who may see them, and shows them as JSON. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from pathlib import Path
+
+from client_lib.errors import Forbidden, InvalidRequest, NotFound
+from client_lib.spec.wire import EventList, JobInfo
+from server_stub.service.active import Active
+from server_stub.service.changes import Changes
+from server_stub.service.conductor import Conductor
+from server_stub.service.values import JobFilters, JobLogs, JobText
+from server_stub.store import Store, rows
+from server_stub.store.rows import Found
+from server_stub.users import ALL_OWNERS, User
+
+_NAMES_COMPARED = 1000
+
+
+class Desk:
+    """One per service. An Active is a job that is not final, or was not when it was found."""
+
+    def __init__(self, store: Store, conductor: Conductor, changes: Changes, jobs_dir: Path, share_jobs: bool) -> None:
+        self._store, self._conductor, self._changes = store, conductor, changes
+        self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
+
+    async def find(self, user: User, name: str, owner: str | None) -> Active | Found:
+        """The job.
+
+        Raises:
+            NotFound: there is none, or it is another's and this user may not see it.
+        """
+        if owner is None or owner == user.name or self._sees_all(user):
+            found = await self._lookup(owner or user.name, name)
+            if found is None and owner is None and self._sees_all(user):
+                found = await self._lookup_anywhere(name)
+            if found is not None:
+                return found
+        raise await self._not_found(user, name)
+
+    async def wait_beyond(self, found: Active | Found, version: int, timeout_s: float | None) -> None:
+        """Return when the job's stored version is greater, when nothing will change any more, or when time is up."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        while isinstance(found, Active) and found.row.version <= version and self._conductor.by_id(found.row.id):
+            change = self._changes.next(found.row.id)
+            if until is None:
+                await change
+                continue
+            try:
+                await asyncio.wait_for(change, until - loop.time())
+            except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+                return
+
+    async def page(self, user: User, filters: JobFilters, limit: int, cursor: str | None) -> bytes:
+        """See `Service.page`."""
+        owner = self._owner_of_list(user, filters.owner)
+        before = _parse_cursor(cursor)
+        found = await self._store.read(
+            lambda connection: rows.page(
+                connection, owner, filters.state, filters.labels, filters.name_prefix, limit + 1, before
+            )
+        )
+        texts = ",".join(info for _, info in found[:limit])
+        next_cursor = f'"{found[limit - 1][0]}"' if len(found) > limit else "null"
+        return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
+
+    async def events(self, found: Active | Found) -> bytes:
+        seq = found.row.seq if isinstance(found, Active) else found.seq
+        events = await self._store.read(lambda connection: rows.list_events(connection, seq))
+        return EventList(events=events).model_dump_json().encode()
+
+    def logs(self, found: Active | Found) -> JobLogs:
+        info = JobInfo.model_validate_json(found.row.info if isinstance(found, Active) else found.info)
+        return JobLogs(
+            job_id=info.id,
+            name=info.name,
+            job_dir=self._jobs_dir / info.id,
+            n_workers=info.spec.n_workers,
+            attempt=info.attempt,
+            version=info.version,
+            state=info.state,
+            reason=info.reason,
+            message=info.message,
+        )
+
+    async def by_id(self, job_id: str) -> Active | Found | None:
+        active = self._conductor.by_id(job_id)
+        return active or await self._store.read(lambda connection: rows.find_by_id(connection, job_id))
+
+    def _sees_all(self, user: User) -> bool:
+        return user.admin or self._share_jobs
+
+    def _owner_of_list(self, user: User, owner: str | None) -> str | None:
+        if owner is None or owner == user.name:
+            return user.name
+        if not self._sees_all(user):
+            raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
+        return None if owner == ALL_OWNERS else owner
+
+    async def _lookup(self, owner: str, name: str) -> Active | Found | None:
+        active = self._conductor.by_name(owner, name)
+        return active or await self._store.read(lambda connection: rows.find(connection, owner, name))
+
+    async def _lookup_anywhere(self, name: str) -> Active | Found | None:
+        owners = await self._store.read(lambda connection: rows.find_anywhere(connection, name))
+        if len(owners) > 1:
+            raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
+        return await self._lookup(owners[0], name) if owners else None
+
+    async def _not_found(self, user: User, name: str) -> NotFound:
+        known = await self._store.read(lambda connection: rows.names(connection, user.name, _NAMES_COMPARED))
+        near = difflib.get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
+        return NotFound(f"no job named {name}", hint=hint)
+
+
+def text_of(found: Active | Found) -> JobText:
+    """The job as it is stored."""
+    return found.stored if isinstance(found, Active) else JobText(found.info.encode(), found.version, found.state)
+
+
+def _parse_cursor(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest(f"cursor {cursor[:50]!r} is none of this server's", hint="pass the next_cursor of a page")
+    return int(cursor)

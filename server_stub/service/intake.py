@@ -1,0 +1,175 @@
+"""Accepts jobs: admitted, written to disk, and only then answered and driven. Safe to repeat by Idempotency-Key."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from client_lib.errors import ClientLibError, Conflict, KeyReused, StorageFull
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
+from server_stub.lifecycle import Job
+from server_stub.service.active import Active
+from server_stub.service.admission import Admission, Admitted, check_shared, draw_name, fingerprint
+from server_stub.service.clock import Clock
+from server_stub.service.conductor import Conductor
+from server_stub.service.desk import Desk, text_of
+from server_stub.service.values import JobText
+from server_stub.settings import Settings
+from server_stub.store import Store, rows
+from server_stub.store.rows import Added, JobRow, Key
+from server_stub.submissions import Submissions
+from server_stub.users import User
+
+FreeBytes = Callable[[Path], int]
+_NAMES_DRAWN = 8  # of 60 million: more collisions than this are a bug
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+class Intake:
+    """One per service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_name: str,
+        admission: Admission,
+        submissions: Submissions,
+        store: Store,
+        desk: Desk,
+        conductor: Conductor,
+        clock: Clock,
+        free: FreeBytes,
+    ) -> None:
+        self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
+        self._submissions, self._store, self._desk = submissions, store, desk
+        self._conductor, self._clock, self._free = conductor, clock, free
+
+    async def submit(self, user: User, request: SubmitRequest, key: str | None) -> tuple[JobText, bool]:
+        """See `Service.submit`."""
+        used = Key(user.name, key, fingerprint(request)) if key else None
+        try:
+            admitted = await self._admit(user, request)
+            return await self._store_new(user, admitted, used)
+        except ClientLibError:
+            # a repeat of what was accepted answers as the first did, whatever would be refused by now
+            if used and (before := await self._store.read(lambda connection: rows.key_used(connection, used))):
+                return await self._repeated(used, before), False
+            raise
+
+    async def _admit(self, user: User, request: SubmitRequest) -> Admitted:
+        self._check_room()
+        admitted = self._admission.admit(user, request)
+        if isinstance(request.code, CodeInPlace) and not await self._known_in_place(user, request, admitted):
+            await asyncio.to_thread(check_shared, request, admitted.script_path)
+        return admitted
+
+    def _check_room(self) -> None:
+        if len(self._conductor) >= self._settings.max_pending_jobs:
+            raise StorageFull(
+                f"{len(self._conductor)} jobs are not final yet, which is the limit of this server",
+                hint="cancel some, or wait until they have run",
+            )
+        free = self._free(self._settings.data_dir)
+        if free < self._settings.min_free_bytes:
+            raise StorageFull(
+                f"the server's disk has {free / 1e6:.0f} MB left; nothing was accepted",
+                hint=f"make room in {self._settings.data_dir}: `client-lib delete` removes finished jobs",
+            )
+
+    async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
+        """A resubmit: this user ran this very script in place before."""
+        path = admitted.script_path
+        if path is None or (isinstance(request.code, CodeInPlace) and request.code.proof):
+            return False
+        return await self._store.read(lambda connection: rows.knows_script(connection, user.name, path))
+
+    async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[JobText, bool]:
+        record = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode() + b"\n"
+        for _ in range(_NAMES_DRAWN):
+            new = _NewJob(self._runtime_name, user, admitted, draw_name(admitted.request.spec), self._clock)
+            added, row = await self._store.write(new.writing(self._submissions, record, key))
+            if added.seq is not None:
+                active = Active(row, new.info, Job(max_retry=new.info.spec.max_retry or 0), admitted.request)
+                self._conductor.take(active)
+                return active.stored, True
+            if added.same_key and key:
+                return await self._repeated(key, added.same_key), False
+            if admitted.request.spec.name:
+                break
+        raise Conflict(
+            f"the name {new.info.name} is taken by another job of {user.name}",
+            hint=f"choose another name, or remove the old job: client-lib delete {new.info.name}",
+        )
+
+    async def _repeated(self, key: Key, before: tuple[str, str]) -> JobText:
+        fingerprint_before, job_id = before
+        if fingerprint_before != key.fingerprint:
+            raise KeyReused(
+                f"the Idempotency-Key {key.key!r} was used for another spec or code",
+                hint="use a new key for each job that you mean; the same key only to repeat a request",
+            )
+        found = await self._desk.by_id(job_id)
+        if found is None:
+            raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
+        return text_of(found)
+
+
+class _NewJob:
+    """One job to be stored under one name."""
+
+    def __init__(self, runtime_name: str, user: User, admitted: Admitted, name: str, clock: Clock) -> None:
+        self._admitted = admitted
+        self.info = JobInfo(
+            name=name,
+            id=uuid.uuid4().hex,
+            owner=user.name,
+            version=1,
+            runtime=runtime_name,
+            state=State.PENDING,
+            reason=Reason.QUEUED,
+            spec=admitted.request.spec.masked(),
+            code=_without_proof(admitted.request.code),
+            created_at=clock.now(),
+            notices=admitted.notices,
+        )
+
+    def writing(
+        self, submissions: Submissions, record: bytes, key: Key | None
+    ) -> Callable[[Connection], tuple[Added, JobRow]]:
+        """The function for the store's writer; repeating it writes the record once."""
+        info, text = self.info, self.info.model_dump_json()
+        first = Event(time=info.created_at, attempt=1, state=info.state, reason=info.reason, message=info.message)
+        code, row = info.code, None
+
+        def write(connection: Connection) -> tuple[Added, JobRow]:
+            nonlocal row
+            row = row or JobRow(
+                id=info.id,
+                owner=info.owner,
+                name=info.name,
+                state=info.state,
+                version=info.version,
+                attempt=info.attempt,
+                created_at=info.created_at,
+                info=text,
+                place=submissions.append(record),
+                script_path=self._admitted.script_path,
+                snapshot=code.sha256 if isinstance(code, CodeSnapshot) else None,
+            )
+            added = rows.add_job(connection, row, info.spec.labels, first, key)
+            return added, row.with_seq(added.seq or 0)
+
+        return write
+
+
+def _without_proof(code: CodeInPlace | CodeSnapshot) -> CodeInPlace | CodeSnapshot:
+    return code.model_copy(update={"proof": None}) if isinstance(code, CodeInPlace) else code

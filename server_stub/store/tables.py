@@ -1,0 +1,130 @@
+"""The tables. What a user sees of a job is one ready JSON text (`jobs.info`); the others find it and decide by it.
+
+Only `server_stub.store` imports this. A change here needs a migration; a test compares both.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware datetime as whole microseconds since 1970, exact in every database; SQLite knows no time zones."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002  the base's signature
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# SQLite gives numbers by itself only to a column that it calls INTEGER
+_Number = BigInteger().with_variant(Integer, "sqlite")
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("seq", _Number, primary_key=True),  # the order of acceptance: lists are newest first by it
+    Column("id", String(32), nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("name", String(50), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("first_started_at", UtcTime),  # stop_timer counts from here
+    Column("resume_at", UtcTime),  # the pause between two attempts ends
+    Column("finished_at", UtcTime),
+    Column("stop", Text),  # an order to stop that holds over a restart, as JSON
+    Column("remove_at_end", Boolean, nullable=False),  # delete --force
+    Column("script_path", Text),  # in place: the script's real path
+    Column("snapshot", String(64)),  # digest of the archive
+    Column("size_bytes", BigInteger),  # of its directory when it ended
+    Column("segment", Integer, nullable=False),  # where its submission lies: server_stub.submissions.Place
+    Column("offset", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("info", Text, nullable=False),  # JobInfo
+    UniqueConstraint("owner", "name"),
+    Index("ix_jobs_owner_seq", "owner", "seq"),
+    Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
+    Index("ix_jobs_state_seq", "state", "seq"),
+    Index("ix_jobs_snapshot", "snapshot"),
+    Index("ix_jobs_segment", "segment"),
+    Index("ix_jobs_owner_script_path", "owner", "script_path"),
+)
+
+labels = Table(
+    "labels",
+    metadata,
+    Column("job_seq", ForeignKey("jobs.seq", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Index("ix_labels_key_value_job_seq", "key", "value", "job_seq"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", _Number, primary_key=True),
+    Column("job_seq", ForeignKey("jobs.seq", ondelete="CASCADE"), nullable=False),
+    Column("time", UtcTime, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(32), nullable=False),
+    Column("message", Text, nullable=False),
+    Index("ix_events_job_seq_id", "job_seq", "id"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column(
+        "job_id", String(32), nullable=False
+    ),  # no foreign key: it outlives a deleted job, so that a repeat is known
+    Column("created_at", UtcTime, nullable=False),
+    Index("ix_idempotency_keys_created_at", "created_at"),
+)
+
+removals = Table(  # files of deleted jobs that are still to be removed: no crash leaves one behind
+    "removals",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("segment", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+)

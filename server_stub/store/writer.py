@@ -1,0 +1,111 @@
+"""Group commit: one thread runs all that is queued in one transaction, so that a durable commit is paid once for many.
+
+Only `server_stub.store` imports this. What is written is decided by the functions it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+T = TypeVar("T")
+Write = Callable[[Connection], T]
+LARGEST_GROUP = 256
+
+
+@dataclass
+class _Order:
+    function: Write[Any]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """The one thread that writes, in the order in which it was asked."""
+
+    def __init__(self, engine: Engine, before_commit: Callable[[], None]) -> None:
+        """`before_commit` runs in the thread once per transaction: for files that must be on disk before their rows."""
+        self._engine = engine
+        self._before_commit = before_commit
+        self._queue: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is queued, then end."""
+        self._queue.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    async def write(self, function: Write[T]) -> T:
+        """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
+        transaction is rolled back and each runs again in its own, where only its own error can hit it."""
+        loop = asyncio.get_running_loop()
+        order = _Order(function, loop, loop.create_future())
+        self._queue.put(order)
+        # shielded: a caller that goes away must not make a committed write look like one that never was
+        result: T = await asyncio.shield(order.done)
+        return result
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            self._execute(group)
+            for loop in {order.loop for order in group}:
+                _call(loop, _deliver, [order for order in group if order.loop is loop])
+
+    def _next_group(self) -> list[_Order]:
+        """All that is queued, at least one; [] when it is time to end."""
+        first = self._queue.get()
+        if first is None:
+            return []
+        group = [first]
+        while len(group) < LARGEST_GROUP:
+            try:
+                order = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if order is None:
+                self._queue.put(None)  # seen again by the next look, after this group
+                break
+            group.append(order)
+        return group
+
+    def _execute(self, group: list[_Order]) -> None:
+        try:
+            with self._engine.begin() as connection:
+                for order in group:
+                    order.result = order.function(connection)
+                self._before_commit()
+        except BaseException as error:  # noqa: BLE001  whatever it is, it belongs to the one who asked, not to this thread
+            if len(group) == 1:
+                group[0].error = error
+                return
+            for order in group:
+                self._execute([order])
+
+
+def _deliver(group: list[_Order]) -> None:
+    for order in group:
+        if order.done.done():
+            continue
+        if order.error is not None:
+            order.done.set_exception(order.error)
+        else:
+            order.done.set_result(order.result)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:  # the loop is closed: nobody waits any more, and what was written stays written
+        pass

@@ -1,0 +1,146 @@
+"""Stand-ins that keep the promises of the real thing, for tests that are about something else."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Literal
+
+from client_lib.errors import NeverFits
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WorkerInfo
+from server_stub.runtimes import Attempt, Observation, Sink
+from server_stub.service.clock import Clock
+
+
+@dataclass
+class FakeRuntime:
+    """A runtime whose jobs do what the test says. It outlives servers, as processes do: hand the same one to the next."""
+
+    name: str = "local"
+    started: list[tuple[str, int]] = field(default_factory=list)
+    """(job id, attempt) in the order of their starts; never the same one twice."""
+    given: list[tuple[str, int]] = field(default_factory=list)
+    """Every call of `submit`."""
+    stopped: list[tuple[str, int, float]] = field(default_factory=list)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    """The newest of each job."""
+    life: dict[str, datetime] = field(default_factory=dict)
+    stops_at_once: bool = True
+    """A stop ends the attempt; False: the test ends it."""
+    sink: Sink | None = None
+    ended: dict[tuple[str, int], Observation] = field(default_factory=dict)
+    last: dict[tuple[str, int], Observation] = field(default_factory=dict)
+
+    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+        if spec.n_workers > 64:
+            raise NeverFits(f"n_workers {spec.n_workers}: this place has room for 64")
+        return ["base_image is not used here"] if spec.base_image else []
+
+    def render(self, attempt: Attempt) -> Manifest:
+        environment = {**attempt.spec.environment(), **dict.fromkeys(attempt.secret_values, "***")}
+        return Manifest(runtime=self.name, objects=[{"job": attempt.job_name, "environment": environment}])
+
+    async def start(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def submit(self, attempt: Attempt) -> None:
+        known = (attempt.job_id, attempt.number)
+        self.given.append(known)
+        self.attempts[attempt.job_id] = attempt
+        if known not in self.started:
+            self.started.append(known)
+        elif known in self.last:
+            self._send(self.last[known])
+
+    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
+        self.stopped.append((job_id, attempt, grace_s))
+        if self.stops_at_once:
+            self.end(job_id, Reason.CANCELLED, "stopped")
+
+    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
+        return self.life.get(job_id)
+
+    def instance_types(self) -> Sequence[InstanceType]:
+        return [InstanceType(name="cpu.2C.8G", gpus=0, cpu=2, memory_gib=8)]
+
+    async def doctor(self) -> list[Check]:
+        return [Check(name="fake", ok=True, message="nothing is real here")]
+
+    async def close(self) -> None:
+        self.sink = None
+
+    # --- what the test says
+
+    def waits(self, job_id: str, message: str, reason: Reason = Reason.QUEUED) -> None:
+        self._see(job_id, "waiting", reason, message)
+
+    def runs(self, job_id: str) -> None:
+        self._see(job_id, "running", Reason.RUNNING, "", workers=(WorkerInfo(worker=0, state="running"),))
+
+    def end(
+        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", ranks: Sequence[RankReport] = ()
+    ) -> None:
+        self._see(job_id, "ended", reason, message, ranks=tuple(ranks))
+
+    def _see(
+        self,
+        job_id: str,
+        phase: Literal["waiting", "running", "ended"],
+        reason: Reason,
+        message: str,
+        workers: tuple[WorkerInfo, ...] = (),
+        ranks: tuple[RankReport, ...] = (),
+    ) -> None:
+        number = self.attempts[job_id].number
+        self._send(Observation(job_id, number, phase, reason, message, workers, ranks))
+
+    def _send(self, seen: Observation) -> None:
+        before = self.last.get((seen.job_id, seen.attempt))
+        if before is None or before.phase != "ended":  # an end is an end
+            self.last[seen.job_id, seen.attempt] = seen
+        if self.sink:
+            asyncio.get_running_loop().call_soon(self.sink, self.last[seen.job_id, seen.attempt])
+
+
+class FakeTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeClock(Clock):
+    """A clock that stands still until the test moves it; its timers fire on the way."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self._timers: list[tuple[datetime, int, FakeTimer]] = []
+        self._order = itertools.count()
+
+    def now(self) -> datetime:
+        return self._now
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(callback)
+        heapq.heappush(self._timers, (self._now + timedelta(seconds=max(0.0, delay_s)), next(self._order), timer))
+        return timer
+
+    def pass_time(self, seconds: float) -> None:
+        until = self._now + timedelta(seconds=seconds)
+        while self._timers and self._timers[0][0] <= until:
+            self._now, _, timer = heapq.heappop(self._timers)
+            if timer.callback:
+                timer.callback()
+        self._now = until
+
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set; timers don't notice."""
+        self._now += timedelta(seconds=seconds)
+        self._timers = [(at + timedelta(seconds=seconds), order, timer) for at, order, timer in self._timers]
