@@ -20,7 +20,7 @@ from server_stub.service.clock import Clock
 
 @dataclass
 class FakeRuntime:
-    """A runtime whose jobs do what the test says. It outlives servers, as processes do: hand the same one to the next."""
+    """A runtime whose jobs do what the test says. It outlives servers, as processes do."""
 
     name: str = "local"
     started: list[tuple[str, int]] = field(default_factory=list)

@@ -47,14 +47,15 @@ class Service:
         self,
         settings: Settings,
         runtime: Runtime,
-        snapshots: Snapshots,
         clock: Clock | None = None,
         free: FreeBytes = free_bytes,
     ) -> None:
-        """Stores only; `start` connects. `snapshots` is opened by the caller, before `start`."""
+        """Stores only; `start` connects."""
         self._settings, self._runtime = settings, runtime
         self._clock = clock or Clock()
         self._free = free
+        # a view of the folder, as the one that takes the uploads; that one is opened before `start`
+        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
         jobs_dir = settings.data_dir / "jobs"
         self._retention = Retention(settings.retention_days, settings.retention_gb)
         self._submissions = Submissions(settings.data_dir / "submissions")

@@ -44,7 +44,7 @@ class Bench:
         settings = self.settings(**fields)
         self.snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, 0)
         self.snapshots.open()
-        return Service(settings, self.runtime, self.snapshots, self.clock, lambda folder: self.free)
+        return Service(settings, self.runtime, self.clock, lambda folder: self.free)
 
     @asynccontextmanager
     async def server(self, **fields: Any) -> AsyncIterator[Service]:
