@@ -1,0 +1,238 @@
+"""Logs of a job as a client sees them: entries with all that is known of a line, or plain lines.
+
+`Job.log_entries` and `Job.log_lines` are made from these; how they are printed is `log_printer`. HTTP comes in from
+outside (`OpenStream`). Standard library only: the fast command-line reads use this too.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from client_lib.log_frames import FrameStream, Gap, OpenStream, Params, Records
+from client_lib.worker.format import GOES_ON, LINE, NO_RANK, PROGRESS
+
+MAX_LINE = 2**20
+"""Bytes; a longer line is given in pieces."""
+
+OnState = Callable[["dict[str, Any]"], None]
+"""Called with state, reason, message and attempt: at the beginning, and at each change."""
+OnGap = Callable[[Gap], None]
+
+
+class LogEntry(NamedTuple):
+    """One line of a worker's log, or a piece of one."""
+
+    time: datetime
+    """Aware, UTC: when the launcher read it."""
+    worker: int
+    rank: int | None
+    """None: it belongs to no rank (train.log, the launcher's own words)."""
+    attempt: int
+    seq: int
+    """Counts from 0 within (attempt, worker)."""
+    stream: str
+    """stdout, stderr, train.log or launcher."""
+    kind: str
+    """LINE: a whole line, or the last piece of one. GOES_ON: the next entry of this rank and stream continues it.
+    PROGRESS: a later entry of this rank and stream replaces it."""
+    text: str
+
+
+def log_params(
+    *,
+    follow: bool = False,
+    tail: int | None = None,
+    since: str | None = None,
+    rank: int | Iterable[int] | None = None,
+    stream: str | Iterable[str] | None = None,
+    attempt: int | None = None,
+    cursor: str | None = None,
+) -> dict[str, str | list[str]]:
+    """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
+    ranks = [rank] if isinstance(rank, int) else rank
+    streams = [stream] if isinstance(stream, str) else stream
+    given: dict[str, str | list[str] | None] = {
+        "follow": "true" if follow else None,
+        "tail": None if tail is None else str(tail),
+        "since": since,
+        "rank": None if ranks is None else [str(one) for one in ranks],
+        "stream": None if streams is None else list(streams),
+        "attempt": None if attempt is None else str(attempt),
+        "cursor": cursor or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def log_entries(
+    open_stream: OpenStream,
+    params: Params,
+    *,
+    on_state: OnState | None = None,
+    on_gap: OnGap | None = None,
+    retry_s: float = 30.0,
+) -> Iterator[LogEntry]:
+    """Every entry, as soon as it is there; ends when all are out (`follow`: when the job is final, too).
+
+    Survives broken connections and restarts of the server without losing or repeating one. Raises what `open_stream`
+    raises, and after `retry_s` without an answer what went wrong last.
+    """
+    stream = FrameStream(open_stream, params, retry_s=retry_s)
+    parts = _Parts()
+    for records in _records(stream, on_state, on_gap):
+        yield from _entries(records, parts)
+
+
+def log_lines(
+    open_stream: OpenStream,
+    params: Params,
+    *,
+    on_state: OnState | None = None,
+    on_gap: OnGap | None = None,
+    retry_s: float = 30.0,
+) -> Iterator[str]:
+    """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
+
+    Otherwise as `log_entries`.
+    """
+    stream = FrameStream(open_stream, params, retry_s=retry_s)
+    whole = _WholeLines()
+    for records in _records(stream, on_state, on_gap):
+        yield from whole.feed(records)
+    yield from whole.flush()
+
+
+def _records(stream: FrameStream, on_state: OnState | None, on_gap: OnGap | None) -> Iterator[Records]:
+    facts: dict[str, Any] = {}
+    for frame in stream:
+        if isinstance(frame, Records):
+            yield frame
+        elif isinstance(frame, Gap):
+            if on_gap:
+                on_gap(frame)
+        elif on_state and frame.facts != facts:  # each connection begins with a status, and each stream ends with one
+            facts = frame.facts
+            on_state(facts)
+
+
+# --- entries
+
+# Each pattern eats a whole record: a scan looks at no byte twice. Bytes that no launcher wrote are stepped over.
+_FIELDS = re.compile(r"(\d+) (\S{27}) (\S+) ([a-z.]+)([+~]?) (.*)\n")
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_Decoder = getincrementaldecoder("utf-8")
+
+
+class _Parts:
+    """Characters that were cut between two pieces of a line: (attempt, worker, rank, stream) -> decoder."""
+
+    def __init__(self) -> None:
+        self.decoders: dict[tuple[int, int, str, str], Any] = {}
+
+
+def _entries(records: Records, parts: _Parts) -> Iterator[LogEntry]:
+    attempt, worker, _, data = records
+    # surrogateescape keeps a cut character's bytes for _text to join; they are rare, so look for them only if needed
+    careful = bool(parts.decoders) or b"+ " in data
+    fields = _FIELDS.findall(data.decode("utf-8", "surrogateescape" if careful else "replace"))
+    stamp, moment = "", _EPOCH
+    for seq, time, rank, stream, kind, text in fields:
+        if time != stamp:
+            stamp, moment = time, _moment(time)
+        if careful:
+            text = _text((attempt, worker, rank, stream), kind, text, parts)
+        yield LogEntry(moment, worker, None if rank == NO_RANK else int(rank), attempt, int(seq), stream, kind, text)
+
+
+def _moment(stamp: str) -> datetime:
+    try:
+        return datetime.fromisoformat(stamp[:-1] + "+00:00")
+    except ValueError:  # no launcher wrote this; the line itself is worth more than its time
+        return _EPOCH
+
+
+def _text(key: tuple[int, int, str, str], kind: str, text: str, parts: _Parts) -> str:
+    raw = text.encode("utf-8", "surrogateescape")
+    decoder = parts.decoders.pop(key, None) or _Decoder("replace")
+    decoded: str = decoder.decode(raw, final=kind != GOES_ON)
+    if kind == GOES_ON:
+        parts.decoders[key] = decoder
+    return decoded
+
+
+# --- lines
+
+_TEXTS = re.compile(r"\d+ \S{27} \S+ [a-z.]+ (.*)\n")
+_PIECES = re.compile(rb"\d+ \S{27} (\S+ [a-z.]+)([+~]?) (.*)\n")
+
+_Key = tuple[int, int, bytes]
+"""(attempt, worker, rank and stream)"""
+
+
+class _WholeLines:
+    """Joins records into whole lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[_Key, bytes] = {}
+        self._progress: dict[_Key, bytes] = {}
+        self._attempt = 0
+
+    def feed(self, records: Records) -> Iterable[str]:
+        data = records.data
+        if records.attempt > self._attempt:
+            # nothing more comes of the attempt before
+            return [*self.flush(), *self._begin(records)]
+        if self._unfinished or self._progress or b"+ " in data or b"~ " in data:
+            return self._join(records)
+        return _TEXTS.findall(data.decode("utf-8", "replace"))
+
+    def flush(self) -> list[str]:
+        """What has no end yet, as it is."""
+        keys = sorted({*self._unfinished, *self._progress})
+        return [
+            held.pop(key).decode("utf-8", "replace")
+            for key in keys
+            for held in (self._progress, self._unfinished)
+            if key in held
+        ]
+
+    def _begin(self, records: Records) -> Iterable[str]:
+        self._attempt = records.attempt
+        return self.feed(records)
+
+    def _join(self, records: Records) -> Iterator[str]:
+        for source, kind, text in _PIECES.findall(records.data):
+            key = (records.attempt, records.worker, source)
+            before = self._unfinished.pop(key, b"")
+            if len(before) + len(text) > MAX_LINE:
+                yield before.decode("utf-8", "replace")
+                before = b""
+            line = before + text if before else text
+            if kind == b"+":
+                self._unfinished[key] = line
+            elif kind == b"~":
+                self._progress[key] = line
+            else:
+                last = self._progress.pop(key, None)
+                if last is not None:
+                    yield last.decode("utf-8", "replace")
+                yield line.decode("utf-8", "replace")
+
+
+__all__ = [
+    "GOES_ON",
+    "LINE",
+    "MAX_LINE",
+    "PROGRESS",
+    "Gap",
+    "LogEntry",
+    "OnGap",
+    "OnState",
+    "OpenStream",
+    "log_entries",
+    "log_lines",
+    "log_params",
+]

@@ -1,0 +1,44 @@
+"""Servers of nothing but logs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import log_server
+import pytest
+import uvicorn
+from log_support import LogWriter, Server, ServerProcess, eventually, free_port
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> LogWriter:
+    log_server.write_job(tmp_path)
+    return LogWriter(log_server.log_directory(tmp_path, 1, 0))
+
+
+@pytest.fixture(params=["inotify", "polling"])
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """In a thread of this process, once with each kind of file events."""
+    if request.param == "inotify" and not sys.platform.startswith("linux"):
+        pytest.skip("inotify is of Linux")
+    app = log_server.make_app(tmp_path, polling=request.param == "polling")
+    port = free_port()
+    config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=0)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    eventually(lambda: running.started)
+    yield Server(f"http://127.0.0.1:{port}", app)
+    running.should_exit = True
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def server_process(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path)
+    yield server
+    server.kill()

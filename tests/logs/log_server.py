@@ -1,0 +1,114 @@
+"""A server of nothing but logs, for tests and benchmarks: one job, described by a file, its records written by them.
+
+    python tests/logs/log_server.py FOLDER PORT
+
+FOLDER/job.json says how the job stands; it is looked at every 10 ms, as no service is here to tell of changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from client_lib.errors import ClientLibError, NotFound
+from client_lib.spec.states import Reason, State
+from server_stub.api.logs import logs_router
+from server_stub.file_events import FileEvents, PollingEvents
+from server_stub.logs import LogHub
+
+NAME = "train"
+
+
+@dataclass(frozen=True)
+class Job:
+    job_dir: Path
+    job_id: str = "1"
+    n_workers: int = 1
+    attempt: int = 1
+    version: int = 1
+    state: State = State.RUNNING
+    reason: Reason = Reason.RUNNING
+    message: str = ""
+
+
+def log_directory(job_dir: Path, attempt: int, worker: int) -> Path:
+    return job_dir / str(attempt) / str(worker) / "log"
+
+
+def write_job(folder: Path, **changes: object) -> None:
+    """Change how the job stands; the version grows by itself."""
+    path = folder / "job.json"
+    fields = json.loads(path.read_text()) if path.exists() else {"version": 0}
+    fields = fields | changes | {"version": fields["version"] + 1}
+    (folder / "job.new").write_text(json.dumps(fields))
+    os.replace(folder / "job.new", path)
+
+
+def read_job(folder: Path) -> Job:
+    try:
+        fields = json.loads((folder / "job.json").read_text())
+    except FileNotFoundError:
+        raise NotFound(f"no job named {NAME}") from None
+    state, reason = State(fields.pop("state", "RUNNING")), Reason(fields.pop("reason", "Running"))
+    return Job(folder, state=state, reason=reason, **fields)
+
+
+class FileSource:
+    async def next_logs(self, logs: Job) -> Job:
+        while (job := read_job(logs.job_dir)).version <= logs.version and not job.state.final:  # noqa: ASYNC110  # a file
+            await asyncio.sleep(0.01)
+        return job
+
+
+def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
+    """`app.state.hub` is there while it runs."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        events: FileEvents | None = PollingEvents() if polling else None
+        app.state.hub = LogHub(FileSource(), log_directory, events)
+        yield
+        app.state.hub.close()
+
+    async def find(request: Request, name: str, owner: str | None) -> Job:
+        if name != NAME:
+            raise NotFound(f"no job named {name}")
+        return read_job(folder)
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(logs_router(lambda: app.state.hub, find))
+
+    @app.exception_handler(ClientLibError)
+    async def refuse(request: Request, error: ClientLibError) -> JSONResponse:
+        return JSONResponse(error.body(), error.http_status)
+
+    @app.get("/raw")
+    async def raw(path: str):
+        """The floor of the benchmarks: the bytes of a file as they are, in blocks of 64 KiB."""
+        from fastapi.responses import FileResponse
+
+        return FileResponse(path)
+
+    @app.get("/followers")
+    async def followers() -> int:
+        return app.state.hub.followers
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        make_app(Path(sys.argv[1]), polling="--polling" in sys.argv),
+        port=int(sys.argv[2]),
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+    )
