@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from client_lib.spec.states import Reason
 from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
 from client_lib.worker.system import start_time
@@ -153,7 +154,8 @@ class Launcher:
             if not await asyncio.to_thread(kill_leftovers, self._path):
                 break
             await asyncio.sleep(pause)
-        self._become(Stage.LOST, lost_because=await asyncio.to_thread(self._last_words))
+        reason = Reason.LAUNCHER_LOST if self._spawn_error is None else Reason.START_FAILED
+        self._become(Stage.LOST, lost_because=await asyncio.to_thread(self._last_words), lost_reason=reason)
 
     def _last_words(self) -> str:
         who = f"the launcher of worker {self.worker.number}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
+from client_lib.worker.report import rank_of_json
 
 
 class Stage(Enum):
@@ -39,6 +40,7 @@ class Worker:
     host: str
     report: dict[str, Any] | None = None
     lost_because: str = ""
+    lost_reason: Reason = Reason.LAUNCHER_LOST
 
     @property
     def failed(self) -> bool:
@@ -87,7 +89,7 @@ def verdict(workers: Sequence[Worker], stopped: bool) -> tuple[Reason, str]:
     if first is not None:
         return Reason(first["reason"]), str(first["message"])
     if lost is not None:
-        return Reason.LAUNCHER_LOST, lost.lost_because
+        return lost.lost_reason, lost.lost_because
     return Reason.CANCELLED, "stopped"
 
 
@@ -97,31 +99,11 @@ def first_failing(workers: Sequence[Worker]) -> dict[str, Any] | None:
     if len(own) < 2:
         return own[0] if own else None
     by_rank = {rank["rank"]: (report, rank) for report in own for rank in report["ranks"]}
-    cause = outcome.first_failure([_ended(rank) for _, rank in by_rank.values()])
+    cause = outcome.first_failure([rank_of_json(rank) for _, rank in by_rank.values()])
     return by_rank[cause.rank][0] if cause else own[0]
-
-
-def _ended(rank: dict[str, Any]) -> outcome.Ended:
-    ended_at = _seconds(rank["ended_at"])
-    return outcome.Ended(
-        rank=rank["rank"],
-        exit_code=rank["exit_code"],
-        signal=rank["signal"],
-        started_at=_seconds(rank["started_at"]),
-        ended_at=ended_at,
-        failed_at=_seconds(rank["failed_at"]) if rank.get("failed_at") else ended_at,
-        stopped_by_us=rank["stopped_by_us"],
-        exception=rank["exception"],
-        traceback=rank["traceback"],
-        last_lines=rank["last_lines"],
-    )
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def ended_at(workers: Sequence[Worker]) -> datetime | None:
     """The last end that a report tells; None: there is no report."""
-    times = [_seconds(worker.report["ended_at"]) for worker in workers if worker.report]
-    return datetime.fromtimestamp(max(times), timezone.utc) if times else None
+    times = [datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report]
+    return max(times, default=None)

@@ -1,0 +1,226 @@
+"""What the local runtime survives: killed ranks, launchers and servers, a reboot of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Site, alive, poll, running
+
+from client_lib.spec.states import Reason
+from client_lib.worker.directory import Directory, read_json
+from server_stub.runtimes import Attempt, attempt_dir
+
+pytestmark = pytest.mark.anyio
+
+
+def held(site: Site, attempt: Attempt, worker: int = 0) -> dict[str, Any]:
+    """Who holds the lock of a worker."""
+    content = read_json(Directory(str(site.directory(attempt, worker))).lock)
+    assert content is not None
+    return content
+
+
+def ranks(site: Site, attempt: Attempt, worker: int = 0) -> list[int]:
+    recorded = read_json(Directory(str(site.directory(attempt, worker))).processes) or {}
+    return [rank["pid"] for rank in recorded.values()]
+
+
+async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("shot", "sleep 600", type="binary", n_workers=2)
+        await site.phase(job, "running")
+        os.kill(ranks(site, job, 1)[0], signal.SIGKILL)
+        end = await site.ended(job)
+    assert end.reason in (Reason.SIGNAL, Reason.OUT_OF_MEMORY)  # the kernel's counter may grow by another's fault
+    assert "rank 1" in end.message
+
+
+async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        script = "bash -c 'setsid sleep 600 & echo $!; wait'"
+        job = site.submit("lost", script, type="binary", n_workers=2)
+        await poll(lambda: site.lines(job, 0) and site.lines(job, 1))
+        grandchildren = [int(line) for w in (0, 1) for line in site.lines(job, w) if line.isdigit()]
+        processes = [*grandchildren, *ranks(site, job, 0), *ranks(site, job, 1)]
+        os.kill(held(site, job, 1)["pid"], signal.SIGKILL)
+        end = await site.ended(job)
+        assert not any(map(alive, processes))
+    assert (end.reason, end.message) == (
+        Reason.LAUNCHER_LOST,
+        "the launcher of worker 1 was killed by signal 9 without a report",
+    )
+
+
+async def test_a_launcher_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no encodings here' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    async with running(tmp_path, launcher_python=str(broken)) as site:
+        end = await site.ended(site.submit("broken", "true", type="binary"))
+    assert end.reason is Reason.LAUNCHER_LOST
+    assert end.message == "the launcher of worker 0 ended with exit code 3 without a report: no encodings here"
+
+
+async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3)  # else the test takes 10 s
+    async with running(tmp_path) as site:
+        job = site.submit("frozen", "sleep 600", type="binary")
+        await site.phase(job, "running")
+        os.kill(held(site, job)["pid"], signal.SIGSTOP)
+        site.runtime.stop("frozen", 1, 0.1)
+        end = await site.ended(job)
+        assert not any(map(alive, ranks(site, job)))
+    assert end.reason is Reason.CANCELLED
+
+
+async def test_a_new_runtime_finds_what_runs_and_ends_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit(
+            "long", "bash -c 'while [ ! -e go ]; do sleep 0.02; done; echo done'", type="binary", n_workers=2
+        )
+        await site.phase(job, "running")
+        pids = [held(site, job, w)["pid"] for w in (0, 1)]
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        assert (await again.phase(job, "running")).reason is Reason.RUNNING
+        (tmp_path / "go").touch()
+        end = await again.ended(job)
+        assert [held(again, job, w)["pid"] for w in (0, 1)] == pids
+        assert [again.lines(job, w)[-1] for w in (0, 1)] == ["done", "done"]
+    assert end.reason is Reason.COMPLETED
+
+
+async def test_a_new_runtime_reports_what_ended_meanwhile(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("quick", "bash -c 'sleep 0.3; exit 7'", type="binary")
+        await site.phase(job, "running")
+    await poll(lambda: (site.directory(job) / "report.json").exists())
+    for _ in range(2):  # and again, if the server died before it had stored that
+        async with running(tmp_path) as again:
+            again.runtime.submit(job)
+            end = await again.ended(job)
+            assert (end.reason, end.ranks[0].exit_code) == (Reason.EXIT_CODE, 7)
+
+
+async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("dead", "bash -c 'setsid sleep 600 & echo $!; wait'", type="binary")
+        await poll(lambda: any(line.isdigit() for line in site.lines(job)))
+        grandchild = next(int(line) for line in site.lines(job) if line.isdigit())
+    os.kill(held(site, job)["pid"], signal.SIGKILL)
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        end = await again.ended(job)
+        assert not alive(grandchild)
+    assert (end.reason, end.message) == (
+        Reason.LAUNCHER_LOST,
+        "the launcher of worker 0 died without a report",
+    )
+
+
+async def test_what_was_written_down_but_never_launched_is_started_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("twice", "bash -c 'echo x >> count; sleep 0.2'", type="binary", n_workers=2)
+        await site.ended(job)
+    # as a server leaves it that dies between the record of the start and the second launcher
+    for worker in (0, 1):
+        for name in ("lock", "report.json", "processes.json"):
+            (site.directory(job, worker) / name).unlink()
+    (tmp_path / "count").unlink()
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        assert (await again.ended(job)).reason is Reason.COMPLETED
+    assert (tmp_path / "count").read_text() == "x\nx\n"
+
+
+async def test_after_a_reboot_the_attempt_is_lost_with_its_machine(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("old", "true", type="binary")
+        await site.ended(job)
+    file = attempt_dir(job.job_dir, 1) / "attempt.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
+    for name in ("lock", "report.json"):
+        (site.directory(job) / name).unlink()
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        assert (await again.ended(job)).reason is Reason.NODE_LOST
+
+
+async def test_a_stop_reaches_workers_found_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("long", "sleep 600", type="binary", n_workers=2)
+        await site.phase(job, "running")
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        again.runtime.stop("long", 1, 1.0)
+        assert (await again.ended(job)).reason is Reason.CANCELLED
+
+
+async def test_attempts_found_again_keep_their_place_from_those_that_wait(tmp_path: Path) -> None:
+    async with running(tmp_path, max_cpu_jobs=1) as site:
+        runs = site.submit("runs", "sleep 600", type="binary")
+        await site.phase(runs, "running")
+        waits = site.submit("waits", "true", type="binary")
+        await site.phase(waits, "waiting")
+    again = Site(tmp_path, max_cpu_jobs=1)
+    again.runtime.submit(waits)  # before start: nothing is admitted until all are here
+    again.runtime.submit(runs)
+    await again.start()
+    await again.phase(waits, "waiting")
+    again.runtime.stop("runs", 1, 1)
+    await again.ended(waits)
+    assert [s.job_id for s in again.seen if s.phase == "ended"] == ["runs", "waits"]
+    await again.runtime.close()
+
+
+SERVER = """
+import asyncio, pickle, sys
+from pathlib import Path
+from server_stub.runtimes.local import LocalOptions, LocalRuntime
+
+async def main(folder):
+    runtime = LocalRuntime(LocalOptions(data_dir=folder, nvidia_smi="no-such-nvidia-smi", max_cpu_jobs=8))
+    for attempt in pickle.loads((folder / "attempts.pickle").read_bytes()):
+        runtime.submit(attempt)
+    await runtime.start(lambda seen: print(seen.job_id, seen.phase, seen.reason, flush=True))
+    await asyncio.sleep(600)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("delay_ms", [0, 3, 6, 10, 15, 20, 30, 40, 60, 90, 130])
+async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_nothing(
+    tmp_path: Path, delay_ms: int
+) -> None:
+    site = Site(tmp_path)
+    (tmp_path / "once.py").write_text(
+        "import os, time\n"
+        "open('ran', 'a').write(os.environ['CLIENT_LIB_JOB_NAME'] + os.environ['RANK'] + '\\n')\n"
+        "time.sleep(0.1)\n"
+    )
+    jobs = [site.attempt(f"job{n}-", "once.py", n_workers=2) for n in range(3)]
+    for job in jobs:
+        job.job_dir.mkdir(parents=True)
+    (tmp_path / "attempts.pickle").write_bytes(pickle.dumps(jobs))
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
+    await poll(lambda: attempt_dir(jobs[0].job_dir, 1).exists())
+    await asyncio.sleep(delay_ms / 1000)
+    server.kill()
+    server.communicate()
+    for job in jobs:
+        site.runtime.submit(job)
+    await site.start()
+    for job in jobs:
+        assert (await site.ended(job)).reason is Reason.COMPLETED
+    await site.runtime.close()
+    assert sorted((tmp_path / "ran").read_text().split()) == sorted(f"job{n}-{r}" for n in range(3) for r in (0, 1))
