@@ -6,8 +6,8 @@
     job.submit()
     job.logs()
 
-Public is what `__all__` lists, and nothing else. Every name is loaded when it is first used, so that `import client_lib`
-loads neither requests, pydantic, the server nor torch.
+Public is what `__all__` lists, and nothing else. Every name is loaded when it is first used, so that
+`import client_lib` loads neither requests, pydantic, the server nor torch.
 """
 
 from __future__ import annotations

@@ -7,18 +7,18 @@ are read leniently, so that an older client understands a newer server.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import requests
 from pydantic import BaseModel, ValidationError
 
 from client_lib import local_server, server_version
 from client_lib.config import Config, Endpoint, is_loopback, resolve
 from client_lib.errors import BadResponse, NotFound
-from client_lib.rest import Body, Params, Rest
+from client_lib.rest import READ_S, Body, Params, Rest, translated
 from client_lib.spec import paths
 from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.spec.states import State
@@ -40,9 +40,11 @@ M = TypeVar("M", bound=BaseModel)
 OnUpload = Callable[[int, int], None]
 """Called with the bytes that were sent so far, and all there are."""
 
+PAGE = 100  # jobs of a list asked for at once
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
 _UPLOAD_S = 600.0  # after the last byte the server still checks the digest of it all
 _BLOCK = 256 * 1024
+_LOG_BLOCK = 64 * 1024
 
 
 class Api:
@@ -86,11 +88,21 @@ class Api:
         return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
 
     def job_info(
-        self, name: str, *, after_version: int | None = None, wait_s: float = 0.0, owner: str | None = None
+        self,
+        name: str,
+        *,
+        after_version: int | None = None,
+        wait_s: float = 0.0,
+        owner: str | None = None,
+        retry_s: float | None = None,
     ) -> JobInfo:
-        """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60)."""
-        params = _given(after_version=after_version, wait=wait_s if after_version is not None else None, owner=owner)
-        return self._get(paths.job(name), JobInfo, params, read_s=wait_s + 30)
+        """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
+
+        `retry_s`: other than the configured time for which a silent server is asked again.
+        """
+        params = _given(after_version=after_version, wait=wait_s or None, owner=owner)
+        body = self._rest.call("GET", paths.job(name), params=params, read_s=wait_s + READ_S, retry_s=retry_s)
+        return _read(JobInfo, body)
 
     def cancel_job(self, name: str, *, owner: str | None = None) -> JobInfo:
         """Order the end of the job; the end itself arrives later. A final job stays as it is."""
@@ -114,11 +126,21 @@ class Api:
         """The request that made the job, without submitter and secret values."""
         return self._get(paths.job_resubmit_source(name), SubmitRequest, _given(owner=owner))
 
-    def open_logs(self, name: str, params: Params, accept: str = paths.LOG_FRAMES) -> requests.Response:
-        """The job's log stream; the caller reads and closes it. Silence of three heartbeats ends it."""
-        return self._rest.stream(
-            paths.job_logs(name), params=params, headers={"Accept": accept}, read_s=3 * HEARTBEAT_S
-        )
+    def open_logs(
+        self, name: str, params: Params, *, accept: str = paths.LOG_FRAMES, deadline: float | None = None
+    ) -> Iterator[bytes]:
+        """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection.
+
+        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
+        """
+        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
+        headers = {"Accept": accept}
+        response = self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s)
+        with response, translated(self.config.endpoint or "the local server", read_s):
+            for block in response.raw.stream(_LOG_BLOCK):
+                yield block
+                if deadline is not None and time.monotonic() > deadline:
+                    return
 
     # --- many jobs
 
@@ -143,6 +165,28 @@ class Api:
             owner=owner,
         )
         return self._get(paths.JOBS, JobPage, params)
+
+    def list_jobs(
+        self,
+        state: State | str | None = None,
+        label: Mapping[str, str] | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[JobInfo]:
+        """One's jobs, newest first, `limit` at most; pages are fetched as they are needed.
+
+        `name` is the beginning of their names; of several labels all must match.
+        """
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor)
+            yield from page.jobs
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+            left = None if left is None else left - len(page.jobs)
 
     # --- code
 
@@ -173,16 +217,18 @@ class Api:
     def instance_types(self) -> list[InstanceType]:
         return self._get(paths.INSTANCE_TYPES, InstanceTypes).instance_types
 
-    # ---
+    # --- how a model travels
 
-    def _get(self, path: str, model: type[M], params: Params | None = None, read_s: float = 60.0) -> M:
-        return _read(model, self._rest.call("GET", path, params=params, read_s=read_s))
+    def _get(self, path: str, model: type[M], params: Params | None = None) -> M:
+        return _read(model, self._rest.call("GET", path, params=params))
 
     def _post(self, path: str, model: type[M], request: SubmitRequest, headers: Mapping[str, str]) -> M:
         data = request.model_dump_json(exclude_unset=True).encode()
         body = Body(data, "application/json")
         return _read(model, self._rest.call("POST", path, body=body, headers=headers))
 
+
+# --- the configured server
 
 _apis: dict[Config, Api] = {}
 _apis_lock = threading.Lock()

@@ -1,35 +1,61 @@
 """One job as an object: the platform's verbs (`submit status logs kill`) and the typed ones that they are built on.
 
 Public. A Job is a description until `submit()`; afterwards, or from `get_job`, it is a handle on a job of a server, and
-every call asks that server. What travels and how is `api`; where the script runs from is `source`.
+every call asks that server. What travels is `api`, how the code gets there `submission`.
 """
 
 from __future__ import annotations
 
+import html
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any, Literal
 
-from client_lib.api import Api
+from pydantic import ValidationError
+
+from client_lib import display, failure_report, logs, naming, submission
+from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
+from client_lib.errors import ClientLibError, Conflict, WaitTimeout
+from client_lib.log_output import LogOutput, goes_on
 from client_lib.logs import LogEntry
-from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
+from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar, split_script
 from client_lib.spec.states import State
+from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, JobInfo, Manifest
+
+Ranks = int | Sequence[int] | None
+Streams = str | Sequence[str] | None
 
 
 class Job:
+    """A distributed job. Only `script` is needed; every field is described in `client_lib.JobSpec`.
+
+        job = Job(script="train.py", n_workers=2)
+        job.submit()        # 'Job "train-x7k2m" created.'
+        job.logs()          # prints, and follows until the job ends
+        job.wait()          # raises JobFailed with the report
+
+    Thread-safe. Nothing of the calling process is changed. An argument of None counts as not given, except `log_file`.
+    """
+
     def __init__(
         self,
         base_image: str | None = None,
         script: str | os.PathLike[str] | None = None,
         instance_type: str | None = None,
-        n_workers: int = 1,
-        type: JobType | str = JobType.PYTORCH2,
+        n_workers: int | None = 1,
+        type: JobType | str | None = JobType.PYTORCH2,
         *,
-        args: Sequence[str] = (),
+        args: Sequence[str] | None = None,
         flags: Mapping[str, Scalar] | None = None,
         env_variables: Mapping[str, Scalar] | None = None,
-        secrets: Sequence[str] = (),
+        secrets: Sequence[str] | None = None,
         code: Literal["auto", "in_place", "snapshot"] = "auto",
         working_dir: str | os.PathLike[str] | None = None,
         conda_env: str | None = None,
@@ -38,22 +64,22 @@ class Job:
         checkpoint_dir: str | os.PathLike[str] | None = None,
         outputs: Sequence[str] | None = None,
         requirements: Sequence[str] | None = None,
-        processes_per_worker: int | Literal["default"] = "default",
+        processes_per_worker: int | Literal["default"] | None = "default",
         gpus: Sequence[int] | None = None,
-        volumes: Sequence[str] = (),
+        volumes: Sequence[str] | None = None,
         shm_size_class: Literal["small", "medium", "large"] | None = None,
         tmp_storage: str | None = None,
         include_nodes: Sequence[str] | None = None,
         exclude_nodes: Sequence[str] | None = None,
         internet: bool | None = None,
         region: str | None = None,
-        priority_class: PriorityClass | str = PriorityClass.MEDIUM,
+        priority_class: PriorityClass | str | None = PriorityClass.MEDIUM,
         queue_name: str | None = None,
         allocation_name: str | None = None,
         max_retry: int | None = None,
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,
-        grace_s: float = 30.0,
+        grace_s: float | None = 30.0,
         elastic_min_workers: int | Literal["default"] | None = None,
         elastic_max_workers: int | Literal["default"] | None = None,
         elastic_max_restarts: int | None = None,
@@ -62,22 +88,77 @@ class Job:
         labels: Mapping[str, str] | None = None,
         logs_dir: str | os.PathLike[str] | None = None,
         client: Api | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Checks the values and stores them; touches neither disk nor network.
+
+        `client`: the server that it goes to (a `client_lib.Client`); None: the configured one.
+
+        Raises:
+            InvalidRequest: with a line for each field that is wrong.
+        """
+        given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
+        self._script = os.fspath(script) if script is not None else ""
+        self._spec = _checked_spec({name: given[name] for name in JobSpec.model_fields})
+        self._client = client
+        self._drawn: str | None = None
+        self._key = uuid.uuid4().hex  # one for the object's life: a submit that is repeated is the same job
+        self._lock = threading.Lock()
+        self._last: JobInfo | None = None
+
+    @classmethod
+    def of(cls, client: Api, info: JobInfo) -> Job:
+        """A handle on a job that is there already; used by `get_job`."""
+        job = object.__new__(cls)
+        job._script, job._spec, job._client = info.spec.script, info.spec, client
+        job._key, job._lock, job._last = "", threading.Lock(), info
+        return job
 
     @property
-    def spec(self) -> JobSpec: ...
+    def spec(self) -> JobSpec:
+        """What was asked for; once submitted, as the server shows it."""
+        return self._last.spec if self._last else self._spec
 
     @property
     def name(self) -> str | None:
-        """The name that was given, or after the submit the one that the job has."""
+        """The name that the job has or was given; None: it gets one at the submit."""
+        return self.job_name or self._spec.name
 
     @property
     def job_name(self) -> str | None:
         """The platform's word: the name once the job is submitted, None before and after a failed submit."""
+        return self._last.name if self._last else None
 
     # --- the platform's verbs
-    def submit(self, *, on_upload: Callable[[int, int], None] | None = None) -> str: ...
-    def status(self) -> str: ...
+
+    def submit(self, *, python: str | None = None, on_upload: OnUpload | None = None) -> str:
+        """Hand the job over; it is stored durably when this returns `Job "<name>" created.`
+
+        `python`: interpreter that runs the script where jobs run on this machine; None: the one that runs this.
+        `on_upload`: called with (bytes sent, bytes in all) where the code is uploaded. After a failure it may be
+        called again: it is the same job, never a second one.
+
+        Raises:
+            InvalidRequest: a field, or the script, is wrong; names it, its value and the way out.
+            Conflict: the name is taken, or this object was submitted already.
+            ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`.
+        """
+        with self._lock:
+            if self._last:
+                raise Conflict(
+                    f"this job was submitted already, as {self._last.name}",
+                    hint="make a new Job(...), or `client-lib resubmit`, to run it again",
+                )
+            self._drawn = self._spec.name or self._drawn or naming.draw(self._spec)
+            spec = self._spec.model_copy(update={"name": self._drawn})
+            self._client = self._api  # from here on it is that server, whatever the environment says later
+            prepared = submission.prepare(self._client, spec, self._script, python)
+            self._last = submission.submit(self._client, prepared, self._key, on_upload)
+        return f'Job "{self._last.name}" created.'
+
+    def status(self) -> str:
+        """The platform's sentence: `Job status=Running` (Pending, Running, Restarting, Completed, Failed, Deleted)."""
+        return display.platform_status(self.info().state)
+
     def logs(
         self,
         tail: int | None = None,
@@ -85,22 +166,188 @@ class Job:
         *,
         follow: bool | None = None,
         since: str | None = None,
-        rank: int | Sequence[int] | None = None,
-        stream: str | Sequence[str] | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
         timestamps: bool = False,
         attempt: int | None = None,
         file: IO[str] | None = None,
-    ) -> None: ...
-    def kill(self) -> str: ...
+    ) -> None:
+        """Print the job's lines, and follow while it isn't final; while it waits, say why on stderr.
+
+        `tail`: only so many last lines. `since`: `10m`, `2h` or a time. `rank`, `stream`: one or several. `attempt`:
+        None is all, in order. `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of
+        a pending job the platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
+        """
+        out = file or sys.stdout
+        info = self.info()
+        if follow is False and info.state is State.PENDING:
+            out.write(f'"Job {info.name} in queue. Try later"\n')
+            return
+        params = logs.log_params(
+            follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
+        )
+        prefix = not isinstance(rank, int) and display.may_have_several_ranks(info.spec)
+        self._print(LogOutput(info.name, out, prefix, timestamps or bool(verbose), self._api.config.retry_s), params)
+
+    def kill(self) -> str:
+        """Cancel the job; the platform's sentence. Its logs stay."""
+        return f'Job "{self.cancel().name}" deleted'
 
     # --- typed
-    def info(self) -> JobInfo: ...
+
+    def info(self) -> JobInfo:
+        """Everything about the job, as it is now. Raises NotFound if it was deleted."""
+        self._last = self._api.job_info(self._submitted)
+        return self._last
+
     @property
-    def state(self) -> State: ...
-    def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo: ...
-    def log_lines(self, *, follow: bool = True) -> Iterator[str]: ...  # and the filters of logs()
-    def log_entries(self, *, follow: bool = True) -> Iterator[LogEntry]: ...  # and the filters of logs()
-    def cancel(self) -> JobInfo: ...
-    def delete(self, *, force: bool = False) -> str: ...
-    def events(self) -> list[Event]: ...
-    def render(self) -> Manifest: ...
+    def state(self) -> State:
+        """As it is now; asks the server."""
+        return self.info().state
+
+    def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
+        """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the change.
+
+        `follow`: print the logs meanwhile.
+
+        Raises:
+            JobFailed: with the report: the first failing rank, its exit code and what that means, its last lines.
+            JobCancelled: it was cancelled.
+            WaitTimeout: it is not final after `timeout` seconds; says the state it is in.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        info = self.info()
+        if follow:
+            prefix = display.may_have_several_ranks(info.spec)
+            output = LogOutput(info.name, sys.stdout, prefix, False, self._api.config.retry_s, deadline)
+            self._print(output, logs.log_params(follow=True))
+            info = self.info()
+        while not info.state.final:
+            info = self._changed(info, deadline)
+        if info.state is not State.SUCCEEDED:
+            raise failure_report.ended(info)
+        return info
+
+    def log_lines(
+        self,
+        *,
+        follow: bool = True,
+        tail: int | None = None,
+        since: str | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
+        attempt: int | None = None,
+    ) -> Iterator[str]:
+        """The lines' texts without their ends, as they come; filters as in `logs`."""
+        params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return logs.log_lines(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
+
+    def log_entries(
+        self,
+        *,
+        follow: bool = True,
+        tail: int | None = None,
+        since: str | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
+        attempt: int | None = None,
+    ) -> Iterator[LogEntry]:
+        """The lines with all that is known of them (time, worker, rank, stream, ...); filters as in `logs`."""
+        params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return logs.log_entries(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
+
+    def cancel(self) -> JobInfo:
+        """Order the end of the job, also while it waits; the end itself arrives later (`wait`). Final: nothing."""
+        self._last = self._api.cancel_job(self._submitted)
+        return self._last
+
+    def delete(self, *, force: bool = False) -> str:
+        """Remove the job with its logs; a sentence. `force`: also while it runs, which stops it first.
+
+        Raises Conflict: it is not final and `force` is False.
+        """
+        return self._api.delete_job(self._submitted, force=force)
+
+    def events(self) -> list[Event]:
+        """What happened to the job, oldest first; every change of its state is one."""
+        return self._api.job_events(self._submitted)
+
+    def render(self, *, python: str | None = None) -> Manifest:
+        """What the server would create (locally worker plans), secrets masked. Before the submit a dry run: nothing is
+        created, and the same answer twice (in the place of a name to come it shows `...-xxxxx`).
+
+        Raises what `submit` would raise for the same job.
+        """
+        if self._last:
+            return self._api.job_manifest(self._last.name)
+        spec = self._spec.model_copy(update={"name": self._spec.name or naming.name_for(self._spec.script, "xxxxx")})
+        return submission.render(self._api, submission.prepare(self._api, spec, self._script, python))
+
+    def __repr__(self) -> str:
+        state = f", {self._last.state} when last asked" if self._last else ", not submitted"
+        return f"Job({self.name or self._script!r}{state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the job as it is now, or where the server doesn't answer at once, as it was."""
+        if self._last is None:
+            return f"<code>{html.escape(repr(self))}</code>"
+        try:
+            self._last = self._api.job_info(self._last.name, retry_s=0)
+        except ClientLibError as problem:
+            return display.as_html(self._last, note=problem.message)
+        return display.as_html(self._last)
+
+    # ---
+
+    @property
+    def _api(self) -> Api:
+        return self._client or configured()
+
+    @property
+    def _submitted(self) -> str:
+        """The name. Raises Conflict before the submit."""
+        if self._last is None:
+            raise Conflict(f"{self!r} is no job of a server yet", hint="call submit() first")
+        return self._last.name
+
+    def _changed(self, info: JobInfo, deadline: float | None) -> JobInfo:
+        """The job after its next change, or some time later. Raises WaitTimeout at the deadline."""
+        left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}): {info.message}")
+        self._last = self._api.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
+        return self._last
+
+    def _print(self, output: LogOutput, params: Mapping[str, str | list[str]]) -> None:
+        try:
+            output.write(partial(self._api.open_logs, output.name), params)
+        except KeyboardInterrupt:
+            sys.stderr.write(goes_on(output.name))
+            raise
+
+
+def _checked_spec(values: dict[str, Any]) -> JobSpec:
+    """What differs from the defaults: clients send only fields that were set, so that older servers understand them."""
+    given = {
+        name: os.fspath(value) if isinstance(value, os.PathLike) else value
+        for name, value in values.items()
+        if (value is not None or name == "log_file") and value != JobSpec.model_fields[name].default
+    }
+    if "script" in given:
+        given["script"] = _words_of(values["script"])
+    try:
+        return JobSpec.model_validate(given)
+    except ValidationError as error:
+        raise invalid_request(error, JobSpec) from error
+
+
+def _words_of(script: Any) -> Any:
+    """A path object is one word. A text that no shell rule can split may still be the name of a file: submit looks."""
+    if isinstance(script, os.PathLike):
+        return shlex.quote(str(os.fspath(script)))
+    if isinstance(script, str) and script.rstrip().endswith(".py"):
+        try:
+            split_script(script)
+        except ValueError:
+            return shlex.quote(script.strip())
+    return script

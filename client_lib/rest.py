@@ -78,9 +78,11 @@ class Rest:
         headers: Mapping[str, str] | None = None,
         read_s: float = READ_S,
         removes: bool = False,
+        retry_s: float | None = None,
     ) -> bytes:
         """The body of a good answer. The call must be safe to repeat: it is, while the server does not answer.
 
+        `retry_s`: other than the configured bound.
         `removes`: that the thing isn't there is the success of an earlier try whose answer was lost; the body is empty.
         Raises the error that the server sent, or one that says why there is no answer of it.
         """
@@ -97,16 +99,16 @@ class Rest:
                     return b""
                 raise
 
-        return self._repeated(act)
+        return self._repeated(act, self._config.retry_s if retry_s is None else retry_s)
 
     def stream(
         self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None, read_s: float
     ) -> requests.Response:
         """An answer whose body the caller reads and closes, inside `translated`. `read_s`: the longest silence."""
         request = _Request("GET", path, params, None, headers, read_s)
-        return self._repeated(lambda connection: connection.send(request))
+        return self._repeated(lambda connection: connection.send(request), self._config.retry_s)
 
-    def _repeated(self, act: Callable[[_Connection], T]) -> T:
+    def _repeated(self, act: Callable[[_Connection], T], bound_s: float) -> T:
         def attempt() -> T:
             connection = self._connect()
             try:
@@ -115,7 +117,7 @@ class Rest:
                 self._forget(connection)  # a local server comes back at another port
                 raise
 
-        return retry.call(attempt, self._config.retry_s)
+        return retry.call(attempt, bound_s)
 
     def close(self) -> None:
         with self._lock:

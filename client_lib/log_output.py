@@ -1,0 +1,83 @@
+"""Prints a job's log: stream in, text out. How a line looks is `log_printer`; only `job` uses this."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import IO, Any, Protocol
+
+from client_lib.errors import WaitTimeout
+from client_lib.log_frames import Params
+from client_lib.log_printer import LogPrinter
+from client_lib.logs import Gap, log_entries
+from client_lib.spec.states import State
+
+_SAID = frozenset({State.PENDING, State.RESTARTING})  # while a job is in one of these, its log is silent
+
+
+class OpenLogs(Protocol):
+    """`Api.open_logs` of one job."""
+
+    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]: ...
+
+
+@dataclass
+class LogOutput:
+    """Where the log of the job `name` is printed, and how."""
+
+    name: str
+    out: IO[str]
+    prefix: bool = True
+    """`[rank]` in front of each line."""
+    timestamps: bool = False
+    retry_s: float = 30.0
+    deadline: float | None = None
+    """Of time.monotonic(); None: until the log ends."""
+    _reasons: set[str] = field(default_factory=set)
+
+    def write(self, open_logs: OpenLogs, params: Params) -> None:
+        """All of it, as it comes. Raises WaitTimeout at the deadline, and what the server refuses."""
+        printer = LogPrinter(prefix=self.prefix, timestamps=self.timestamps, columns=self._columns())
+
+        def blocks(wanted: Params) -> Iterator[bytes]:
+            self._check_deadline()
+            for block in open_logs(wanted, deadline=self.deadline):
+                self._check_deadline()
+                yield block
+                self.out.flush()  # the lines of this block are written; the next may be long in coming
+
+        entries = log_entries(blocks, params, on_state=self._say, on_gap=self._say_gap, retry_s=self.retry_s)
+        try:
+            with closing(entries):  # type: ignore[type-var]
+                for entry in entries:
+                    self.out.write(printer.feed(entry))
+        finally:
+            self.out.write(printer.close())
+            self.out.flush()
+
+    def _check_deadline(self) -> None:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise WaitTimeout(f"job {self.name} is not final yet")
+
+    def _columns(self) -> int | None:
+        return shutil.get_terminal_size().columns if self.out.isatty() else None
+
+    def _say(self, facts: dict[str, Any]) -> None:
+        """Why there are no lines, once for each reason, beside the lines: on stderr."""
+        sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}): {facts.get('message')}"
+        if facts.get("state") in _SAID and sentence not in self._reasons:
+            self._reasons.add(sentence)
+            sys.stderr.write(f"{sentence}\n")
+            sys.stderr.flush()
+
+    def _say_gap(self, gap: Gap) -> None:
+        sys.stderr.write(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+
+
+def goes_on(name: str) -> str:
+    """What someone who stops looking should know."""
+    return f"\njob {name} goes on; `client-lib logs -f {name}` shows it again, `client-lib cancel {name}` stops it\n"

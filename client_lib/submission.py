@@ -1,0 +1,137 @@
+"""From a spec to a job: resolves the script, proves that the server shares its folder or uploads a snapshot, and posts.
+
+Only `job` and `client` use this. One idempotency key covers all of it: however often a step is repeated, it is one job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from client_lib.api import Api, OnUpload
+from client_lib.errors import InvalidRequest, NotShared
+from client_lib.snapshot import Packed, packed
+from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.spec.job import JobSpec
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, Manifest, SubmitRequest, Submitter
+from client_lib.submitter import submitter
+
+T = TypeVar("T")
+_log = logging.getLogger("client_lib")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Everything of one submit but for how the code gets there. `spec.script` is resolved."""
+
+    spec: JobSpec
+    source: Source
+    submitter: Submitter
+    secret_values: dict[str, str]
+
+    def request(self, code: CodeInPlace | CodeSnapshot) -> SubmitRequest:
+        return SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
+
+
+def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None) -> Submission:
+    """Look at the script, the caller's directory and environment. `python`: see `client_lib.submitter`.
+
+    Raises InvalidRequest for a script that can't run.
+    """
+    source = resolve(script, spec.type, Path.cwd())
+    here = _submitter(api, python)
+    return Submission(spec.model_copy(update={"script": source.text}), source, here, _secret_values(spec))
+
+
+def resubmit(api: Api, stored: SubmitRequest, name: str, key: str, python: str | None = None) -> JobInfo:
+    """The same spec and code as a new job; environment, directory and secret values are the caller's now."""
+    here = _submitter(api, python)
+    spec = stored.spec.model_copy(update={"name": name})
+    request = SubmitRequest(spec=spec, code=stored.code, submitter=here, secret_values=_secret_values(spec))
+    return api.submit_request(request, key)
+
+
+def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
+    """The job, accepted. Raises what the server refuses it for."""
+    return _send(
+        submission,
+        lambda request: api.submit_request(request, key),
+        lambda archive: _upload(api, archive, on_upload),
+    )
+
+
+def render(api: Api, submission: Submission) -> Manifest:
+    """What `submit` would create; nothing is uploaded or created."""
+    return _send(submission, api.render_request, lambda _: None)
+
+
+def _send(submission: Submission, post: Callable[[SubmitRequest], T], upload: Callable[[Packed], None]) -> T:
+    """By the spec's `code`: in place if the server shares the folder, else (unless that is asked for) a snapshot."""
+    if submission.spec.code != "snapshot":
+        try:
+            return _in_place(submission, post)
+        except NotShared:
+            if submission.spec.code == "in_place":
+                raise
+    return _as_snapshot(submission, post, upload)
+
+
+def _in_place(submission: Submission, post: Callable[[SubmitRequest], T]) -> T:
+    folder = submission.source.folder
+    with shared_folder_proof(folder) as proof:
+        if proof is None:
+            raise NotShared(
+                f"nothing can be written to {folder}, so the server can't be shown that it shares it",
+                hint="make it writable, or give code='snapshot'",
+            )
+        return post(submission.request(CodeInPlace(mode="in_place", sha256=submission.source.sha256(), proof=proof)))
+
+
+def _as_snapshot(submission: Submission, post: Callable[[SubmitRequest], T], upload: Callable[[Packed], None]) -> T:
+    source = submission.source
+    root = snapshot_root(source.folder, Path.home())
+    script, working_dir = place_in_root(source, submission.spec, root)
+    with packed(root) as archive:
+        if script is not None and script not in archive.names:
+            raise InvalidRequest(
+                f"{script} is ignored in {root}, so a snapshot would not hold the script itself",
+                hint=f"write !/{script} into {root / '.clientlibignore'}",
+            )
+        _say(root, archive)
+        upload(archive)
+        code = CodeSnapshot(
+            mode="snapshot",
+            sha256=archive.sha256,
+            root=str(root),
+            script=script,
+            working_dir=working_dir,
+            files=archive.files,
+            size=archive.size,
+        )
+        return post(submission.request(code))
+
+
+def _upload(api: Api, archive: Packed, on_upload: OnUpload | None) -> None:
+    if not api.has_snapshot(archive.sha256):
+        api.upload_snapshot(archive.sha256, archive.path, on_upload)
+
+
+def _say(root: Path, archive: Packed) -> None:
+    _log.info("snapshot of %s: %d files, %.1f MB packed", root, archive.files, archive.size / 1e6)
+    for sentence in archive.skipped:
+        _log.warning("%s", sentence)
+
+
+def _submitter(api: Api, python: str | None) -> Submitter:
+    """To a server of another machine nothing of the environment travels."""
+    cwd = os.getcwd()
+    return submitter(os.environ, cwd, python) if api.runs_here() else Submitter(working_dir=cwd)
+
+
+def _secret_values(spec: JobSpec) -> dict[str, str]:
+    """From the caller's environment; names that aren't there are looked up by the server."""
+    return {name: os.environ[name] for name in spec.secrets if name in os.environ}
