@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 BENCH_READY := $(BENCH_VENV)/.ready
 RUN := $(VENV)/bin
 
+FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | awk '$$1 < 500' | wc -l)
+DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-long check format bench docs lock clean
 
@@ -27,7 +30,8 @@ $(BENCH_READY): $(READY) requirements/bench.txt
 	@touch $@
 
 demo: $(READY)  ## train a real model on two workers of this machine, followed live
-	@$(RUN)/python examples/demo.py
+	@echo "== client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py"
+	@$(RUN)/client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py
 
 test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k logs")
 	@echo "== pytest"
@@ -36,7 +40,7 @@ test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k
 
 test-long: $(READY)  ## every test with all rounds: the server killed 50 times, and so on
 	@echo "== pytest, all rounds"
-	@CLIENT_LIB_TEST_LONG=1 $(RUN)/python -m pytest $(PYTEST)
+	@$(RUN)/python -m pytest -m "long or not long" $(PYTEST)
 
 check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, lock files
 	@echo "== ruff format"
@@ -57,8 +61,11 @@ format: $(READY)  ## rewrite the sources as `make check` wants them
 bench: $(READY) $(BENCH_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
 	@for file in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
-docs: $(READY)  ## write docs/ (JSON Schema, OpenAPI, CLI reference) from the code
-	@for script in docs/generate_*.py; do echo "== $$script"; $(RUN)/python $$script || exit 1; done
+docs: $(READY)  ## write docs/ and the tables of README.md from the code
+	@echo "== docs/openapi.json, docs/job-spec.schema.json"
+	@$(RUN)/python -m server_stub.openapi --write docs
+	@echo "== tables of README.md"
+	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
 	@for name in bootstrap dev bench; do echo "== requirements/$$name.txt"; \

@@ -1,0 +1,83 @@
+"""Writes the tables of README.md that repeat what the code says: fields of a job, settings of the server.
+
+    python docs/readme_tables.py        # `make docs` calls it
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest of the README is written by hand. A test
+compares what is committed with what this makes.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from client_lib.spec.job import JobSpec
+from server_stub.settings import Settings
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_tables(text: str) -> str:
+    """The README with every table made anew."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}{block[3]}", text)
+
+
+def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
+    rows = [
+        f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(field.description)} |"
+        for key, field in model.model_fields.items()
+    ]
+    return "\n".join(["| name | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory is not None:
+        return "computed"
+    value = field.default
+    if value is None or value == [] or value == {}:
+        return "none"
+    return f"`{value.value if isinstance(value, enum.Enum) else value}`"
+
+
+def _type(annotation: object) -> str:
+    """As a reader says it: `int`, `list of str`, `int or default`."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
+    arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " ".join(f"`{a}`" for a in arguments)
+    if origin is list:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return "table"
+    if arguments:
+        return " or ".join(_type(a) for a in arguments)
+    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
+        return " ".join(f"`{member.value}`" for member in annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return "table"
+    return {"Path": "path"}.get(getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation)))
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "job_fields": lambda: _fields(JobSpec, lambda key: key),
+    "server_settings": lambda: _fields(Settings, lambda key: f"CLIENT_LIB_SERVER_{key.upper()}"),
+}
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text()))

@@ -1,0 +1,146 @@
+"""What must hold of the project as a whole: what is imported where, what is locked, what the documents say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import client_lib
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+HEAVY = {"requests", "pydantic", "tenacity", "rich", "click", "fastapi", "sqlalchemy", "server_stub", "torch", "typing"}
+NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
+COMES_WITH = {"urllib3": "requests", "starlette": "fastapi", "uvloop": "uvicorn"}
+
+
+def sources(folder: str) -> Iterator[Path]:
+    return (path for path in (ROOT / folder).rglob("*.py"))
+
+
+def imported_packages(path: Path) -> set[str]:
+    """Top-level names of the absolute imports of a file, those inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", text, maxsplit=1)[0].lower() for text in requirements}
+
+
+def test_import_client_lib_loads_nothing_heavy() -> None:
+    ask = "import sys; import client_lib; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {ask}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert not HEAVY & set(loaded)
+
+
+def test_the_public_surface_is_exactly_all() -> None:
+    assert [name for name in dir(client_lib) if not name.startswith("_")] == sorted(
+        name for name in client_lib.__all__ if not name.startswith("_")
+    )
+    assert all(getattr(client_lib, name) is not None for name in client_lib.__all__)
+
+
+def test_the_worker_imports_the_standard_library_and_itself() -> None:
+    for path in sources("client_lib/worker"):
+        outside = imported_packages(path) - set(sys.stdlib_module_names)
+        assert outside <= {"client_lib"}, f"{path} imports {outside}"
+        assert all(
+            module.startswith("client_lib.worker")
+            for module in re.findall(r"^\s*(?:from|import) (client_lib[\w.]*)", path.read_text(), re.MULTILINE)
+        ), path
+
+
+@pytest.mark.parametrize(
+    ("folder", "declared"),
+    [
+        ("client_lib", PROJECT["dependencies"]),
+        ("server_stub", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["server"]),
+    ],
+)
+def test_every_imported_library_is_declared(folder: str, declared: list[str]) -> None:
+    known = distributions(declared)
+    for path in sources(folder):
+        for package in imported_packages(path) - set(sys.stdlib_module_names) - {"client_lib", "server_stub"}:
+            name = COMES_WITH.get(package, NAME_OF_IMPORT.get(package, package))
+            optional = name in {"torch", "psycopg"}  # asked for by name, where they are there
+            assert optional or name in known, f"{path} imports {package}, which pyproject.toml doesn't name"
+
+
+def test_lock_files_pin_every_dependency_with_hashes_and_name_no_registry() -> None:
+    declared = PROJECT["dependencies"] + [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    assert distributions(declared) - {"client-lib"} <= _locked(ROOT / "requirements" / "dev.txt")
+    for lock in LOCKS:
+        assert "://" not in lock.read_text(), f"{lock} names an address"
+
+
+def _locked(lock: Path) -> set[str]:
+    names = set()
+    for entry in re.split(r"\n(?=\S)", re.sub(r"\\\n\s+", " ", lock.read_text())):
+        if "==" in entry:
+            assert "--hash=sha256:" in entry, f"{lock}: {entry[:80]} has no hash"
+            names.add(entry.split("==")[0].split("[")[0])
+    return names
+
+
+def test_the_readme_has_every_variable_that_the_code_reads() -> None:
+    used = {
+        name
+        for folder in ("client_lib", "server_stub", "tests")
+        for path in sources(folder)
+        if path != Path(__file__)
+        for name in re.findall(r"\bCLIENT_LIB_[A-Z0-9_]*[A-Z0-9]\b", path.read_text())
+    }
+    assert {name for name in used if f"`{name}`" not in README} == set()
+
+
+def test_the_tables_of_the_readme_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from readme_tables import with_tables  # type: ignore[import-not-found]
+
+    assert with_tables(README) == README, "make docs writes them anew"
+
+
+def test_the_readme_names_every_reason_and_exit_code() -> None:
+    from client_lib.cli import exits
+    from client_lib.spec.states import Reason
+
+    assert [reason for reason in Reason if f"`{reason}`" not in README] == []
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {code for code in codes if f"| {code} |" not in README} == set()
+
+
+def test_the_readme_shows_a_job_in_ten_lines_and_it_is_the_example() -> None:
+    shown = README.split("```python\n", 1)[1].split("```", 1)[0]
+    assert shown == (ROOT / "examples" / "submit.py").read_text()
+    assert len(shown.splitlines()) <= 10
+    assert README[: README.index(shown)].count("\n") + 10 < 25
+
+
+def test_make_demo_is_the_call_of_the_readme() -> None:
+    recipe = (ROOT / "Makefile").read_text()
+    assert "client-lib submit -f -N 2 -i cpu.1C.2G examples/digits_ddp.py" in README
+    assert "client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py" in recipe
