@@ -1,0 +1,78 @@
+"""The public API as a user writes it. Checked by mypy --strict (`make check`), never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from typing_extensions import assert_type
+
+import client_lib
+from client_lib import (
+    Client,
+    Event,
+    Failure,
+    HealthParams,
+    Job,
+    JobCancelled,
+    JobFailed,
+    JobInfo,
+    JobSpec,
+    JobType,
+    LogEntry,
+    Manifest,
+    PriorityClass,
+    Reason,
+    State,
+    WaitTimeout,
+    get_job,
+    list_jobs,
+)
+
+job = Job(
+    "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+    Path("train.py"),
+    "a100.8gpu",
+    2,
+    "pytorch2",
+    flags={"lr": 0.1, "amp": True, "resume": None},
+    env_variables={"SEED": 1, "NAME": "x"},
+    priority_class=PriorityClass.HIGH,
+    health_params={"log_period": 10, "action": "restart"},
+)
+Job(script="train.py", type=JobType.BINARY, processes_per_worker="default", health_params=HealthParams(log_period=5))
+
+assert_type(job.submit(), str)
+assert_type(job.job_name, "str | None")
+assert_type(job.status(), str)
+assert_type(job.kill(), str)
+job.logs(100, follow=False, since="10m", rank=[0, 1], stream="train.log", timestamps=True)
+
+assert_type(job.spec, JobSpec)
+assert_type(job.info(), JobInfo)
+assert_type(job.state, State)
+assert_type(job.wait(timeout=60), JobInfo)
+assert_type(job.log_lines(), Iterator[str])
+assert_type(job.log_entries(follow=False), Iterator[LogEntry])
+assert_type(job.cancel(), JobInfo)
+assert_type(job.delete(force=True), str)
+assert_type(job.events(), list[Event])
+assert_type(job.render(), Manifest)
+assert_type(job.info().reason, Reason)
+assert_type(job.info().failure, "Failure | None")
+
+assert_type(get_job("train-x7k2m"), Job)
+for each in list_jobs(state=State.RUNNING, label={"team": "vision"}, limit=10):
+    assert_type(each, JobInfo)
+
+with Client("https://jobs.example", token="t") as client:
+    assert_type(client.get_job("train-x7k2m"), Job)
+
+try:
+    job.wait()
+except JobFailed as failed:
+    assert_type(failed.hint, "str | None")
+except (JobCancelled, WaitTimeout) as error:
+    assert_type(error.hint, "str | None")
+except client_lib.ClientLibError as error:
+    assert_type(error.message, str)
