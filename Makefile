@@ -31,7 +31,8 @@ $(BENCH_READY): $(READY) requirements/bench.txt
 
 demo: $(READY)  ## train a real model on two workers of this machine, followed live
 	@echo "== client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py"
-	@$(RUN)/client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py
+	@. $(RUN)/activate && client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py
+	@echo "== next: . $(RUN)/activate; client-lib list; client-lib logs NAME --rank 0; make test"
 
 test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k logs")
 	@echo "== pytest"

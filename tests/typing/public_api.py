@@ -11,7 +11,6 @@ import client_lib
 from client_lib import (
     Client,
     Event,
-    Failure,
     HealthParams,
     Job,
     JobCancelled,
