@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import inspect
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+import client_lib
+from client_lib import errors
+from client_lib.spec.job import JobSpec
+
+HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_client_lib_loads_nothing_heavy() -> None:
+    loaded = run("import client_lib, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))").split()
+    assert not set(HEAVY) & set(loaded)
+
+
+def test_importing_client_lib_loads_no_module_of_its_own() -> None:
+    assert run("import client_lib, sys; print(*[n for n in sys.modules if n.startswith('client_lib.')])").split() == []
+
+
+def test_import_takes_little_longer_than_an_empty_program() -> None:
+    def seconds(code: str) -> float:
+        begin = time.perf_counter()
+        run(code)
+        return time.perf_counter() - begin
+
+    pairs = [(seconds("pass"), seconds("import client_lib")) for _ in range(15)]
+    empty, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    assert ours <= 1.5 * empty
+
+
+def test_every_public_name_is_there_and_dir_shows_it() -> None:
+    assert len(set(client_lib.__all__)) == len(client_lib.__all__)
+    for name in client_lib.__all__:
+        assert getattr(client_lib, name) is not None
+        assert name in dir(client_lib)
+
+
+def test_a_star_import_gives_exactly_what_all_lists() -> None:
+    shown = run(
+        "from client_lib import *; import client_lib; print(sorted(client_lib.__all__) == "
+        "sorted(n for n in globals() if not n.startswith('__') and n != 'client_lib' or n == '__version__'))"
+    )
+    assert shown.strip() == "True"
+
+
+def test_every_error_class_is_public() -> None:
+    assert {kind.__name__ for kind in errors.BY_CODE.values()} <= set(client_lib.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="jobz"):
+        _ = client_lib.jobz  # type: ignore[attr-defined]
+
+
+def test_each_field_of_the_spec_is_a_keyword_of_job_and_nothing_else_but_client() -> None:
+    parameters = inspect.signature(client_lib.Job.__init__).parameters
+    assert set(parameters) - {"self", "client"} == set(JobSpec.model_fields)
+
+
+def test_the_platform_s_positional_order() -> None:
+    positional = [
+        name
+        for name, parameter in inspect.signature(client_lib.Job.__init__).parameters.items()
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert positional == ["self", "base_image", "script", "instance_type", "n_workers", "type"]
+
+
+def test_defaults_of_job_are_those_of_the_spec() -> None:
+    parameters = inspect.signature(client_lib.Job.__init__).parameters
+    for name, field in JobSpec.model_fields.items():
+        default = parameters[name].default
+        if default is not None:
+            assert default == field.default, name
