@@ -63,7 +63,7 @@ class Connection:
         try:
             return self._checked(self.read(paths.job(name)), "name")
         except NotQuick:
-            return self.client.get_job(name).info().model_dump(mode="json")
+            return self.client.job_info(name).model_dump(mode="json")
 
     def jobs(
         self,

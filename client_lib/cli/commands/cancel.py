@@ -24,7 +24,7 @@ def command(connection: Connection, names: tuple[str, ...]) -> int:
     """Stop jobs: SIGTERM, and SIGKILL after the grace period. What they logged stays."""
 
     def cancel(name: str) -> None:
-        info = connection.client.get_job(name).cancel()
+        info = connection.client.cancel_job(name)
         printer.data(f"{info.name} {info.state}")
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")

@@ -23,4 +23,4 @@ Examples:
 @connected
 def command(connection: Connection, names: tuple[str, ...], force: bool) -> int:
     """Remove jobs that have ended, and their logs."""
-    return each(connection, names, lambda name: printer.data(connection.client.get_job(name).delete(force=force)))
+    return each(connection, names, lambda name: printer.data(connection.client.delete_job(name, force=force)))

@@ -55,7 +55,7 @@ def _report(job: dict[str, Any]) -> list[str]:
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
-    events = [event.model_dump(mode="json") for event in connection.client.get_job(name).events()]
+    events = [event.model_dump(mode="json") for event in connection.client.job_events(name)]
     if output == JSON:
         printer.data_json(events)
     else:

@@ -1,0 +1,104 @@
+"""A real HTTP server with canned answers and a memory of what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, JobInfo
+
+CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def job(name: str, state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any) -> JobInfo:
+    spec = more.pop("spec", {"script": "/home/ann/train.py", "n_workers": 2})
+    facts: dict[str, Any] = {"id": f"id-of-{name}", "owner": "ann", "version": 3, "runtime": "local", **more}
+    return JobInfo(
+        name=name,
+        state=state,
+        reason=reason,
+        spec=JobSpec(**spec),
+        code=CodeInPlace(),
+        created_at=CREATED,
+        **facts,
+    )
+
+
+class SmallServer:
+    """Knows the jobs that it is given; `answers[method, path]` wins over everything."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobInfo] = {}
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.tokens: list[str | None] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> SmallServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    def add(self, *jobs: JobInfo) -> None:
+        """Newest last."""
+        self.jobs.update({info.name: info for info in jobs})
+
+    def answer(self, method: str, target: str) -> tuple[int, Any]:
+        parts = urlsplit(target)
+        if (method, parts.path) in self.answers:
+            return self.answers[method, parts.path]
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        _, _, rest = parts.path.partition("/api/v1/jobs")
+        if method == "GET" and parts.path == "/api/v1/jobs":
+            return 200, self._page(query)
+        name, _, action = rest.strip("/").partition("/")
+        if name not in self.jobs:
+            return 404, {"code": "not_found", "message": f"no job named {name}", "hint": "look at the list"}
+        if method == "DELETE":
+            del self.jobs[name]
+            return 200, {"message": f"{name} deleted"}
+        if action == "cancel":
+            self.jobs[name] = self.jobs[name].model_copy(update={"state": State.CANCELLED, "reason": Reason.CANCELLED})
+        return 200, self.jobs[name].model_dump(mode="json")
+
+    def _page(self, query: dict[str, str]) -> dict[str, Any]:
+        found = [info for info in reversed(self.jobs.values()) if info.name.startswith(query.get("name", ""))]
+        found = [info for info in found if info.state == query.get("state", info.state)]
+        start, limit = int(query.get("cursor", 0)), int(query.get("limit", 100))
+        more = str(start + limit) if start + limit < len(found) else None
+        return {"jobs": [info.model_dump(mode="json") for info in found[start : start + limit]], "next_cursor": more}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                server.asked.append((self.command, self.path))
+                server.tokens.append(self.headers.get("Authorization"))
+                status, answer = server.answer(self.command, self.path)
+                body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = _serve
+
+            def log_message(self, *_: object) -> None:
+                """Tests read the process' output, not the server's."""
+
+        return Handler

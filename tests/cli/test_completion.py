@@ -1,0 +1,64 @@
+"""What a shell is offered: commands, options, names of jobs; and nothing at all when something is wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+from .small_server import SmallServer, job
+
+
+def offered(cli: Run, *words: str, **variables: str) -> list[str]:
+    """The words that bash is offered for the last of `words`."""
+    asked = cli(
+        _CLIENT_LIB_COMPLETE="bash_complete", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1), **variables
+    )
+    assert asked.stderr == ""
+    return [line.split(",", 1)[1] for line in asked.stdout.split()]
+
+
+def test_commands_and_options(cli: Run) -> None:
+    assert offered(cli, "client-lib", "res") == ["resubmit"]
+    assert offered(cli, "client-lib", "list", "--sta") == ["--state"]
+    assert offered(cli, "client-lib", "submit", "--type", "bin") == ["binary", "binary_exp"]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "wait", "cancel", "delete", "resubmit"])
+def test_names_of_jobs(server: SmallServer, cli: Run, command: str) -> None:
+    server.add(job("train-1"), job("train-2"), job("other"))
+    assert offered(cli, "client-lib", command, "tr") == ["train-2", "train-1"]
+
+
+def test_without_a_server_nothing_is_offered_and_none_is_started(
+    environment: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
+    assert offered(cli, "client-lib", "status", "") == []
+    assert not (tmp_path / "state").exists()
+    assert offered(cli, "client-lib", "status", "", CLIENT_LIB_ENDPOINT="http://127.0.0.1:9") == []
+
+
+def test_a_server_that_answers_nonsense_offers_nothing(server: SmallServer, cli: Run) -> None:
+    server.answers["GET", "/api/v1/jobs"] = 200, b"<html>"
+    assert offered(cli, "client-lib", "status", "") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_lines_for_a_shell(cli: Run, shell: str) -> None:
+    shown = cli("completion", shell)
+    assert shown.returncode == 0
+    assert f"_CLIENT_LIB_COMPLETE={shell}_complete" in shown.stdout
+    assert cli("completion", SHELL=f"/usr/bin/{shell}").stdout == shown.stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_takes_the_lines(cli: Run) -> None:
+    lines = cli("completion", "bash").stdout
+    assert subprocess.run(["bash", "-n"], input=lines, text=True, capture_output=True, check=False).stderr == ""
+
+
+def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:
+    assert cli("completion", SHELL="/bin/tcsh").returncode == 2

@@ -1,0 +1,108 @@
+"""Profiles: made, changed, used; comments stay, tokens are not shown."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from client_lib.cli import profile_file
+from client_lib.config import read_profiles
+from client_lib.errors import InvalidRequest
+
+from .conftest import Run
+from .small_server import SmallServer, job
+
+
+def test_the_first_profile_is_used_at_once(server: SmallServer, cli: Run, environment: dict[str, str]) -> None:
+    server.add(job("one"))
+    del environment["CLIENT_LIB_ENDPOINT"]
+    assert cli("config", "set", "lab", f"endpoint={server.url}/", "token=-", stdin="s3cret\n").returncode == 0
+    assert cli("list", "-o", "name").stdout == "one\n"
+    assert server.tokens == ["Bearer s3cret"]
+
+
+def test_a_profile_is_chosen_by_option_or_variable(server: SmallServer, cli: Run, environment: dict[str, str]) -> None:
+    server.add(job("one"))
+    del environment["CLIENT_LIB_ENDPOINT"]
+    cli("config", "set", "nowhere", "endpoint=http://127.0.0.1:9")
+    cli("config", "set", "lab", f"endpoint={server.url}")
+    assert cli("list").returncode == 4
+    assert cli("list", "--profile", "lab", "-o", "name").stdout == "one\n"
+    assert cli("list", "-o", "name", CLIENT_LIB_PROFILE="lab").stdout == "one\n"
+    assert cli("config", "use", "lab").returncode == 0
+    assert cli("list", "-o", "name").stdout == "one\n"
+
+
+def test_show_hides_tokens_and_says_which_server_it_is_and_why(cli: Run) -> None:
+    cli("config", "set", "lab", "endpoint=https://jobs.example", "token=s3cret")
+    for shown in (cli("config", "show").stdout, cli("config", "show", "-o", "json").stdout):
+        assert "https://jobs.example" in shown
+        assert "s3cret" not in shown
+    assert "(by profile lab)" in cli("config", "show").stdout
+    assert "(by CLIENT_LIB_ENDPOINT)" in cli("config", "show", CLIENT_LIB_ENDPOINT="http://x").stdout
+    assert json.loads(cli("config", "show", "-o", "json").stdout)["profiles"]["lab"]["token"] == "***"
+
+
+def test_nothing_configured_is_the_local_server(cli: Run) -> None:
+    assert "the local one, started on demand" in cli("config", "show").stdout
+
+
+def test_the_file_is_for_its_owner_alone(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch(mode=0o644)
+    cli("config", "set", "lab", "token=x")
+    assert stat.S_IMODE((tmp_path / "config.toml").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("setting", "about"),
+    [
+        ("endpoint=jobs.example", "no address of a server"),
+        ("retry_s=soon", "retry_s"),
+        ("insecure=maybe", "insecure"),
+        ("colour=red", "unknown 'colour'"),
+        ("endpoint", "KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_refused_and_nothing_is_written(cli: Run, tmp_path: Path, setting: str, about: str) -> None:
+    refused = cli("config", "set", "lab", setting)
+    assert refused.returncode == 2
+    assert about in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_comments_and_other_profiles_stay(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '# mine\nprofile = "a"\n\n[profiles.a]  # the lab\nendpoint = "http://a"\n\n[profiles."b c"]\ntoken = "t"\n'
+    )
+    text = profile_file.with_profile(path.read_text(), "b c", {"endpoint": "http://b", "token": None, "insecure": True})
+    text = profile_file.with_default(text, "b c")
+    meant = ("b c", {"a": {"endpoint": "http://a"}, "b c": {"endpoint": "http://b", "insecure": True}})
+    profile_file.write(path, text, meant)
+    assert read_profiles(path) == meant
+    assert path.read_text().startswith('# mine\nprofile = "b c"\n')
+    assert "[profiles.a]  # the lab" in path.read_text()
+
+
+def test_a_file_that_we_do_not_see_through_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('profiles = {a = {endpoint = "http://a"}}\n')
+    before = path.read_text()
+    with pytest.raises(InvalidRequest):
+        profile_file.write(
+            path,
+            profile_file.with_profile(before, "a", {"token": "t"}),
+            (None, {"a": {"endpoint": "http://a", "token": "t"}}),
+        )
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("value", ['quote " and \\ back', "ünïcode 😀", "line\nbreak", "a # b"])
+def test_any_text_survives_the_file(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "config.toml"
+    profile_file.write(path, profile_file.with_profile("", "a", {"token": value}), (None, {"a": {"token": value}}))
+    assert read_profiles(path)[1] == {"a": {"token": value}}

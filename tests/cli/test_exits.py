@@ -1,0 +1,149 @@
+"""How commands end: one table of exit codes, data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from client_lib import errors
+from client_lib.cli import exits
+from client_lib.cli.app import COMMANDS
+
+from .conftest import CLI, Run
+from .small_server import SmallServer, job
+
+
+def test_every_error_has_an_exit_code() -> None:
+    for kind in errors.BY_CODE.values():
+        assert exits.of_error(kind("what happened")) in (1, 2, 3, 4, 5, 124)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidRequest, 2),
+        (errors.NeverFits, 5),
+        (errors.Unauthorized, 5),
+        (errors.NotFound, 5),
+        (errors.KeyReused, 5),
+        (errors.StorageFull, 5),
+        (errors.Unavailable, 4),
+        (errors.ServerUnreachable, 4),
+        (errors.BadResponse, 4),
+        (errors.JobFailed, 1),
+        (errors.JobCancelled, 3),
+        (errors.WaitTimeout, 124),
+    ],
+)
+def test_the_table(error: type[errors.ClientLibError], code: int) -> None:
+    assert exits.of_error(error("x")) == code
+
+
+def test_the_docstring_names_every_code() -> None:
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {int(line.split()[0]) for line in (exits.__doc__ or "").splitlines() if line.strip()[:1].isdigit()} == codes
+
+
+def test_without_a_command_the_help_is_shown_beside_the_data(cli: Run) -> None:
+    nothing = cli()
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert "Commands:" in nothing.stderr
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"serve"}))
+def test_the_help_of_each_command_says_what_it_does_and_shows_examples(cli: Run, command: str) -> None:
+    shown = cli(command, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith(f"Usage: client-lib {command} ")
+    assert "Examples:" in shown.stdout or command in ("server", "config")
+
+
+def test_the_help_of_serve_is_the_servers(cli: Run) -> None:
+    assert "--users-file" in cli("serve", "--help").stdout
+
+
+def test_the_version(cli: Run) -> None:
+    from client_lib import __version__
+
+    assert cli("--version").stdout == f"client-lib {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        (["lst"], "there is no command 'lst'; did you mean 'list'?"),
+        (["list", "--stat", "RUNNING"], "--state"),
+        (["list", "-n", "0"], "'-n'"),
+        (["status"], "NAME"),
+        (["logs", "--rank", "-1", "x"], "--rank"),
+        (["wait", "--timeout", "soon", "x"], "--timeout"),
+        (["config", "use", "nowhere"], "no profile 'nowhere'"),
+        (["list", "--profile", "nowhere"], "no profile 'nowhere'"),
+        (["list", "--endpoint", "ftp://x"], "'ftp://x'"),
+    ],
+)
+def test_wrong_usage_is_2_and_explained_on_stderr(cli: Run, line: list[str], about: str) -> None:
+    wrong = cli(*line)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert about in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    "line", [["list"], ["status", "x"], ["instances"], ["cancel", "x"], ["logs", "x"], ["wait", "x"]]
+)
+def test_a_server_that_does_not_answer_is_4_and_says_the_way_out(cli: Run, line: list[str]) -> None:
+    refused = cli(*line, "--endpoint", "http://127.0.0.1:9")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "http://127.0.0.1:9 does not answer (connection refused)" in refused.stderr
+    assert "`client-lib serve`" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "about"),
+    [
+        (401, {"code": "unauthorized", "message": "the token is unknown", "hint": "set it"}, 5, "the token is unknown"),
+        (403, {"code": "forbidden", "message": "not for you"}, 5, "not for you"),
+        (422, {"code": "invalid_request", "message": "bad cursor"}, 2, "bad cursor"),
+        (503, {"code": "unavailable", "message": "starting"}, 4, "starting"),
+        (502, b"<html><h1>Bad Gateway</h1></html>", 4, "502"),
+        (200, b"<html>another program</html>", 4, "another program"),
+        (200, b'{"jobs": [', 4, "answer"),
+        (200, {"something": "else"}, 4, "answer"),
+        (404, b"not here", 4, "404"),
+    ],
+)
+def test_what_the_server_refuses_or_garbles(
+    server: SmallServer, cli: Run, status: int, body: Any, code: int, about: str
+) -> None:
+    server.answers["GET", "/api/v1/jobs"] = status, body
+    refused = cli("list")
+    assert (refused.returncode, refused.stdout) == (code, "")
+    assert about in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_the_token_goes_along(server: SmallServer, cli: Run) -> None:
+    cli("list", CLIENT_LIB_TOKEN="s3cret")
+    assert server.tokens == ["Bearer s3cret"]
+
+
+def test_a_reader_that_goes_away_ends_the_command_without_a_word(
+    server: SmallServer, environment: dict[str, str]
+) -> None:
+    server.add(*(job(f"job-{number}", message="x" * 2000) for number in range(200)))
+    command = subprocess.Popen([*CLI, "list", "--all"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert command.stdout
+    assert command.stderr
+    command.stdout.read(10)
+    command.stdout.close()
+    assert (command.wait(timeout=30), command.stderr.read()) == (141, b"")
+
+
+def test_text_that_the_terminal_cannot_hold_is_escaped(server: SmallServer, cli: Run) -> None:
+    server.add(job("one", message="wartet auf gr\u00fcn \u2014 \U0001f600"))
+    shown = cli("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert shown.returncode == 0
+    assert "gr\\xfcn" in shown.stdout

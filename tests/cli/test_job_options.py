@@ -1,0 +1,186 @@
+"""From options and a file to the spec: nothing is missing, the command line wins, what follows SCRIPT is its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from client_lib.cli import job_file, job_spec, submitting
+from client_lib.cli.commands.render import command as render
+from client_lib.cli.commands.submit import command as submit
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import HealthParams, JobSpec
+
+
+def spec_of(*line: str) -> JobSpec:
+    """What `client-lib submit LINE` would submit."""
+    context = submit.make_context("submit", list(line))
+    ours = {"follow", "dry_run", "output", "endpoint", "profile"}
+    values = {name: value for name, value in context.params.items() if name not in ours}
+    with context:
+        return submitting.spec_of(values, values.pop("file"))
+
+
+@contextmanager
+def usage_error(about: str) -> Iterator[None]:
+    with pytest.raises(click.UsageError) as wrong:
+        yield
+    assert about in wrong.value.format_message()
+
+
+@pytest.mark.parametrize("command", [submit, render])
+def test_every_field_of_the_spec_has_an_option(command: click.Command) -> None:
+    assert {parameter.name for parameter in command.params} >= set(JobSpec.model_fields)
+
+
+def test_every_option_says_what_the_spec_says() -> None:
+    options = {parameter.name: parameter for parameter in submit.params if isinstance(parameter, click.Option)}
+    for name, field in JobSpec.model_fields.items():
+        if name not in job_spec.POSITIONAL:
+            first_words = " ".join((field.description or "").split()[:4]).replace("None:", "Without it:")
+            assert (options[name].help or "").startswith(first_words)
+
+
+def test_no_two_options_have_one_name() -> None:
+    names = [name for parameter in submit.params if isinstance(parameter, click.Option) for name in parameter.opts]
+    assert len(names) == len(set(names))
+
+
+def test_all_behind_the_script_is_its_own() -> None:
+    spec = spec_of("-N", "2", "train.py", "--epochs", "3", "-n", "--", "-f", "--name", "x", "", "a b", "ü")
+    assert (spec.script, spec.n_workers, spec.name) == ("train.py", 2, None)
+    assert spec.args == ["--epochs", "3", "-n", "--", "-f", "--name", "x", "", "a b", "ü"]
+
+
+def test_two_dashes_in_front_of_the_script_end_our_options_too() -> None:
+    spec = spec_of("-t", "binary", "--", "./measure.sh", "-v")
+    assert (spec.script, spec.args) == ("./measure.sh", ["-v"])
+
+
+def test_only_what_was_given_is_sent() -> None:
+    assert spec_of("train.py").model_fields_set == {"script"}
+
+
+def test_a_value_of_every_kind_arrives_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_HERE", "here")
+    line = "-i a100.8gpu --processes-per-worker 4 --gpus 0,2 --gpus 3 -e A=1=2 -e FROM_HERE -e EMPTY= --flag lr=0.1 "
+    line += "--flag verbose -l team=vision --secret HF_TOKEN --grace-s 2.5 --no-internet --priority-class high "
+    line += "--health-params log_period=30,action=restart,sub_actions=notify --elastic-min-workers default train.py"
+    spec = spec_of(*line.split())
+    assert (spec.instance_type, spec.processes_per_worker, spec.gpus) == ("a100.8gpu", 4, [0, 2, 3])
+    assert spec.env_variables == {"A": "1=2", "FROM_HERE": "here", "EMPTY": ""}
+    assert spec.flags == {"lr": "0.1", "verbose": None}
+    assert (spec.labels, spec.secrets, spec.grace_s, spec.internet) == ({"team": "vision"}, ["HF_TOKEN"], 2.5, False)
+    assert spec.health_params == HealthParams.model_validate(
+        {"log_period": 30, "action": "restart", "sub_actions": ["notify"]}
+    )
+    assert (spec.priority_class.value, spec.elastic_min_workers) == ("high", "default")
+
+
+def test_an_empty_log_file_turns_it_off() -> None:
+    assert spec_of("--log-file", "", "train.py").log_file is None
+    assert spec_of("train.py").log_file == "train.log"
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        (["--nothing-like-it", "train.py"], "--nothing-like-it"),
+        (["-N", "two", "train.py"], "'two'"),
+        (["--processes-per-worker", "some", "train.py"], "'some'"),
+        (["--gpus", "0,x", "train.py"], "'x'"),
+        (["-t", "mpi", "train.py"], "'mpi'"),
+        (["-e", "=1", "train.py"], "'=1'"),
+        (["-e", "SURELY_NOT_SET_HERE", "train.py"], "SURELY_NOT_SET_HERE is not set here"),
+        (["-l", "team", "train.py"], "KEY=VALUE"),
+        (["--health-params", "log_period", "train.py"], "'log_period'"),
+        ([], "which SCRIPT?"),
+    ],
+)
+def test_a_wrong_option_is_named(line: list[str], about: str) -> None:
+    with usage_error(about):
+        spec_of(*line)
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        (["-N", "0", "train.py"], "n_workers"),
+        (["-N", "1000000", "train.py"], "n_workers"),
+        (["--name", "Not_A_Label", "train.py"], "Not_A_Label"),
+        (["--name", "x" * 51, "train.py"], "51 characters"),
+        (["-e", "RANK=0", "train.py"], "RANK"),
+        (["train.py | tee log"], "bash -c"),
+        (["--image", "train.py", "train.py"], "script='train.py'"),
+    ],
+)
+def test_a_value_that_no_job_can_have_is_named(line: list[str], about: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        spec_of(*line)
+    assert about in refused.value.message
+
+
+# --- -c FILE
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "job.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_command_line_wins_over_the_file_and_adds_to_its_mappings(tmp_path: Path) -> None:
+    file = write(tmp_path, "script: echo\nn_workers: 4\nenv_variables: {A: 1, B: 2}\nargs: [x]\nlog_file: null\n")
+    spec = spec_of("-c", file, "-N", "2", "-e", "B=3")
+    assert (spec.n_workers, spec.env_variables, spec.args, spec.log_file) == (2, {"A": 1, "B": "3"}, ["x"], None)
+    assert spec_of("-c", file, "echo", "y").args == ["y"]
+
+
+def test_a_script_of_the_file_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my train.py").touch()
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir("/")
+    assert spec_of("-c", write(tmp_path, "script: my train.py")).script == f"'{tmp_path}/my train.py'"
+    assert spec_of("-c", write(tmp_path, "script: train.py --lr 1")).script == f"{tmp_path}/train.py --lr 1"
+    assert spec_of("-c", write(tmp_path, "script: nvidia-smi -L\nworking_dir: sub")).script == "nvidia-smi -L"
+
+
+def test_json_is_yaml(tmp_path: Path) -> None:
+    assert spec_of("-c", write(tmp_path, json.dumps({"script": "echo", "n_workers": 3}))).n_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("script: echo\nn_worker: 2\n", "unknown field 'n_worker'; did you mean 'n_workers'?"),
+        ("script: echo\nn_workers: '2'\n", "n_workers"),
+        ("script: echo\nname: a\nname: b\n", "'name' stands there twice"),
+        ("script: [echo\n", "not valid YAML"),
+        ("- script\n", "holds no fields"),
+        ("", "holds no fields"),
+        ("script: !!python/object/apply:os.system [id]\n", "not valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_explained(tmp_path: Path, text: str, about: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        spec_of("-c", write(tmp_path, text))
+    assert about in refused.value.message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no-such"):
+        job_file.read(str(tmp_path / "no-such.yaml"))
+
+
+def test_merging_leaves_both_sides_as_they_were() -> None:
+    file: dict[str, Any] = {"labels": {"a": "1"}, "args": ["x"]}
+    line: dict[str, Any] = {"labels": {"b": "2"}}
+    before = json.dumps([file, line])
+    assert job_spec.merged(file, line) == {"labels": {"a": "1", "b": "2"}, "args": ["x"]}
+    assert json.dumps([file, line]) == before

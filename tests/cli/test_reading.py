@@ -1,0 +1,136 @@
+"""`list`, `status`, `instances`: what they print, in which form, and what they load for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Failure, JobInfo, WorkerInfo
+
+from .conftest import Run
+from .small_server import SmallServer, job
+from .terminal import Terminal
+
+
+def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: Run) -> None:
+    server.add(job("short"), job("a-much-longer-name", State.PENDING, Reason.QUEUED, message="waits for\t2 of 8 GPUs"))
+    lines = cli("list").stdout.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "AGE", "WORKERS", "INSTANCE", "MESSAGE"]
+    assert [line.split()[0] for line in lines[1:]] == ["a-much-longer-name", "short"]
+    assert "\t" not in "".join(lines)
+    assert len({line.index(state) for line, state in zip(lines, ("STATE", "PENDING", "RUNNING"), strict=True)}) == 1
+    assert "Queued: waits for 2 of 8 GPUs" in lines[1]
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal(server: SmallServer, cli: Run) -> None:
+    server.add(job("a", spec={"script": "x.py", "job_desc": "\x1b[31mred"}, message="\x1b]0;title\x07"))
+    assert "\x1b" not in cli("list").stdout + cli("status", "a").stdout
+
+
+def test_list_as_json_is_the_jobs_as_the_wire_defines_them(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"), job("two"))
+    shown = json.loads(cli("list", "-o", "json").stdout)
+    assert [JobInfo.model_validate(each) for each in shown] == [server.jobs["two"], server.jobs["one"]]
+    assert set(shown[0]) == set(JobInfo.model_fields)
+
+
+def test_status_as_json_is_one_job_as_the_wire_defines_it(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"))
+    assert JobInfo.model_validate_json(cli("status", "one", "-o", "json").stdout) == server.jobs["one"]
+
+
+def test_names_alone_are_a_line_each(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"), job("two"))
+    assert cli("list", "-o", "name").stdout == "two\none\n"
+    assert cli("status", "one", "-o", "name").stdout == "one\n"
+
+
+def test_filters_reach_the_server(server: SmallServer, cli: Run) -> None:
+    cli("list", "--state", "running", "-l", "team=vision", "-l", "k=a b", "--name", "train", "-n", "7")
+    assert server.asked == [("GET", "/api/v1/jobs?state=RUNNING&name=train&label=team%3Dvision&label=k%3Da+b&limit=7")]
+
+
+def test_the_default_list_says_that_there_is_more_and_all_shows_all(server: SmallServer, cli: Run) -> None:
+    server.add(*(job(f"job-{number}") for number in range(230)))
+    first, everything = cli("list", "-o", "name"), cli("list", "--all", "-o", "name")
+    assert len(first.stdout.split()) == 50
+    assert "--all shows all" in first.stderr
+    assert len(everything.stdout.split()) == 230
+    assert everything.stderr == ""
+
+
+def test_an_empty_list_says_so_beside_the_data(server: SmallServer, cli: Run) -> None:
+    assert (cli("list").stdout, cli("list", "-o", "json").stdout) == ("", "[]\n")
+    assert "no jobs; `client-lib submit SCRIPT` starts one" in cli("list").stderr
+
+
+def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> None:
+    failure = Failure(
+        rank=3, worker=1, exit_code=137, meaning="killed", last_lines=["step 7", "step 8"], hint="ask for more memory"
+    )
+    workers = [WorkerInfo(worker=0, state="ended", exit_code=0), WorkerInfo(worker=1, state="ended", exit_code=137)]
+    server.add(job("bad", State.FAILED, Reason.OUT_OF_MEMORY, failure=failure, workers=workers, notices=["on the CPU"]))
+    shown = cli("status", "bad").stdout
+    for part in ("FAILED", "rank 3 on worker 1", "137", "killed", "step 8", "hint: ask for more memory", "on the CPU"):
+        assert part in shown
+
+
+def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"), job("done", State.SUCCEEDED, Reason.COMPLETED))
+    assert "`client-lib logs one -f`" in cli("status", "one").stderr
+    assert "`client-lib logs done`" in cli("status", "done").stderr
+
+
+def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> None:
+    event = {"time": "2026-01-02T03:04:05Z", "attempt": 1, "state": "PENDING", "reason": "Queued", "message": "waits"}
+    server.add(job("one"))
+    server.answers["GET", "/api/v1/jobs/one/events"] = 200, {"events": [event]}
+    assert cli("status", "one", "--events").stdout.splitlines()[1].split()[2:] == ["1", "PENDING", "Queued", "waits"]
+    assert json.loads(cli("status", "one", "--events", "-o", "json").stdout)[0]["reason"] == "Queued"
+
+
+def test_instances_are_listed_in_each_form(server: SmallServer, cli: Run) -> None:
+    kinds = [{"name": "a100.8gpu", "gpus": 8, "cpu": 96, "memory_gib": 1000.5, "available": None}]
+    server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": kinds}
+    assert cli("instances").stdout.splitlines()[1].split() == ["a100.8gpu", "8", "96", "1000.5", "GiB", "?", "-"]
+    assert cli("instances", "-o", "name").stdout == "a100.8gpu\n"
+    assert json.loads(cli("instances", "-o", "json").stdout)[0]["gpus"] == 8
+
+
+def test_doctor_fails_where_a_check_fails(server: SmallServer, cli: Run) -> None:
+    server.answers["GET", "/api/v1/info"] = 200, {"version": "0.1.0", "runtime": "local", "user": "ann"}
+    check = {"name": "disk", "ok": False, "message": "the disk is full", "fix": "make room"}
+    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": [check]}
+    found = cli("doctor")
+    assert found.returncode == 1
+    assert "the disk is full" in found.stdout
+    assert [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)] == ["python", "server", "disk"]
+
+
+def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Run) -> None:
+    found = cli("doctor", "--endpoint", "http://127.0.0.1:9")
+    assert found.returncode == 1
+    assert "127.0.0.1:9 does not answer" in found.stdout
+
+
+@pytest.mark.parametrize("command", [["status", "one"], ["list"], ["list", "-o", "json"], ["--help"]])
+def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
+    server: SmallServer, environment: dict[str, str], command: list[str]
+) -> None:
+    server.add(job("one"))
+    loaded = "; print(sorted({'requests', 'pydantic', 'rich', 'urllib3', 'yaml', 'server_stub'} & set(sys.modules)))"
+    code = f"import sys; from client_lib.cli.app import run; code = run({command!r}){loaded}; sys.exit(code)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[str, str]) -> None:
+    server.add(job("one"), job("other", State.FAILED, Reason.EXIT_CODE, message="[red]not markup[/red]"))
+    with Terminal("list", environment=environment) as terminal:
+        shown = terminal.read_to_end()
+    assert b"\x1b[" in shown
+    assert b"[red]not markup[/red]" in shown
