@@ -6,7 +6,8 @@ AccessLog -> Limits -> Authentication -> FastAPI's routes -> api.* -> service
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+from http import HTTPStatus
+from typing import Any, TextIO
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -44,8 +45,8 @@ def routes() -> FastAPI:
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
     )
     for part in (jobs, snapshots, server):
-        app.include_router(part.router)
-    app.include_router(logs_router(lambda: app.state.context.hub, _find_logs))
+        app.router.routes.extend(part.router.routes)  # include_router adds three calls to each request
+    app.router.routes.extend(logs_router(lambda: app.state.context.hub, _find_logs).routes)
     app.add_exception_handler(ClientLibError, _our_error)
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(RequestValidationError, _wrong_parameter)
@@ -65,15 +66,26 @@ def _our_error(_: Request, error: Exception) -> Response:
 def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     response = answers.routing_error(error.status_code, request.method, request.url.path)
-    response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(sorted(_methods_of(request)))
     return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """All that the path knows; the router itself tells those of one route of it."""
+    matching = (route for route in request.app.routes if route.path_regex.match(request.url.path))
+    return {method for route in matching for method in route.methods}
 
 
 def _wrong_parameter(_: Request, error: Exception) -> Response:
     """A parameter that FastAPI itself refused, as one sentence each."""
     assert isinstance(error, RequestValidationError)
-    found = (f"{finding['loc'][-1]}={finding.get('input')!r}: {finding['msg']}" for finding in error.errors())
-    return answers.error(InvalidRequest("\n".join(found)))
+    return answers.error(InvalidRequest("\n".join(map(_sentence, error.errors()))))
+
+
+def _sentence(finding: dict[str, Any]) -> str:
+    name = finding["loc"][1]  # behind where it stood (query, path), before its index among several
+    return f"{name}={finding.get('input')!r}: {finding['msg'][:1].lower()}{finding['msg'][1:]}"
 
 
 def _internal_error(request: Request, _: Exception) -> Response:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.states import State
 from client_lib.spec.validation import invalid_request
@@ -54,7 +54,7 @@ _FORCE = {"force": "`true`: a job that runs is stopped and then removed."}
 async def submit_job(request: Request) -> Response:
     """Accept a job. It is on disk before this answers."""
     parts = context(request)
-    order = parse_submit(await request.body(), parts.settings.max_spec_bytes)
+    order = parse_submit(await request.body())
     job, created = await parts.service.submit(user(request), order, _idempotency_key(request))
     return json_text(job.json, 201 if created else 200)
 
@@ -141,24 +141,18 @@ async def delete_job(request: Request) -> Response:
     return json_model(Answer(message=sentence))
 
 
-def parse_submit(body: bytes, max_spec_bytes: int) -> SubmitRequest:
-    """Raises InvalidRequest with a sentence per wrong field; TooLarge for a spec over its bound."""
+def parse_submit(body: bytes) -> SubmitRequest:
+    """Raises InvalidRequest with a sentence per wrong field."""
     try:
-        order = SubmitRequest.model_validate_json(body)
+        return SubmitRequest.model_validate_json(body)
     except ValidationError as found:
-        raise _not_json(found) or invalid_request(found, SubmitRequest) from found
-    if len(body) > max_spec_bytes and len(order.spec.model_dump_json()) > max_spec_bytes:
-        raise TooLarge(
-            f"the job spec is larger than the {max_spec_bytes} bytes that this server takes",
-            hint="what is that long belongs into a file of the code snapshot",
-        )
-    return order
+        raise _no_object(found) or invalid_request(found, SubmitRequest) from found
 
 
-def _not_json(found: ValidationError) -> InvalidRequest | None:
-    """The body itself is not in the answer: it may hold secrets."""
+def _no_object(found: ValidationError) -> InvalidRequest | None:
+    """What is wrong with the body as a whole. It is not in the answer itself: it may hold secrets."""
     first = found.errors(include_url=False, include_input=False)[0]
-    return InvalidRequest(f"the body is no JSON: {first['msg']}") if first["type"] == "json_invalid" else None
+    return None if first["loc"] else InvalidRequest(f"the body is no JSON object: {first['msg']}")
 
 
 def _idempotency_key(request: Request) -> str | None:

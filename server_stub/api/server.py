@@ -49,7 +49,7 @@ async def get_instance_types(request: Request) -> Response:
 async def render(request: Request) -> Response:
     """What a submit of this request would create. Nothing is created."""
     parts = context(request)
-    order = parse_submit(await request.body(), parts.settings.max_spec_bytes)
+    order = parse_submit(await request.body())
     return json_model(parts.service.render(user(request), order))
 
 

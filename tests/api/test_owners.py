@@ -1,0 +1,137 @@
+"""What a second user must not see, cancel, read or fetch: to others it does not exist."""
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from client_lib.spec import paths
+from tests.api.conftest import Api, Running
+
+JOB = paths.job("train")
+ARCHIVE = b"some archive"
+SHA = hashlib.sha256(ARCHIVE).hexdigest()
+ON_A_JOB = [
+    ("GET", JOB),
+    ("GET", f"{JOB}?after_version=0&wait=1"),
+    ("GET", paths.job_logs("train")),
+    ("GET", f"{paths.job_logs('train')}?follow=true"),
+    ("GET", paths.job_events("train")),
+    ("GET", paths.job_manifest("train")),
+    ("GET", paths.job_resubmit_source("train")),
+    ("POST", paths.job_cancel("train")),
+    ("DELETE", JOB),
+    ("DELETE", f"{JOB}?force=true"),
+]
+
+
+@pytest.fixture
+def train(ann: Api) -> str:
+    """A job of ann; its id."""
+    return str(ann.submit(name="train").json()["id"])
+
+
+@pytest.mark.parametrize(("method", "path"), ON_A_JOB)
+def test_a_job_of_another_does_not_exist(method: str, path: str, train: str, ann: Api, ben: Api) -> None:
+    mine, missing = ben(method, path), ben(method, path.replace("train", "nowhere"))
+    assert (mine.status_code, mine.json()["code"]) == (404, "not_found")
+    assert mine.json()["message"] == missing.json()["message"].replace("nowhere", "train")
+    assert ann("GET", JOB).json()["state"] == "PENDING"
+
+
+@pytest.mark.parametrize(("method", "path"), ON_A_JOB)
+def test_naming_the_owner_does_not_help(method: str, path: str, train: str, ann: Api, ben: Api) -> None:
+    answer = ben(method, path + ("&" if "?" in path else "?") + "owner=ann")
+    assert answer.status_code in (403, 404)
+    assert train not in answer.text
+    assert ann("GET", JOB).json()["state"] == "PENDING"
+
+
+def test_a_job_is_not_found_by_its_id_either(train: str, ben: Api) -> None:
+    assert ben("GET", paths.job(train)).status_code == 404
+
+
+@pytest.mark.parametrize("owner", [None, "ann", "*"])
+def test_a_list_shows_one_s_own(owner: str | None, train: str, ben: Api) -> None:
+    ben.submit(name="mine")
+    answer = ben("GET", paths.JOBS, params={"owner": owner} if owner else {})
+    assert train not in answer.text
+    if answer.ok:
+        assert {job["owner"] for job in answer.json()["jobs"]} <= {"ben"}
+
+
+def test_two_users_may_use_one_name_and_one_key(ann: Api, ben: Api) -> None:
+    jobs = [api.submit(name="train", key="k") for api in (ann, ben)]
+    assert [answer.status_code for answer in jobs] == [201, 201]
+    assert [api("GET", JOB).json()["owner"] for api in (ann, ben)] == ["ann", "ben"]
+
+
+def test_a_snapshot_of_another_does_not_exist_until_its_bytes_are_sent(ann: Api, ben: Api) -> None:
+    path = paths.snapshot(SHA)
+    assert ann("PUT", path, data=ARCHIVE).status_code == 201
+    assert ann("GET", path).content == ARCHIVE
+    assert ann("HEAD", path).headers["Content-Length"] == str(len(ARCHIVE))
+    assert [ben(method, path).status_code for method in ("HEAD", "GET")] == [404, 404]
+    code = {"mode": "snapshot", "sha256": SHA, "root": "/x"}
+    assert ben.submit(code=code).status_code == 404
+    assert ben("PUT", path, data=b"a guess").status_code == 422
+    assert ben("HEAD", path).status_code == 404
+    assert ben("PUT", path, data=ARCHIVE).status_code == 200
+    assert ben("GET", path).content == ARCHIVE
+    assert ben.submit(code=code).status_code == 201
+
+
+def test_an_admin_sees_and_acts_on_all(train: str, ann: Api, root: Api) -> None:
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    assert root("GET", JOB, params={"owner": "ann"}).json()["id"] == train
+    assert train in root("GET", paths.JOBS, params={"owner": "*"}).text
+    assert train not in root("GET", paths.JOBS).text
+    assert root("HEAD", paths.snapshot(SHA)).status_code == 200
+    assert root("POST", paths.job_cancel("train"), params={"owner": "ann"}).status_code == 200
+
+
+def test_where_the_server_shares_jobs_all_see_them(start_server: Callable[..., Running]) -> None:
+    server = start_server(share_jobs=True)
+    ann, ben = server.as_user("ann"), server.as_user("ben")
+    train = ann.submit(name="train").json()["id"]
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    assert ben("GET", JOB, params={"owner": "ann"}).json()["owner"] == "ann"
+    assert train in ben("GET", paths.JOBS, params={"owner": "*"}).text
+    assert ben("GET", paths.snapshot(SHA)).content == ARCHIVE
+
+
+def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, root: Api) -> None:
+    assert ann("GET", paths.INFO).json()["data_dir"] is None
+    assert root("GET", paths.INFO).json()["data_dir"] == str(server.settings.data_dir)
+    assert [api("GET", paths.INFO).json()["user"] for api in (ann, root)] == ["ann", "root"]
+
+
+EVERYTHING = [
+    *ON_A_JOB,
+    ("POST", paths.JOBS),
+    ("GET", paths.JOBS),
+    ("POST", paths.RENDER),
+    ("GET", paths.INFO),
+    ("GET", paths.DOCTOR),
+    ("GET", paths.INSTANCE_TYPES),
+    ("HEAD", paths.snapshot(SHA)),
+    ("GET", paths.snapshot(SHA)),
+    ("PUT", paths.snapshot(SHA)),
+    ("GET", paths.METRICS),
+    ("GET", "/nowhere"),
+]
+
+
+@pytest.mark.parametrize("token", [None, "clt_wrong"])
+@pytest.mark.parametrize(("method", "path"), EVERYTHING)
+def test_without_a_token_nothing_answers(method: str, path: str, token: str | None, server: Running) -> None:
+    answer = Api(server.url, token)(method, path)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    if method != "HEAD":
+        assert answer.json()["code"] == "unauthorized"
+        assert answer.json()["hint"]
+
+
+def test_health_needs_no_token(server: Running) -> None:
+    assert [server.anonymous()("GET", path).status_code for path in (paths.HEALTHZ, paths.READYZ)] == [200, 200]
