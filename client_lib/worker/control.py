@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import socket
-import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 READY, STARTED, ENDED = "ready", "started", "ended"
@@ -72,6 +71,8 @@ def _short(path: str) -> Iterator[str]:
     if len(os.fsencode(path)) <= _PATH_MAX:
         yield path
         return
+    import tempfile  # here: 5 ms that most paths need not pay
+
     folder = tempfile.mkdtemp(prefix="cl-", dir="/tmp")
     link = os.path.join(folder, "d")
     try:

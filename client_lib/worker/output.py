@@ -35,7 +35,6 @@ class Output:
         self._tail: Optional[Tail] = None
         self._tailed: Dict[str, Stamper] = {}
         self._timer: Optional[Timer] = None
-        self._limit_said = False
         self._silent_since = 0.0
 
     @property
@@ -81,6 +80,8 @@ class Output:
             self._writer.add(stamper.end())
         if self._timer:
             self._timer.cancel()
+        if self._writer.removed_bytes:
+            self.say("the log was over its size limit: %d bytes of its middle are gone" % self._writer.removed_bytes)
 
     def flush(self) -> bool:
         """Write what came in this round; False while the disk takes nothing."""
@@ -89,9 +90,6 @@ class Output:
         if not self._writer.flush():
             self._stall()
             return False
-        if self._writer.removed_bytes and not self._limit_said:
-            self._limit_said = True
-            self.say("the log has reached its size limit: from here on its middle is removed, head and tail are kept")
         return True
 
     def _stamper(self, rank: str, stream: str) -> Stamper:

@@ -1,0 +1,306 @@
+"""All the ways a worker ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker.directory import ALREADY_RAN, ALREADY_RUNS, is_held, launcher_command, read_json
+from tests.worker.conftest import Worker, alive, until
+
+Make = Callable[..., Worker]
+
+# a grandchild in a session of its own, which SIGTERM to its parent's group does not reach
+DAEMON = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session={session})
+print("child", child.pid, flush=True)
+{then}
+"""
+
+
+def child_of(worker: Worker) -> int:
+    worker.waits_for("child ")
+    return int(next(line for line in worker.lines() if line.startswith("child ")).split()[1])
+
+
+@pytest.fixture(params=[False, True], ids=["linux", "portable"])
+def portable(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_every_rank_ends_with_0(worker: Make, portable: bool) -> None:
+    report = worker("print('hello')", processes_per_worker=3, portable=portable).run()
+    assert (report["exit_code"], report["reason"]) == (0, "Completed")
+    assert [rank["exit_code"] for rank in report["ranks"]] == [0, 0, 0]
+
+
+def test_the_report_names_the_first_failing_rank_and_the_others_are_stopped(worker: Make, portable: bool) -> None:
+    script = """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            sys.exit(7)
+        time.sleep(1000)
+    """
+    report = worker(script, processes_per_worker=3, portable=portable).run()
+    assert (report["exit_code"], report["reason"], report["first_failing_rank"]) == (7, "ExitCode", 1)
+    assert [rank["stopped_by_us"] for rank in report["ranks"]] == [True, False, True]
+    assert [rank["signal"] for rank in report["ranks"]] == [15, None, 15]
+
+
+def test_a_rank_that_died_of_another_is_not_the_first(worker: Make) -> None:
+    script = """
+        import os, time
+        if os.environ["RANK"] == "1":
+            open("pid.new", "w").write(str(os.getpid()))
+            os.rename("pid.new", "pid")
+            time.sleep(0.2)
+            os.kill(os.getpid(), 11)
+        while not os.path.exists("pid"):
+            time.sleep(0.001)
+        stat = "/proc/" + open("pid").read() + "/stat"
+        while os.path.exists(stat) and " Z " not in open(stat).read():
+            pass
+        raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:2999")
+    """
+    report = worker(script, processes_per_worker=2).run()
+    assert (report["first_failing_rank"], report["reason"], report["exit_code"]) == (1, "Signal", 139)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(worker: Make, portable: bool) -> None:
+    script = """
+        import os, signal, sys, time
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("deaf", flush=True)
+            time.sleep(1000)
+        time.sleep(0.5)
+        sys.exit(3)
+    """
+    report = worker(script, processes_per_worker=2, grace_s=0.3, portable=portable).run()
+    assert [rank["signal"] for rank in report["ranks"]] == [9, None]
+    assert report["first_failing_rank"] == 1
+
+
+def test_sigterm_reaches_the_grandchildren_in_the_group(worker: Make, portable: bool) -> None:
+    one = worker(DAEMON.format(session=False, then="time.sleep(1000)"), portable=portable).start().go()
+    child = child_of(one)
+    assert one.process
+    one.process.send_signal(signal.SIGTERM)
+    report = one.report()
+    assert report["reason"] == "Cancelled"
+    assert not alive(child)
+
+
+def test_stop_over_the_socket_takes_grandchildren_in_sessions_of_their_own(worker: Make) -> None:
+    one = worker(DAEMON.format(session=True, then="time.sleep(1000)")).start().go()
+    child = child_of(one)
+    began = time.monotonic()
+    one.stop(5.0)
+    assert one.report()["reason"] == "Cancelled"
+    assert time.monotonic() - began < 3
+    assert not alive(child)
+
+
+def test_stop_before_go_starts_nothing(worker: Make) -> None:
+    one = worker("print('never')").start()
+    one.stop(5.0)
+    report = one.report()
+    assert (report["reason"], report["ranks"], one.lines()) == ("Cancelled", [], [])
+
+
+def test_a_second_stop_shortens_the_grace(worker: Make) -> None:
+    script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(1000)"
+    one = worker(script).start().go()
+    one.waits_for("deaf")
+    one.stop(100.0)
+    one.stop(0.1)
+    assert one.report()["ranks"][0]["signal"] == 9
+
+
+def test_a_rank_that_closes_its_stdout_goes_on(worker: Make) -> None:
+    script = """
+        import os, time
+        os.close(1); os.close(2)
+        time.sleep(0.5)
+        open("alive", "w").close()
+    """
+    one = worker(script)
+    assert one.run()["exit_code"] == 0
+    assert (one.folder / "alive").exists()
+
+
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_worker(worker: Make, portable: bool) -> None:
+    one = worker(DAEMON.format(session=False, then=""), grace_s=0.2, portable=portable).start().go()
+    assert one.report(15)["exit_code"] == 0
+    assert not alive(child_of(one))
+
+
+def test_a_daemon_in_a_session_of_its_own_is_gone_before_the_report(worker: Make) -> None:
+    one = worker(DAEMON.format(session=True, then=""), grace_s=0.2).start().go()
+    assert one.report(15)["exit_code"] == 0
+    assert not alive(child_of(one))
+
+
+def test_what_a_grandchild_says_after_its_rank_is_not_lost(worker: Make) -> None:
+    script = """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2); print('last words')"])
+    """
+    one = worker(script)
+    one.run()
+    assert one.lines() == ["last words"]
+
+
+def test_a_killed_rank_is_a_signal(worker: Make) -> None:
+    report = worker("import os; os.kill(os.getpid(), 9)").run()
+    assert (report["reason"], report["exit_code"], report["ranks"][0]["signal"]) == ("Signal", 137, 9)
+
+
+def test_no_rank_outlives_a_killed_launcher(worker: Make, portable: bool) -> None:
+    one = worker("import time; print('up', flush=True); time.sleep(1000)", processes_per_worker=2, portable=portable)
+    one.start().go()
+    one.waits_for("up")
+    ranks = read_json(one.directory.processes)
+    assert ranks
+    assert one.process
+    one.process.kill()
+    until(lambda: not any(alive(rank["pid"]) for rank in ranks.values()), "the ranks are gone")
+    until(lambda: not is_held(one.directory.lock), "the lock is free")
+
+
+def test_a_killed_launchers_grandchildren_are_found_by_their_mark(worker: Make) -> None:
+    one = worker(DAEMON.format(session=True, then="time.sleep(1000)")).start().go()
+    child = child_of(one)
+    assert one.process
+    one.process.kill()
+    one.process.wait()
+    assert child in one.left_over()
+
+
+def test_a_second_launcher_starts_nothing(worker: Make) -> None:
+    one = worker("import time; print('up', flush=True); time.sleep(1000)").start().go()
+    one.waits_for("up")
+    second = subprocess.run(launcher_command(one.directory.path), capture_output=True, timeout=30)
+    assert second.returncode == ALREADY_RUNS
+    assert one.process
+    one.process.kill()
+    one.process.wait()
+    third = subprocess.run(launcher_command(one.directory.path), capture_output=True, timeout=30)
+    assert third.returncode == ALREADY_RAN
+    assert one.lines() == ["up"]
+
+
+def test_the_worker_goes_on_when_nobody_is_connected(worker: Make) -> None:
+    one = worker("import time; time.sleep(0.3); print('done')").start().go()
+    assert one.connection
+    one.connection.close()
+    one.connection = None
+    assert one.report()["exit_code"] == 0
+    assert one.lines() == ["done"]
+
+
+def test_a_peer_that_comes_later_is_told_the_newest_event(worker: Make) -> None:
+    one = worker("import time; time.sleep(1000)").start().go()
+    assert one.connection
+    one.connection.close()
+    one.connection = one._connect()
+    assert one.event() == "started"
+    one.stop(1.0)
+    assert one.event() == "ended"
+    assert one.event() is None
+
+
+def test_go_twice_starts_once(worker: Make) -> None:
+    one = worker("import os; print(os.getpid())").start()
+    assert one.connection
+    assert one.event() == "ready"
+    one.connection.send(b'not json\n[]\n{"do":"go"}\n{"do":"go"}\n{"do":"unknown"}\n')
+    one.report()
+    assert len(one.lines()) == 1
+
+
+def test_the_control_socket_works_below_a_path_of_any_length(tmp_path: Path) -> None:
+    folder = tmp_path
+    while len(str(folder)) < 300:
+        folder = folder / ("x" * 50)
+    folder.mkdir(parents=True)
+    one = Worker(folder, "print('deep')")
+    try:
+        assert one.run()["exit_code"] == 0
+        assert not list(Path("/tmp").glob("cl-*/d"))
+    finally:
+        one.close()
+
+
+def test_a_missing_interpreter_is_a_failed_start(worker: Make) -> None:
+    one = worker(python="/nowhere/python3").start()
+    assert one.connection
+    one.event()
+    one.connection.send(b'{"do":"go"}\n')
+    report = one.report()
+    assert report["reason"] == "StartFailed"
+    assert "/nowhere/python3" in report["message"]
+
+
+def test_if_one_rank_can_not_start_none_runs(worker: Make, tmp_path: Path) -> None:
+    # the program is removed by the first rank that runs it
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nrm {program}\nsleep 1000\n")
+    program.chmod(0o755)
+    one = worker(python=None, command=[str(program)], type="binary", processes_per_worker=40).start()
+    assert one.connection
+    one.event()
+    one.connection.send(b'{"do":"go"}\n')
+    report = one.report()
+    assert report["reason"] == "StartFailed"
+    assert one.left_over() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"command": ["/nowhere/train.py"]}, "/nowhere/train.py does not exist"),
+        ({"command": ["/tmp"]}, "is a directory"),
+        ({"working_dir": "/nowhere"}, "working directory /nowhere does not exist"),
+        ({"type": "pytorch_elastic"}, "pytorch_elastic"),
+        ({"checkpoint_dir": "/dev/null/x"}, "/dev/null/x"),
+    ],
+)
+def test_what_can_not_start_says_why(worker: Make, fields: dict[str, object], words: str) -> None:
+    report = worker(**fields).start().report()
+    assert report["reason"] == "StartFailed"
+    assert words in report["message"]
+
+
+def test_as_process_1_signals_work_and_orphans_are_reaped(worker: Make) -> None:
+    if os.geteuid() != 0 or not Path("/usr/bin/unshare").exists():
+        pytest.skip("needs root and unshare for a process namespace of its own")
+    script = """
+        import os, subprocess, sys, time
+        subprocess.run(["sh", "-c", "sleep 0.1 &"])   # its orphan comes to process 1
+        time.sleep(0.5)
+        states = [open(f"/proc/{pid}/stat").read().split()[2] for pid in os.listdir("/proc") if pid.isdigit()]
+        print("zombies", states.count("Z"), "parent", os.getppid(), flush=True)
+        time.sleep(1000)
+    """
+    one = worker(script)
+    unshare = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    probe = subprocess.run([*unshare, "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("this machine allows no process namespaces")
+    one.process = subprocess.Popen([*unshare, *launcher_command(one.directory.path)])
+    one.connection = until(one._connect, "the launcher listens")
+    one.go()
+    one.waits_for("zombies 0 parent 1")
+    launcher = (read_json(one.directory.lock) or {})["pid"]
+    assert launcher == 1
+    inner = int(subprocess.run(["pgrep", "-P", str(one.process.pid)], capture_output=True).stdout.split()[0])
+    os.kill(inner, signal.SIGTERM)
+    assert one.report()["reason"] == "Cancelled"
