@@ -65,7 +65,7 @@ CAUSES = (
     Cause(
         re.compile(
             r"out of shared memory|insufficient shared memory|unable to (?:open|write|mmap).*shm|Bus error|"
-            r"No space left on device.*(?:/dev/shm|/torch_)|/dev/shm.*No space left"
+            r"No space left on device.*(?:/dev/shm|/torch_)|(?:/dev/shm|/torch_).*No space left"
         ),
         "/dev/shm is too small for the DataLoader's workers: fewer num_workers, "
         "torch.multiprocessing.set_sharing_strategy('file_system'), or a larger /dev/shm "

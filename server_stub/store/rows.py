@@ -83,8 +83,8 @@ _insert_job = {
     "postgresql": postgresql.insert(jobs).on_conflict_do_nothing().returning(jobs.c.seq),
 }
 _insert_key = {
-    "sqlite": sqlite.insert(idempotency_keys).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(idempotency_keys).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(idempotency_keys).on_conflict_do_nothing().returning(idempotency_keys.c.key),
+    "postgresql": postgresql.insert(idempotency_keys).on_conflict_do_nothing().returning(idempotency_keys.c.key),
 }
 _insert_event = insert(events)
 _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
@@ -95,7 +95,7 @@ def add_job(connection: Connection, row: JobRow, job_labels: dict[str, str], eve
     dialect = connection.dialect.name
     if key:
         values = {**key._asdict(), "job_id": row.id, "created_at": row.created_at}
-        if not connection.execute(_insert_key[dialect], values).rowcount:
+        if connection.execute(_insert_key[dialect], values).scalar() is None:
             return Added(None, same_key=key_used(connection, key))
     seq = connection.execute(_insert_job[dialect], _columns(row)).scalar()
     if seq is None:

@@ -1,28 +1,359 @@
-"""The life of a job, from the submit to its end."""
+"""The life of a job, from the submit to its end: retries, limits, stops, deletion."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
 
-from client_lib.spec.states import State
-from tests.service.bench import Bench
+import pytest
+
+from client_lib.errors import Conflict, NotFound
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, RankReport, SubmitRequest
+from server_stub.service import Service
+from tests.service.bench import ANN, Bench
+
+
+def in_server(bench: Bench, run: Callable[[Service], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with bench.server(**settings) as service:
+            await run(service)
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Fails after 10 s."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
 
 
 def test_a_job_runs_to_its_end_and_every_step_is_an_event(bench: Bench) -> None:
-    async def run() -> None:
-        async with bench.server():
-            job = await bench.submit(name="one")
-            assert (job.state, job.version, job.attempt, job.owner) == (State.PENDING, 1, 1, "ann")
-            bench.runtime.runs(job.id)
-            running = await bench.until("one", State.RUNNING)
-            assert running.started_at == bench.clock.now()
-            bench.runtime.end(job.id)
-            ended = await bench.until("one", State.SUCCEEDED)
-            assert ended.finished_at
-            assert await bench.events("one") == [
-                ("PENDING", "Queued", 1),
-                ("RUNNING", "Running", 1),
-                ("SUCCEEDED", "Completed", 1),
-            ]
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        assert (job.state, job.version, job.attempt, job.owner) == (State.PENDING, 1, 1, "ann")
+        bench.runtime.runs(job.id)
+        running = await bench.until("one", State.RUNNING)
+        assert running.started_at == bench.clock.now()
+        assert running.workers[0].state == "running"
+        assert service.busy()
+        bench.runtime.end(job.id)
+        ended = await bench.until("one", State.SUCCEEDED)
+        assert ended.finished_at
+        assert await bench.events("one") == [
+            ("PENDING", "Queued", 1),
+            ("RUNNING", "Running", 1),
+            ("SUCCEEDED", "Completed", 1),
+        ]
+        assert not service.busy()
+        assert await service.counts() == {State.SUCCEEDED: 1}
 
-    asyncio.run(run())
+    in_server(bench, run)
+
+
+def test_a_failed_job_carries_its_first_failing_rank(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        bench.runtime.runs(job.id)
+        rank = RankReport(rank=0, signal=9, last_lines=["loading"])
+        bench.runtime.end(job.id, Reason.SIGNAL, ranks=[rank])
+        failed = await bench.until("one", State.FAILED)
+        assert failed.failure
+        assert (failed.failure.exit_code, failed.failure.rank, failed.failure.worker) == (137, 0, 0)
+        assert failed.message == "rank 0 of worker 0 ended with exit code 137 (killed, most often out of memory)"
+
+    in_server(bench, run)
+
+
+def test_the_hint_names_a_file_that_the_snapshot_left_out(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        digest = await upload(bench, b"archive")
+        (bench.scripts / "data.csv").write_text("1")
+        code = CodeSnapshot(sha256=digest, root=str(bench.scripts), script="train.py")
+        request = bench.request(name="one").model_copy(update={"code": code})
+        text, _ = await service.submit(ANN, request, None)
+        job = JobInfo.model_validate_json(text.json)
+        attempt = bench.runtime.attempts[job.id]
+        assert attempt.snapshot
+        assert attempt.snapshot.read_bytes() == b"archive"
+        rank = RankReport(rank=0, exit_code=1, exception="[Errno 2] No such file or directory: 'data.csv'")
+        bench.runtime.end(job.id, Reason.EXIT_CODE, ranks=[rank])
+        failed = await bench.until("one", State.FAILED)
+        assert failed.failure
+        assert "data.csv exists, but the snapshot left it out" in (failed.failure.hint or "")
+
+    in_server(bench, run)
+
+
+async def upload(bench: Bench, archive: bytes, user: str = "ann") -> str:
+    digest = hashlib.sha256(archive).hexdigest()
+
+    async def chunks():  # type: ignore[no-untyped-def]
+        yield archive
+
+    await bench.snapshots.put(digest, user, chunks())
+    return digest
+
+
+def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growing_pause(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", max_retry=2)
+        for number, pause in ((1, 1), (2, 2)):
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+            bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
+            waiting = await bench.until("one", State.RESTARTING, number + 1)
+            assert waiting.message == f"attempt {number} of 3 failed: exit code 1; the next starts in {pause} s"
+            bench.clock.pass_time(pause - 0.1)
+            await asyncio.sleep(0.02)
+            assert bench.runtime.started[-1] == (job.id, number)
+            bench.clock.pass_time(0.1)
+            await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+        bench.runtime.runs(job.id)
+        bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
+        failed = await bench.until("one", State.FAILED)
+        assert (failed.attempt, failed.reason, failed.message) == (3, Reason.EXIT_CODE, "exit code 1")
+
+    in_server(bench, run)
+
+
+def test_a_job_that_succeeds_after_a_retry_shows_no_failure(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", max_retry=1)
+        bench.runtime.runs(job.id)
+        bench.runtime.end(job.id, Reason.EXIT_CODE, ranks=[RankReport(rank=0, exit_code=1)])
+        assert (await bench.until("one", State.RESTARTING)).failure
+        bench.clock.pass_time(1)
+        await until(lambda: len(bench.runtime.started) == 2)
+        bench.runtime.end(job.id)
+        assert (await bench.until("one", State.SUCCEEDED)).failure is None
+        assert ("RUNNING", "Running", 2) in await bench.events("one")
+
+    in_server(bench, run)
+
+
+def test_cancel_while_pending_while_running_and_between_two_attempts(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        pending = await bench.submit(name="pending", grace_s=7)
+        running = await bench.submit(name="running")
+        between = await bench.submit(name="between", max_retry=5)
+        bench.runtime.runs(running.id)
+        bench.runtime.end(between.id, Reason.EXIT_CODE)
+        await bench.until("running", State.RUNNING)
+        await bench.until("between", State.RESTARTING)
+        for name in ("pending", "running", "between"):
+            await service.cancel(ANN, name)
+            ended = await bench.until(name, State.CANCELLED)
+            assert (ended.reason, ended.message) == (Reason.CANCELLED, "cancelled by ann")
+            assert ended.failure is None
+        assert bench.runtime.stopped == [(pending.id, 1, 7.0), (running.id, 1, 30.0)]
+        bench.clock.pass_time(100)
+        assert (await service.cancel(ANN, "between")).state is State.CANCELLED
+        assert bench.runtime.started.count((between.id, 2)) == 0
+
+    in_server(bench, run)
+
+
+def test_cancel_says_stopping_until_the_processes_are_gone(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        bench.runtime.stops_at_once = False
+        job = await bench.submit(name="one", max_retry=5)
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        for _ in range(2):
+            info = JobInfo.model_validate_json((await service.cancel(ANN, "one")).json)
+            assert (info.state, info.reason) == (State.RUNNING, Reason.STOPPING)
+        assert len(bench.runtime.stopped) == 1
+        bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1", [RankReport(rank=0, exit_code=1)])
+        assert (await bench.until("one", State.CANCELLED)).failure is None
+
+    in_server(bench, run)
+
+
+def test_stop_timer_counts_from_the_first_start_over_all_attempts(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", stop_timer=10, max_retry=3)
+        bench.clock.pass_time(3600)  # waiting does not count
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        bench.clock.pass_time(300)
+        bench.runtime.end(job.id, Reason.EXIT_CODE)
+        await bench.until("one", State.RESTARTING)
+        bench.clock.pass_time(1)
+        await until(lambda: len(bench.runtime.started) == 2)
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING, 2)
+        bench.clock.pass_time(298)
+        assert bench.runtime.stopped == []
+        bench.clock.pass_time(2)
+        ended = await bench.until("one", State.FAILED)
+        assert (ended.reason, ended.message) == (Reason.TIMEOUT, "it ran for 10 min, the limit that stop_timer sets")
+
+    in_server(bench, run)
+
+
+def test_a_silent_job_is_ended(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", health_params={"log_period": 20, "action": "delete"}, max_retry=3)
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        bench.clock.pass_time(19 * 60)
+        bench.runtime.life[job.id] = bench.clock.now()
+        bench.clock.pass_time(20 * 60 - 1)
+        assert bench.runtime.stopped == []
+        bench.clock.pass_time(1)
+        ended = await bench.until("one", State.FAILED)
+        assert ended.reason is Reason.HUNG_SILENT
+        assert ended.message == "no line was logged for 20 min (health_params)"
+
+    in_server(bench, run)
+
+
+def test_a_silent_job_is_restarted_and_watched_again(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", health_params={"log_period": 20, "action": "restart"}, max_retry=1)
+        for attempt in (1, 2):
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING, attempt)
+            bench.clock.pass_time(20 * 60)
+            if attempt == 1:
+                await bench.until("one", State.RESTARTING)
+                bench.clock.pass_time(1)
+                await until(lambda: len(bench.runtime.started) == 2)
+        assert (await bench.until("one", State.FAILED)).reason is Reason.HUNG_SILENT
+
+    in_server(bench, run)
+
+
+def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", health_params={"log_period": 20, "sub_actions": ["notify"]})
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        bench.clock.pass_time(90 * 60)
+        await bench.until_info("one", lambda info: info.version > 2)
+        bench.runtime.life[job.id] = bench.clock.now()
+        bench.clock.pass_time(20 * 60)
+        bench.clock.pass_time(60 * 60)
+        await bench.until_info("one", lambda info: info.version > 3)
+        assert [event for event in await bench.events("one") if event[1] == "HungSilent"] == [
+            ("RUNNING", "HungSilent", 1)
+        ] * 2
+        assert bench.runtime.stopped == []
+
+    in_server(bench, run)
+
+
+def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        script = bench.scripts / "train.py"
+        code = bench.request().code
+        assert isinstance(code, CodeInPlace)
+        code = code.model_copy(update={"sha256": hashlib.sha256(script.read_bytes()).hexdigest()})
+
+        async def submit(name: str) -> JobInfo:
+            request: SubmitRequest = bench.request(name=name).model_copy(update={"code": code})
+            return JobInfo.model_validate_json((await service.submit(ANN, request, None))[0].json)
+
+        same, changed = await submit("same"), await submit("changed")
+        bench.runtime.runs(same.id)
+        await bench.until("same", State.RUNNING)
+        script.write_text("print('another')\n")
+        bench.runtime.runs(changed.id)
+        told = await bench.until_info("changed", lambda info: bool(info.notices))
+        assert told.notices == [f"{script} was changed after it was submitted; attempt 1 runs it as it is now"]
+        assert (await bench.info("same")).notices == []
+        assert len(await bench.events("changed")) == 3
+
+    in_server(bench, run)
+
+
+def test_delete_is_refused_while_the_job_is_not_final(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        with pytest.raises(Conflict, match="one is PENDING"):
+            await service.delete(ANN, "one")
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+        folder = bench.settings().data_dir / "jobs" / job.id
+        assert folder.is_dir()
+        assert await service.delete(ANN, "one") == 'Job "one" deleted.'
+        assert not folder.exists()
+        with pytest.raises(NotFound):
+            await service.get(ANN, "one")
+        await bench.submit(name="one")
+
+    in_server(bench, run)
+
+
+def test_delete_with_force_stops_the_job_first(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        bench.runtime.stops_at_once = False
+        job = await bench.submit(name="one")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        assert "is being stopped" in await service.delete(ANN, "one", force=True)
+        assert (await bench.info("one")).reason is Reason.STOPPING
+        bench.runtime.end(job.id, Reason.CANCELLED)
+        folder = bench.settings().data_dir / "jobs" / job.id
+        await until(lambda: not folder.exists())
+        with pytest.raises(NotFound):
+            await service.get(ANN, "one")
+
+    in_server(bench, run)
+
+
+def test_a_long_poll_answers_at_the_next_change_and_at_once_for_a_final_job(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        waiting = asyncio.ensure_future(service.wait(ANN, "one", 1, 30))
+        logs = await service.find_logs(ANN, "one")
+        following = asyncio.ensure_future(service.next_logs(logs))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        bench.runtime.runs(job.id)
+        assert (await waiting).state is State.RUNNING
+        assert (await following).state is State.RUNNING
+        assert (await service.wait(ANN, "one", 0, 30)).version == 2
+        started = time.monotonic()
+        assert (await service.wait(ANN, "one", 2, 0.05)).version == 2
+        assert time.monotonic() - started >= 0.04
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+        assert (await service.wait(ANN, "one", 99, 30)).state is State.SUCCEEDED
+        ended = await service.next_logs(await following)
+        assert ended.state is State.SUCCEEDED
+        assert await service.next_logs(ended) == ended
+
+    in_server(bench, run)
+
+
+def test_waiting_calls_that_go_away_leave_nothing_behind(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        await bench.submit(name="one")
+        waiting = [asyncio.ensure_future(service.wait(ANN, "one", 1, 30)) for _ in range(500)]
+        await asyncio.sleep(0.05)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert not service._changes._waiting
+
+    in_server(bench, run)
+
+
+def test_the_clock_may_jump_while_a_job_waits_for_its_next_attempt(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", max_retry=1)
+        bench.runtime.end(job.id, Reason.EXIT_CODE)
+        await bench.until("one", State.RESTARTING)
+        bench.clock.jump(-timedelta(days=365).total_seconds())
+        bench.clock.pass_time(1)
+        await until(lambda: len(bench.runtime.started) == 2)
+
+    in_server(bench, run)

@@ -1,0 +1,212 @@
+"""The state machine against a model: whatever a runtime says and whoever asks, in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from client_lib.spec.states import Reason, State, check_transition
+from client_lib.spec.wire import RankReport
+from server_stub import lifecycle
+from server_stub.lifecycle import Decision, Job, Pauses, Stop, Transition
+from server_stub.runtimes import Observation
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
+FAILURES = [Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.START_FAILED]
+CANCEL = Stop(Reason.CANCELLED, "cancelled by ann")
+TIMEOUT = Stop(Reason.TIMEOUT, "too long")
+HUNG_RESTART = Stop(Reason.HUNG_SILENT, "silent", retry=True)
+HUNG = Stop(Reason.HUNG_SILENT, "silent")
+
+
+@dataclass
+class Model:
+    """What must hold, in the simplest words: counts, not states."""
+
+    max_retry: int
+    failed_attempts: int = 0
+    asked: Stop | None = None
+    final: State | None = None
+    started: bool = False
+    pausing: bool = False
+    history: list[Transition] = field(default_factory=list)
+
+
+class Lifecycle(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = Job()
+        self.model = Model(0)
+        self.now = T0
+
+    def take(self, decision: Decision | None) -> None:
+        if decision is None:
+            return
+        state = self.job.state
+        for step in decision.transitions:
+            check_transition(state, step.state)
+            state = step.state
+        assert state is decision.job.state, "the steps lead where the decision says"
+        if decision.transitions:
+            assert decision.transitions[-1].message == decision.job.message
+        self.model.history.extend(decision.transitions)
+        self.job = decision.job
+
+    def see(
+        self, phase: str, reason: Reason, message: str = "m", attempt: int | None = None, ran: bool = False
+    ) -> None:
+        ranks = (RankReport(rank=0, started_at=self.now),) if ran else ()
+        number = self.job.attempt if attempt is None else attempt
+        seen = Observation("j", number, phase, reason, message, ranks=ranks)  # type: ignore[arg-type]
+        self.take(lifecycle.observe(self.job, seen, self.now, Pauses()))
+
+    @precondition(lambda self: not self.model.history)
+    @rule(max_retry=st.integers(0, 3))
+    def begin(self, max_retry: int) -> None:
+        self.job, self.model = Job(max_retry=max_retry), Model(max_retry)
+
+    @rule(reason=st.sampled_from(WAITING), message=st.sampled_from("ab"))
+    def waits(self, reason: Reason, message: str) -> None:
+        before = self.job
+        self.see("waiting", reason, message)
+        assert self.job.state is before.state, "waiting never moves a job backwards"
+
+    @rule()
+    def runs(self) -> None:
+        before = self.job
+        self.see("running", Reason.RUNNING)
+        if not (before.state.final or before.resume_at):
+            assert self.job.state is State.RUNNING
+
+    @rule(reason=st.sampled_from([*FAILURES, Reason.CANCELLED]), ran=st.booleans())
+    def fails(self, reason: Reason, ran: bool) -> None:
+        before, model = self.job, self.model
+        self.see("ended", reason, ran=ran)
+        if before.state.final or before.resume_at:
+            assert self.job == before
+            return
+        model.failed_attempts += 1
+        if model.asked is not None and not model.asked.retry:
+            model.final = State.CANCELLED if model.asked is CANCEL else State.FAILED
+        elif model.failed_attempts > model.max_retry:
+            model.final = State.FAILED
+        else:
+            model.pausing = True
+        model.asked = None if model.pausing else model.asked
+
+    @rule()
+    def completes(self) -> None:
+        before = self.job
+        self.see("ended", Reason.COMPLETED)
+        if not (before.state.final or before.resume_at):
+            self.model.final = State.SUCCEEDED
+
+    @rule(shift=st.sampled_from([-1, 1]), phase=st.sampled_from(["waiting", "running", "ended"]))
+    def hears_of_another_attempt(self, shift: int, phase: str) -> None:
+        before = self.job
+        self.see(phase, Reason.EXIT_CODE, attempt=before.attempt + shift)
+        assert self.job == before
+
+    @rule(stop=st.sampled_from([CANCEL, TIMEOUT, HUNG_RESTART, HUNG]))
+    def asked_to_stop(self, stop: Stop) -> None:
+        before, model = self.job, self.model
+        self.take(lifecycle.ask_to_stop(self.job, stop, self.now))
+        if before.state.final or (model.asked and (model.asked is CANCEL or stop is not CANCEL)):
+            assert self.job == before
+            return
+        model.asked = stop
+        if model.pausing:
+            model.final = State.CANCELLED if stop is CANCEL else State.FAILED
+            model.pausing = False
+
+    @precondition(lambda self: self.job.resume_at is not None)
+    @rule()
+    def pause_ends(self) -> None:
+        assert self.job.resume_at
+        self.now = max(self.now, self.job.resume_at)
+        self.job = lifecycle.resume(self.job)
+        self.model.pausing = False
+
+    @rule(seconds=st.integers(-3600, 3600))
+    def clock_jumps(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        job, model = self.job, self.model
+        assert (job.state if job.state.final else None) is model.final
+        assert job.attempt == 1 + model.failed_attempts - (1 if self._ended_by_failure() else 0)
+        assert job.attempt <= model.max_retry + 1
+        assert (job.resume_at is not None) == model.pausing
+        assert job.state is State.RESTARTING or not job.resume_at
+        if model.asked and not job.state.final:
+            assert job.reason is Reason.STOPPING
+
+    @invariant()
+    def ends_once(self) -> None:
+        finals = [step for step in self.model.history if step.state.final]
+        assert len(finals) == (1 if self.job.state.final else 0)
+
+    def _ended_by_failure(self) -> bool:
+        """The last failed attempt was the last one: no number was taken after it. A cancel in a pause is none."""
+        history = self.model.history
+        if not self.job.state.final or self.job.state is State.SUCCEEDED:
+            return False
+        return not (len(history) > 1 and history[-2].state is State.RESTARTING and self._cut_in_a_pause())
+
+    def _cut_in_a_pause(self) -> bool:
+        return self.model.failed_attempts == self.job.attempt - 1
+
+
+TestLifecycle = Lifecycle.TestCase
+TestLifecycle.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+@given(st.integers(2, 10_000), st.floats(0, 10), st.floats(0, 3600))
+def test_pauses_grow_and_are_bounded(attempt: int, first: float, longest: float) -> None:
+    pauses = Pauses(first, longest)
+    assert pauses.before(attempt) <= pauses.before(attempt + 1) <= longest
+
+
+def test_the_pauses_are_1_2_4_to_60_seconds() -> None:
+    assert [Pauses().before(attempt) for attempt in (2, 3, 4, 8, 100)] == [1, 2, 4, 60, 60]
+
+
+def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
+    seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", ranks=(RankReport(rank=0, started_at=T0),))
+    decision = lifecycle.observe(Job(), seen, T0 + timedelta(seconds=5), Pauses())
+    assert decision
+    assert [(step.state, step.at) for step in decision.transitions] == [
+        (State.RUNNING, T0),
+        (State.FAILED, T0 + timedelta(seconds=5)),
+    ]
+
+
+def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
+    seen = Observation("j", 1, "ended", Reason.CANCELLED, "")
+    decision = lifecycle.observe(Job(state=State.RUNNING), seen, T0, Pauses())
+    assert decision
+    assert (decision.job.state, decision.job.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
+    retried = lifecycle.observe(Job(state=State.RUNNING, max_retry=1), seen, T0, Pauses())
+    assert retried
+    assert retried.job.state is State.RESTARTING
+
+
+def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:
+    seen = Observation("j", 1, "ended", Reason.COMPLETED, "")
+    decision = lifecycle.observe(Job(state=State.RUNNING, stop=CANCEL), seen, T0, Pauses())
+    assert decision
+    assert decision.job.state is State.SUCCEEDED
+
+
+def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
+    job = Job(message="3 jobs before it")
+    decision = lifecycle.observe(job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0, Pauses())
+    assert decision
+    assert decision.job.message == "2 jobs before it"
+    assert decision.transitions == ()

@@ -1,0 +1,59 @@
+"""Old, new and foreign databases."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from client_lib.errors import ServerError
+from server_stub.store import Store
+from server_stub.store.engines import writing_engine
+from server_stub.store.migrate import HEAD, MIGRATIONS, migrate
+from server_stub.store.tables import metadata
+
+
+def test_the_migrations_make_the_tables_of_the_code(url: str) -> None:
+    engine = writing_engine(url)
+    with engine.begin() as connection:
+        migrate(connection)
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def test_head_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+
+
+def test_a_database_of_a_newer_version_is_refused(url: str) -> None:
+    async def run() -> None:
+        store = Store(url)
+        await store.open()
+        await store.write(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")) and None)
+        await store.close()
+        with pytest.raises(ServerError, match="newer than this version"):
+            await Store(url).open()
+
+    asyncio.run(run())
+
+
+def test_alembic_is_not_loaded_when_there_is_nothing_to_migrate(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys; from server_stub.store import Store\n"
+        "async def main():\n"
+        "    store = Store(sys.argv[1]); await store.open(); await store.close(); print('alembic' in sys.modules)\n"
+        "asyncio.run(main())"
+    )
+    command = [sys.executable, "-c", program, f"sqlite:///{tmp_path}/test.db"]
+    loaded = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
+    assert loaded == ["True", "False"]

@@ -1,0 +1,303 @@
+"""The store's promises, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from client_lib.errors import ServerError, StorageFull
+from client_lib.spec.states import IllegalTransition, Reason, State
+from client_lib.spec.wire import Event
+from server_stub.store import Store, rows
+from server_stub.store.rows import JobRow, Key
+from server_stub.submissions import Place
+
+T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = Store(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def row(number: int = 1, owner: str = "ann", **fields: object) -> JobRow:
+    values = {
+        "id": f"{number:032x}",
+        "owner": owner,
+        "name": f"job-{number}",
+        "state": State.PENDING,
+        "version": 1,
+        "attempt": 1,
+        "created_at": T0,
+        "info": f'{{"n":{number}}}',
+        "place": Place(1, 10 * number, 10),
+    }
+    return JobRow(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def event(state: State, reason: Reason = Reason.QUEUED) -> Event:
+    return Event(time=T0, attempt=1, state=state, reason=reason, message="")
+
+
+def added(connection: Connection, new: JobRow, labels: dict[str, str] | None = None, key: Key | None = None) -> int:
+    done = rows.add_job(connection, new, labels or {}, event(State.PENDING), key)
+    assert done.seq is not None
+    return done.seq
+
+
+def test_a_stored_job_comes_back_as_it_was(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            new = row(stop='{"a": 1}', resume_at=T0 + timedelta(microseconds=1), script_path="/x.py")
+            seq = await store.write(lambda c: added(c, new))
+            assert await store.read(rows.unfinished) == [new.with_seq(seq)]
+            found = await store.read(lambda c: rows.find(c, "ann", "job-1"))
+            assert found == (seq, new.id, 1, State.PENDING, new.info)
+            assert await store.read(lambda c: rows.find(c, "ben", "job-1")) is None
+
+    asyncio.run(run())
+
+
+def test_a_reopened_store_has_what_was_written(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            await store.write(lambda c: added(c, row()))
+        async with opened(url) as store:
+            assert [job.name for job in await store.read(rows.unfinished)] == ["job-1"]
+
+    asyncio.run(run())
+
+
+def test_a_name_is_taken_once_per_owner_and_a_refused_job_leaves_its_key_free(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            await store.write(lambda c: added(c, row(1)))
+            await store.write(lambda c: added(c, row(2, owner="ben", name="job-1")))
+            key = Key("ann", "k", "f" * 64)
+            again = await store.write(lambda c: rows.add_job(c, row(3, name="job-1"), {}, event(State.PENDING), key))
+            assert again.seq is None
+            assert again.same_name
+            assert await store.read(lambda c: rows.key_used(c, key)) is None
+
+    asyncio.run(run())
+
+
+def test_a_key_stores_one_job(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            key = Key("ann", "k", "f" * 64)
+            await store.write(lambda c: added(c, row(1), key=key))
+            again = await store.write(lambda c: rows.add_job(c, row(2), {}, event(State.PENDING), key))
+            assert again.same_key == ("f" * 64, row(1).id)
+            assert len(await store.read(rows.unfinished)) == 1
+            await store.write(lambda c: added(c, row(3, owner="ben"), key=Key("ben", "k", "e" * 64)))
+
+    asyncio.run(run())
+
+
+def test_an_illegal_transition_is_not_stored(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            new = row()
+            stored = new.with_seq(await store.write(lambda c: added(c, new)))
+            at_once = replace(stored, state=State.SUCCEEDED, version=2)
+            for events in ([], [event(State.SUCCEEDED)]):
+                with pytest.raises(IllegalTransition):
+                    await store.write(lambda c, events=events: rows.save_job(c, at_once, events))  # type: ignore[misc]
+            steps = [event(State.RUNNING), event(State.SUCCEEDED)]
+            await store.write(lambda c: rows.save_job(c, at_once, steps))
+            revived = replace(at_once, state=State.RUNNING, version=3)
+            with pytest.raises(IllegalTransition):
+                await store.write(lambda c: rows.save_job(c, revived, [event(State.RUNNING)]))
+            told = await store.read(lambda c: rows.list_events(c, stored.seq))
+            assert [e.state for e in told] == [State.PENDING, State.RUNNING, State.SUCCEEDED]
+
+    asyncio.run(run())
+
+
+def test_the_same_version_is_stored_once(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            stored = row().with_seq(await store.write(lambda c: added(c, row())))
+            running = replace(stored, state=State.RUNNING, version=2)
+            for _ in range(2):
+                await store.write(lambda c: rows.save_job(c, running, [event(State.RUNNING)]))
+            assert len(await store.read(lambda c: rows.list_events(c, stored.seq))) == 2
+
+    asyncio.run(run())
+
+
+def test_pages_seek_by_filters_newest_first(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            for number in range(1, 8):
+                owner = "ben" if number == 4 else "ann"
+                labels = {"team": "a_b%"} if number in (2, 4, 6) else {}
+                new = row(number, owner=owner, name="other" if number == 7 else f"job-{number}")
+                await store.write(lambda c, new=new, labels=labels: added(c, new, labels))  # type: ignore[misc]
+
+            async def page(
+                owner: str | None = "ann",
+                state: State | None = None,
+                labels: dict[str, str] | None = None,
+                prefix: str | None = None,
+                before: int | None = None,
+            ) -> list[str]:
+                found = await store.read(lambda c: rows.page(c, owner, state, labels or {}, prefix, 2, before))
+                seqs.extend(seq for seq, _ in found)
+                return [info[5:-1] for _, info in found]
+
+            seqs: list[int] = []
+            assert await page() == ["7", "6"]
+            assert await page(before=seqs[-1]) == ["5", "3"]
+            assert await page(before=seqs[-1]) == ["2", "1"]
+            assert await page(labels={"team": "a_b%"}) == ["6", "2"]
+            assert await page(labels={"team": "a_b%", "no": ""}) == []
+            assert await page(None, labels={"team": "a_b%"}) == ["6", "4"]
+            assert await page(prefix="job-") == ["6", "5"]
+            assert await page(prefix="job_") == []
+            assert await page(state=State.FAILED) == []
+
+    asyncio.run(run())
+
+
+def test_a_removed_job_takes_its_events_and_leaves_its_files_to_remove(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            stored = row().with_seq(await store.write(lambda c: added(c, row(), {"a": "b"})))
+            with pytest.raises(IllegalTransition):
+                await store.write(lambda c: rows.remove(c, stored.seq))
+            failed = replace(stored, state=State.FAILED, version=2, finished_at=T0)
+            await store.write(lambda c: rows.save_job(c, failed, [event(State.FAILED)]))
+            await store.write(lambda c: rows.remove(c, stored.seq))
+            for table in ("jobs", "events", "labels"):
+                count = text(f"SELECT count(*) FROM {table}")
+                assert await store.read(lambda c, count=count: c.execute(count).scalar()) == 0  # type: ignore[misc]
+            assert await store.read(rows.pending_removals) == [(stored.id, Place(1, 10, 10))]
+            await store.write(lambda c: rows.forget_removals(c, [stored.id]))
+            assert await store.read(rows.pending_removals) == []
+
+    asyncio.run(run())
+
+
+def test_one_failing_write_of_a_group_fails_alone(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            holding = threading.Event()
+            blocked = asyncio.ensure_future(store.write(lambda c: holding.wait(10)))
+            await asyncio.sleep(0.05)  # the rest queues up behind it: one group
+
+            def fails(connection: Connection) -> int:
+                raise ValueError("mine")
+
+            others = [asyncio.ensure_future(store.write(lambda c, n=n: added(c, row(n)))) for n in (1, 2)]  # type: ignore[misc]
+            failing = asyncio.ensure_future(store.write(fails))
+            others.append(asyncio.ensure_future(store.write(lambda c: added(c, row(3)))))
+            await asyncio.sleep(0)
+            holding.set()
+            with pytest.raises(ValueError, match="mine"):
+                await failing
+            await asyncio.gather(blocked, *others)
+            assert len(await store.read(rows.unfinished)) == 3
+
+    asyncio.run(run())
+
+
+def test_a_write_whose_caller_went_away_is_written(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            writing = asyncio.ensure_future(store.write(lambda c: added(c, row())))
+            await asyncio.sleep(0)
+            writing.cancel()
+            await store.write(lambda c: None)
+            assert len(await store.read(rows.unfinished)) == 1
+
+    asyncio.run(run())
+
+
+def test_readers_can_not_write(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            with pytest.raises(SQLAlchemyError):
+                await store.read(lambda c: added(c, row()))
+
+    asyncio.run(run())
+
+
+def test_counts_and_names(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            for number in (1, 2):
+                await store.write(lambda c, number=number: added(c, row(number)))  # type: ignore[misc]
+            assert await store.read(rows.counts) == {State.PENDING: 2}
+            assert await store.read(lambda c: rows.names(c, "ann", 1)) == ["job-2"]
+            assert await store.read(lambda c: rows.find_anywhere(c, "job-1")) == ["ann"]
+
+    asyncio.run(run())
+
+
+def test_a_full_database_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(f"sqlite:///{tmp_path}/test.db") as store:
+            await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 40") and None)
+            with pytest.raises(StorageFull):
+                await store.write(lambda c: added(c, row(1, info="x" * 400_000)))
+            await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000") and None)
+            await store.write(lambda c: added(c, row(1, info="x" * 400_000)))
+
+    asyncio.run(run())
+
+
+def test_a_second_server_on_one_postgresql_database_is_refused(postgresql_server: str) -> None:
+    async def run() -> None:
+        url = postgresql_server.format(database="postgres")
+        async with opened(url):
+            with pytest.raises(ServerError, match="another server runs"):
+                await Store(url).open()
+        async with opened(url):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_database_that_can_not_be_opened_is_named(tmp_path: Path) -> None:
+    async def run(url: str, says: str) -> None:
+        with pytest.raises(ServerError, match=says):
+            await Store(url).open()
+
+    asyncio.run(run(f"sqlite:///{tmp_path}/missing/test.db", "unable to open"))
+    (tmp_path / "text.db").write_text("this is no database, it is a text that is long enough to be looked at" * 20)
+    asyncio.run(run(f"sqlite:///{tmp_path}/text.db", "not a database"))
+    asyncio.run(run("postgresql+psycopg://nobody:hidden@127.0.0.1:1/x", "can't be opened"))
+    with pytest.raises(ServerError) as caught:
+        asyncio.run(Store("postgresql+psycopg://nobody:hidden@127.0.0.1:1/x").open())
+    assert "hidden" not in str(caught.value)
+
+
+def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(f"sqlite:///{tmp_path}/test.db") as store:
+            pragmas = ("journal_mode", "synchronous", "foreign_keys")
+
+            def settings(connection: Connection) -> list[object]:
+                return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas]
+
+            assert await store.write(settings) == ["wal", 2, 1]
+        assert sqlite3.connect(tmp_path / "test.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+    asyncio.run(run())
