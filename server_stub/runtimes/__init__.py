@@ -92,7 +92,11 @@ class Runtime(Protocol):
         ...
 
     async def start(self, sink: Sink) -> None:
-        """Begin to work; observations go to `sink`."""
+        """Begin to work; observations go to `sink`.
+
+        After a restart give all attempts with `submit` before, or in the same turn of the event loop after it: those
+        that run already get back what they hold before anything else is started.
+        """
         ...
 
     def submit(self, attempt: Attempt) -> None:

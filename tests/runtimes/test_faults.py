@@ -198,7 +198,16 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize("delay_ms", [0, 3, 6, 10, 15, 20, 30, 40, 60, 90, 130])
+def host(folder: Path) -> subprocess.Popen[bytes]:
+    """A process of its own with a runtime in it."""
+    return subprocess.Popen([sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE)
+
+
+FEW_MS = [0, 15, 40]
+MANY_MS = [2, 4, 6, 8, 10, 12, 20, 25, 30, 50, 60, 70, 80, 90, 100, 120, 150, 200]
+
+
+@pytest.mark.parametrize("delay_ms", FEW_MS + [pytest.param(ms, marks=pytest.mark.long) for ms in MANY_MS])
 async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_nothing(
     tmp_path: Path, delay_ms: int
 ) -> None:
@@ -212,7 +221,7 @@ async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_noth
     for job in jobs:
         job.job_dir.mkdir(parents=True)
     (tmp_path / "attempts.pickle").write_bytes(pickle.dumps(jobs))
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path)], stdout=subprocess.PIPE)
+    server = host(tmp_path)
     await poll(lambda: attempt_dir(jobs[0].job_dir, 1).exists())
     await asyncio.sleep(delay_ms / 1000)
     server.kill()

@@ -61,6 +61,7 @@ async def _answer(program: str, query: str) -> str:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
     except asyncio.TimeoutError as error:
         child.kill()
+        await asyncio.wait([asyncio.ensure_future(child.wait())], timeout=1.0)  # one stuck in its driver never ends
         raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
     text = output.decode("utf-8", "replace")
     if child.returncode:

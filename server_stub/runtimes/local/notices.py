@@ -67,7 +67,7 @@ FIELDS: dict[str, Fate] = {
     "logs_dir": Fate.NAMED,
 }
 
-_MEANS_NOTHING: dict[str, str] = {
+MEANS_NOTHING: dict[str, str] = {
     "shm_size_class": "/dev/shm is this machine's own",
     "tmp_storage": "/tmp is this machine's own",
     "include_nodes": "there is one machine, this one",
@@ -108,7 +108,7 @@ def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine,
 
 
 def _nothing(spec: JobSpec) -> list[str]:
-    given = ((name, getattr(spec, name), why) for name, why in _MEANS_NOTHING.items())
+    given = ((name, getattr(spec, name), why) for name, why in MEANS_NOTHING.items())
     return [f"{name}={_shown(value)} has no effect here: {why}" for name, value, why in given if value is not None]
 
 

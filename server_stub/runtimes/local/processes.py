@@ -27,9 +27,9 @@ def program_of(pid: int) -> str:
 
 def leftovers(worker_dir: Path) -> list[int]:
     """Living processes of the worker, whose launcher is dead."""
-    found = set(_marked(str(worker_dir)))
+    found = set(_marked(Directory(str(worker_dir)).path))
     for record in _recorded(worker_dir):
-        if start_time(record["pid"]) == record["start_time"]:
+        if start_time(record["pid"]) == record["start_time"] and not _is_zombie(record["pid"]):
             found.add(record["pid"])
     return sorted(found)
 
@@ -48,6 +48,17 @@ def kill_leftovers(worker_dir: Path) -> list[int]:
 def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
     """The ranks' {pid, pgid, start_time}; none before they were started."""
     return list((read_json(Directory(str(worker_dir)).processes) or {}).values())
+
+
+def _is_zombie(pid: int) -> bool:
+    """It has ended, and waits for init to notice, which in a container can take long."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
+        return state.strip()[:1] in ("", "Z")
 
 
 def _signal(pid: int) -> None:

@@ -1,0 +1,147 @@
+"""Who goes first: pure decisions about a queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server_stub.runtimes.local.admission import Capacity, Decision, Waiting, decide, grant
+from server_stub.runtimes.local.needs import Needs
+
+START = datetime(2026, 11, 21, tzinfo=timezone.utc)
+EIGHT = Capacity(
+    gpus=8,
+    free_gpus=frozenset(range(8)),
+    held_gpus={},
+    max_cpu_jobs=2,
+    cpu_jobs=0,
+    memory_gib=64,
+    memory_free_gib=64,
+)
+
+
+def of(gpus: int | None, workers: int = 1, allowed: tuple[int, ...] = tuple(range(8)), memory_gib: float = 0) -> Needs:
+    return Needs(workers, gpus, allowed, memory_gib, None, 1, None)
+
+
+def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
+    """Named a, b, c … in the order of submission."""
+    levels = priorities or (0,) * len(wanted)
+    return [
+        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each)
+        for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
+    ]
+
+
+def test_gpus_are_shared_out_worker_by_worker() -> None:
+    assert decide(queue(of(2, workers=3)), EIGHT).grants == {"a": ((0, 1), (2, 3), (4, 5))}
+
+
+def test_who_names_no_number_gets_all_that_are_free_evenly() -> None:
+    five = replace(EIGHT, free_gpus=frozenset({0, 2, 4, 6, 7}))
+    assert decide(queue(of(None, workers=2)), five).grants == {"a": ((0, 2), (4, 6))}
+
+
+def test_who_names_no_number_waits_for_one_each() -> None:
+    one = replace(EIGHT, free_gpus=frozenset({3}))
+    assert decide(queue(of(None, workers=2)), one).waits == {"a": "waits for 2 of 8 GPUs"}
+
+
+def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -> None:
+    none_free = replace(EIGHT, free_gpus=frozenset())
+    decision = decide(queue(of(8), of(1), of(1), of(2)), none_free)
+    assert decision == Decision(
+        {},
+        {
+            "a": "waits for 8 of 8 GPUs",
+            "b": "waits for 1 of 8 GPUs; 1 job before it",
+            "c": "waits for 1 of 8 GPUs; 2 jobs before it",
+            "d": "waits for 2 of 8 GPUs; 3 jobs before it",
+        },
+    )
+
+
+def test_priority_goes_before_submission() -> None:
+    decision = decide(queue(of(8), of(8), of(8), priorities=(1, 2, 2)), EIGHT)
+    assert list(decision.grants) == ["b"]
+    assert list(decision.waits) == ["c", "a"]
+
+
+def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
+    seven = replace(EIGHT, free_gpus=frozenset(range(7)))
+    assert decide(queue(of(8), of(1)), seven).grants == {}
+
+
+def test_what_a_waiting_job_could_not_use_goes_to_others() -> None:
+    busy = replace(EIGHT, free_gpus=frozenset({2, 3}))
+    assert decide(queue(of(2, allowed=(0, 1)), of(2, allowed=(2, 3))), busy).grants == {"b": ((2, 3),)}
+
+
+def test_a_stranger_on_a_gpu_holds_back_one_job_and_not_the_queue() -> None:
+    held = replace(EIGHT, free_gpus=frozenset(range(1, 8)), held_gpus={0: "GPU 0: pid 7 (python) holds 3.0 GiB"})
+    decision = decide(queue(of(8), of(2)), held)
+    assert decision.waits == {"a": "waits for 8 of 8 GPUs; GPU 0: pid 7 (python) holds 3.0 GiB"}
+    assert decision.grants == {"b": ((1, 2),)}
+
+
+def test_bounds_are_said() -> None:
+    none_free = replace(EIGHT, free_gpus=frozenset({0}))
+    assert decide(queue(of(1, allowed=(2, 3))), none_free).waits == {"a": "waits for 1 of 8 GPUs (GPU 2, 3)"}
+
+
+def test_jobs_without_gpus_run_up_to_the_setting_and_need_no_gpu() -> None:
+    decision = decide(queue(of(8), of(8), of(0), of(0), of(0)), EIGHT)
+    assert list(decision.grants) == ["a", "c", "d"]
+    assert decision.waits["e"] == "waits for its turn: jobs without GPUs run 2 at a time; 1 job before it"
+
+
+def test_memory_is_counted() -> None:
+    decision = decide(queue(of(0, memory_gib=48), of(0, memory_gib=32)), EIGHT)
+    assert decision.waits == {"b": "waits for 32 of 64 GiB memory"}
+
+
+def test_all_memory_can_be_had_when_nothing_runs() -> None:
+    assert decide(queue(of(0, memory_gib=64)), EIGHT).grants == {"a": ((),)}
+
+
+_needs = st.builds(
+    of,
+    gpus=st.one_of(st.none(), st.integers(0, 4)),
+    workers=st.integers(1, 3),
+    allowed=st.sets(st.integers(0, 7)).map(lambda found: tuple(sorted(found))),
+    memory_gib=st.sampled_from([0, 10, 40]),
+)
+
+
+@given(st.lists(_needs, max_size=8), st.sets(st.integers(0, 7)), st.integers(0, 3))
+def test_whatever_waits_nothing_is_given_twice_or_beyond_what_is_there(
+    wanted: list[Needs], free: set[int], cpu_jobs: int
+) -> None:
+    capacity = replace(EIGHT, free_gpus=frozenset(free), cpu_jobs=cpu_jobs)
+    waiting = queue(*wanted)
+    decision = decide(waiting, capacity)
+    assert decision.grants.keys() | decision.waits.keys() == {w.key for w in waiting}
+    given_out = [index for granted in decision.grants.values() for gpus in granted for index in gpus]
+    assert len(given_out) == len(set(given_out))
+    assert set(given_out) <= free
+    started = [w for w in waiting if w.key in decision.grants]
+    without_gpus = sum(not w.needs.wants_gpus for w in started)
+    assert without_gpus == 0 or cpu_jobs + without_gpus <= capacity.max_cpu_jobs
+    assert sum(w.needs.memory_gib for w in started) <= capacity.memory_free_gib
+    for w in started:
+        assert len(decision.grants[w.key]) == w.needs.workers
+        assert set().union(*decision.grants[w.key]) <= set(w.needs.allowed)
+        if w.needs.gpus is not None:
+            assert {len(gpus) for gpus in decision.grants[w.key]} == {w.needs.gpus}
+
+
+@given(st.lists(_needs, min_size=1, max_size=6), st.sets(st.integers(0, 7)))
+def test_the_first_of_the_queue_starts_whenever_it_fits(wanted: list[Needs], free: set[int]) -> None:
+    capacity = replace(EIGHT, free_gpus=frozenset(free))
+    first = wanted[0]
+    usable = sorted(free & set(first.allowed))
+    if len(usable) >= first.least_gpus:
+        assert decide(queue(*wanted), capacity).grants["a"] == grant(first, usable)
