@@ -1,0 +1,70 @@
+"""The whole product on one machine: the SDK starts the local server, which runs real worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+class LocalServer:
+    """The local server of one state directory, as the SDK starts it on demand."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+
+    @property
+    def pid(self) -> int | None:
+        try:
+            return int(json.loads((self.state_dir / "server.json").read_text())["pid"])
+        except FileNotFoundError:
+            return None
+
+    def kill(self) -> bool:
+        """kill -9; False if there was none."""
+        pid = self.pid
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+@pytest.fixture
+def local_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
+    """An empty state directory in the environment; what runs there is ended afterwards, jobs first."""
+    state_dir = Path(tempfile.mkdtemp(prefix="client_lib-"))
+    for name in [name for name in os.environ if name.startswith("CLIENT_LIB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(state_dir))
+    monkeypatch.setenv("CLIENT_LIB_CONFIG", str(state_dir / "config.toml"))
+    server = LocalServer(state_dir)
+    yield server
+    server.kill()
+    for worker in processes_of(state_dir):
+        os.kill(worker, signal.SIGKILL)
+    shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def processes_of(state_dir: Path) -> list[int]:
+    """Pids of launchers and ranks of this state directory (Linux)."""
+    mark = str(state_dir).encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                mark in (entry / "cmdline").read_bytes()
+                or b"CLIENT_LIB_WORKER_DIR=" + mark in (entry / "environ").read_bytes()
+            ):
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return [pid for pid in found if pid != os.getpid()]
