@@ -28,4 +28,5 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its starts and stops are ours to tell
+    for foreign in ("uvicorn", "alembic.runtime.plugins"):  # what they do at a start is ours to tell
+        logging.getLogger(foreign).setLevel(logging.WARNING)

@@ -49,7 +49,8 @@ class Snapshots:
     def open(self) -> None:
         """Create the folder and drop the halves of uploads that a crash cut. One server runs per data directory."""
         shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
-        (self._root / _INCOMING).mkdir(mode=0o700, parents=True)
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        (self._root / _INCOMING).mkdir(mode=0o700)
 
     def path(self, sha256: str) -> Path:
         """Where the archive is or would be.
