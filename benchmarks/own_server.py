@@ -27,7 +27,7 @@ def own_server() -> Iterator[Path]:
         try:
             yield Path(folder)
         finally:
-            subprocess.run([COMMAND, "server", "stop"], check=False, stdout=subprocess.DEVNULL)
+            subprocess.run([COMMAND, "server", "stop"], check=False, capture_output=True)
 
 
 def run_job(**fields: object) -> Job:
