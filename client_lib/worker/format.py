@@ -5,7 +5,8 @@ A record is one line of bytes:
     <seq> <time> <rank> <stream> <text>\\n
     17 2026-11-21T10:58:55.123456Z 3 stdout loss 0.25
 
-seq     counts records of one worker in one attempt from 0, without holes: a jump is a gap, and says its size.
+seq     counts records of one worker in one attempt from 0, without holes: a jump is a gap, and says its size. Inside a
+        segment there is none: whoever loses records begins a new one, and a reader looks only there.
 time    UTC, microseconds, 27 bytes always, so that bytes compare as times do. One stamp per block read from a pipe.
 rank    global rank, or `-` for a line that belongs to no rank (train.log; the launcher's own words).
 stream  stdout, stderr, train.log or launcher; a mark behind it says what kind of line this is:

@@ -102,7 +102,13 @@ def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
-    trace = [entry for entry in _entries(error.__traceback__) if entry.tb_frame.f_globals is not _OUR_FRAMES]
+    trace: list[TracebackType] = []
+    for entry in _entries(error.__traceback__):
+        if entry.tb_frame.f_globals is not _OUR_FRAMES:
+            trace.append(entry)
+            continue
+        while trace and trace[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
+            trace.pop()  # python removes these, but doesn't know them with our frame between
     for place, entry in enumerate(trace):
         entry.tb_next = trace[place + 1] if place + 1 < len(trace) else None
     error.__traceback__ = trace[0] if trace else None
@@ -269,6 +275,7 @@ def _let_go() -> None:
     """Empty the script's namespace, as the interpreter does, so that what waits for its end gets to know it."""
     import gc
 
+    _flush_text(_open_files(gc.get_objects()))  # a collection may close the buffer before the text above it
     threading = sys.modules.get("threading")
     if threading is None or threading.active_count() == 1:  # a daemon thread would stumble over what is gone
         names = vars(sys.modules["__main__"])
@@ -285,20 +292,28 @@ def _open_files(objects: Iterable[object]) -> list[Any]:
     return [thing for thing in objects if issubclass(type(thing), io.IOBase)]
 
 
+def _flush_text(files: list[Any]) -> None:
+    import io
+
+    _call("flush", [file for file in files if type(file) is io.TextIOWrapper])
+
+
 def _close_files(files: list[Any]) -> None:
     """Text first, then what packs it (gzip), then the buffers below."""
     import io
 
-    text = [file for file in files if type(file) is io.TextIOWrapper]
-    buffers = [file for file in files if type(file) in (io.BufferedWriter, io.BufferedRandom)]
-    other = [file for file in files if type(file).__module__ not in ("_io", "io", "socket", "torch")]
-    for group, how in ((text, "flush"), (other, "close"), (buffers, "flush")):
-        for file in group:
-            try:
-                if not file.closed and file not in (sys.stdout, sys.stderr, sys.stdin):
-                    getattr(file, how)()
-            except Exception:  # noqa: BLE001  (the interpreter ignores these, too)
-                pass
+    _flush_text(files)
+    _call("close", [file for file in files if type(file).__module__ in ("gzip", "bz2", "lzma")])
+    _call("flush", [file for file in files if type(file) in (io.BufferedWriter, io.BufferedRandom)])
+
+
+def _call(method: str, files: list[Any]) -> None:
+    for file in files:
+        try:
+            if not file.closed:
+                getattr(file, method)()
+        except Exception:  # noqa: BLE001  (the interpreter ignores these, too)
+            pass
 
 
 def _flush() -> int:
@@ -306,7 +321,7 @@ def _flush() -> int:
     status = 0
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
+            if stream is not None and not stream.closed:
                 stream.flush()
         except Exception:  # noqa: BLE001  (any failure means the same)
             status = 120

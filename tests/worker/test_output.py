@@ -49,8 +49,8 @@ def test_bytes_that_are_no_utf8_arrive_as_they_are(worker: Make) -> None:
     assert b"stdout caf\xe9 \xff\x00\n" in next(Path(one.directory.log).iterdir()).read_bytes()
 
 
-def test_a_gigabyte_without_a_newline_is_cut_and_bounded_in_memory(worker: Make) -> None:
-    size = 2**30 if os.environ.get("CLIENT_LIB_LONG_TESTS") else 2**27
+@pytest.mark.parametrize("size", [2**27, pytest.param(2**30, marks=pytest.mark.long)])
+def test_a_gigabyte_without_a_newline_is_cut_and_bounded_in_memory(worker: Make, size: int) -> None:
     script = f"""
         import os
         block = b"x" * 2**20
