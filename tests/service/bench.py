@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.scripts = folder / "scripts"
-        self.scripts.mkdir()
+        self.scripts.mkdir(exist_ok=True)
         (self.scripts / "train.py").write_text("print('hello')\n")
         self.nonce = secrets.token_hex(16)
         (self.scripts / ".proof").write_text(self.nonce)
@@ -43,7 +43,13 @@ class Bench:
     def new_service(self, **fields: Any) -> Service:
         settings = self.settings(**fields)
         self.snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, 0)
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.snapshots.open()
+        return self.new_service_unopened(**fields)
+
+    def new_service_unopened(self, **fields: Any) -> Service:
+        """A service whose data directory nobody prepared."""
+        settings = self.settings(**fields)
         return Service(settings, self.runtime, self.clock, lambda folder: self.free)
 
     @asynccontextmanager

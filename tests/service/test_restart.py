@@ -1,0 +1,211 @@
+"""A server that dies at any point, and the next one on the same data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from client_lib.errors import ServerError
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import JobInfo
+from server_stub.store import rows
+from tests.service.bench import ANN, Bench
+from tests.service.test_jobs import until
+
+
+def test_every_job_that_is_not_final_is_given_to_the_runtime_again(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            waiting = await bench.submit(name="waiting")
+            running = await bench.submit(name="running")
+            final = await bench.submit(name="final")
+            bench.runtime.runs(running.id)
+            bench.runtime.end(final.id)
+            await bench.until("running", State.RUNNING)
+            await bench.until("final", State.SUCCEEDED)
+        bench.runtime.given.clear()
+        async with bench.server():
+            assert bench.runtime.given == [(running.id, 1), (waiting.id, 1)], "what runs holds its place first"
+            assert len(bench.runtime.started) == 3, "nothing started twice"
+            bench.runtime.end(waiting.id)
+            await bench.until("waiting", State.SUCCEEDED)
+            assert (await bench.info("running")).started_at == bench.clock.now()
+
+    asyncio.run(run())
+
+
+def test_a_job_that_ended_while_the_server_was_away_ends(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one")
+
+        async def away() -> None:
+            bench.runtime.runs(job.id)
+            bench.runtime.end(job.id)
+
+        await away()
+        async with bench.server():
+            await bench.until("one", State.SUCCEEDED)
+            assert [state for state, _, _ in await bench.events("one")] == ["PENDING", "RUNNING", "SUCCEEDED"]
+
+    asyncio.run(run())
+
+
+def test_an_attempt_gets_again_what_was_submitted(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            request = bench.request(
+                name="one", secrets=["HF_TOKEN"], env_variables={"MY_KEY": "k"}, secret_values={"HF_TOKEN": "v"}
+            )
+            job = JobInfo.model_validate_json((await service.submit(ANN, request, None))[0].json)
+            before = bench.runtime.attempts[job.id]
+        async with bench.server():
+            again = bench.runtime.attempts[job.id]
+            assert again is not before
+            assert (again.spec, again.submitter, again.secret_values) == (
+                before.spec,
+                before.submitter,
+                {"HF_TOKEN": "v"},
+            )
+
+    asyncio.run(run())
+
+
+def test_the_pause_between_two_attempts_outlives_the_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", max_retry=1)
+            bench.runtime.end(job.id, Reason.EXIT_CODE)
+            await bench.until("one", State.RESTARTING)
+        async with bench.server():
+            assert bench.runtime.started == [(job.id, 1)]
+            bench.clock.pass_time(1)
+            await until(lambda: bench.runtime.started == [(job.id, 1), (job.id, 2)])
+        async with bench.server():
+            assert bench.runtime.started == [(job.id, 1), (job.id, 2)]
+            bench.runtime.end(job.id)
+            assert (await bench.until("one", State.SUCCEEDED)).attempt == 2
+
+    asyncio.run(run())
+
+
+def test_an_order_to_stop_outlives_the_server(bench: Bench) -> None:
+    async def run() -> None:
+        bench.runtime.stops_at_once = False
+        async with bench.server() as service:
+            job = await bench.submit(name="one", max_retry=3)
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+            await service.cancel(ANN, "one")
+        bench.runtime.stopped.clear()
+        bench.runtime.stops_at_once = True
+        async with bench.server():
+            assert bench.runtime.stopped == [(job.id, 1, 30.0)]
+            await bench.until("one", State.CANCELLED)
+
+    asyncio.run(run())
+
+
+def test_the_stop_timer_outlives_the_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", stop_timer=10)
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+        bench.clock.pass_time(540)
+        async with bench.server():
+            bench.clock.pass_time(59)
+            assert bench.runtime.stopped == []
+            bench.clock.pass_time(1)
+            assert (await bench.until("one", State.FAILED)).reason is Reason.TIMEOUT
+
+    asyncio.run(run())
+
+
+def test_what_was_doomed_is_removed_by_the_next_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            job = await bench.submit(name="one")
+            bench.runtime.end(job.id)
+            await bench.until("one", State.SUCCEEDED)
+            found = await service._store.read(lambda c: rows.find(c, "ann", "one"))
+            assert found
+            await service._store.write(lambda c: rows.remove(c, found.seq))  # and the server dies here
+        folder = bench.settings().data_dir / "jobs" / job.id
+        assert folder.exists()
+        async with bench.server():
+            assert not folder.exists()
+
+    asyncio.run(run())
+
+
+def test_a_data_directory_that_can_not_be_used_is_named(bench: Bench) -> None:
+    (bench.folder / "state").write_text("a file")
+    with pytest.raises(ServerError, match="data directory"):
+        asyncio.run(bench.new_service_unopened().start())
+
+
+# --- kill -9
+
+SUBMITTER = """
+import asyncio, json, sys
+from pathlib import Path
+from tests.service.bench import ANN, Bench
+
+async def main(folder, first):
+    bench = Bench(folder)
+    async with bench.server() as service:
+        print("up", flush=True)
+        for number in range(first, 10**6):
+            answers = await asyncio.gather(*(
+                service.submit(ANN, bench.request(name=f"n{number}-{i}"), f"k{number}-{i}") for i in range(4)))
+            for text, created in answers:
+                print(json.loads(text.json)["id"], flush=True)
+            job = json.loads(answers[0][0].json)["id"]
+            bench.runtime.runs(job)
+            bench.runtime.end(job)
+
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+def test_kill_9_loses_no_answered_submit_and_doubles_none(tmp_path: Path, rounds: int) -> None:
+    answered: list[str] = []
+    for number in range(rounds):
+        command = [sys.executable, "-c", SUBMITTER, str(tmp_path), str(number * 10_000)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as server:
+            assert server.stdout
+            assert server.stdout.readline() == "up\n"
+            time.sleep(random.uniform(0.01, 0.3))  # the moment is random on purpose
+            os.kill(server.pid, signal.SIGKILL)
+            answered += [line.strip() for line in server.stdout if line.endswith("\n")]
+    stored = asyncio.run(_all_ids(tmp_path))
+    assert len(answered) > rounds
+    assert len(stored) == len(set(stored))
+    assert set(answered) <= set(stored)
+
+
+async def _all_ids(folder: Path) -> list[str]:
+    bench = Bench(folder)
+    async with bench.server() as service:
+        ids: list[str] = []
+        before = None
+        while True:
+            found = await service._store.read(lambda c, b=before: rows.page(c, "ann", None, {}, None, 1000, b))  # type: ignore[misc]
+            ids += [json.loads(info)["id"] for _, info in found]
+            if not found:
+                break
+            before = found[-1][0]
+        unfinished = {row.id for row in await service._store.read(rows.unfinished)}
+        assert {job_id for job_id, _ in bench.runtime.given} == unfinished
+        return ids
