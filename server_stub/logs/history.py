@@ -25,21 +25,20 @@ async def history(
     """Everything between `starts` and `ends`, attempt by attempt; in batches, so that others get their turn."""
     for _, attempt in groupby(sorted(readers), key=lambda position: position[0]):
         sources = {position: _Source(readers[position], starts[position], ends[position]) for position in attempt}
-        heads: list[Head] = []
-        while sources or heads:
-            for position in list(sources):
-                block = await sources[position].next() if _needs(position, heads) else None
+        heads: dict[Position, Head] = {}
+        while len(sources) > 1 or heads:
+            for position in sources.keys() - heads.keys():
+                block = await sources[position].next()
                 if block:
-                    heads.append(Head(position, block))
-                elif _needs(position, heads):
+                    heads[position] = Head(position, block)
+                else:
                     del sources[position]
             if heads:
-                yield list(merge(heads))
-                heads = [head for head in heads if not head.empty]
-
-
-def _needs(position: Position, heads: list[Head]) -> bool:
-    return all(head.position != position for head in heads)
+                yield list(merge(heads.values()))
+                heads = {position: head for position, head in heads.items() if not head.empty}
+        for position, source in sources.items():  # the only one that is left needs no merging
+            while block := await source.next():
+                yield [Part(position, block.end, block.data)]
 
 
 class _Source:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from client_lib.errors import NotFound
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
 from server_stub.file_events import FileEvents, Watch, open_file_events
-from server_stub.logs.records import next_sequence, sequence_of, split_at_gaps
+from server_stub.logs.records import next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 from server_stub.logs.source import JobLogs, LogDirectory, LogSource
@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
     data: bytes
     frame: bytes
     first: int | None
-    """seq of its first record; None: there is a gap inside, or bytes that no launcher wrote."""
+    """seq of its first record; None: bytes that no launcher wrote."""
     next: int | None
 
 
@@ -61,13 +61,12 @@ class Tail:
         if not block or block.start != offset:
             return None
         data = block.data
-        whole = sum(1 for _ in split_at_gaps(data, None)) == 1
         self._chunk = Chunk(
             offset,
             block.end,
             data,
             Frames().records(self.position, block.end, data),
-            sequence_of(data) if whole else None,
+            sequence_of(data),
             next_sequence(data),
         )
         return self._chunk

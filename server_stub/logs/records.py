@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from server_stub.logs.query import LogQuery
 
@@ -43,28 +43,14 @@ def last_record(data: bytes) -> int:
     return data.rfind(b"\n", 0, len(data) - 1) + 1
 
 
-def split_at_gaps(data: bytes, expected: int | None) -> Iterator[tuple[int, bytes]]:
-    """`data` in pieces, each with the number of records that are missing before it (0: none).
+def missing_before(data: bytes, expected: int | None) -> int:
+    """How many records are gone before these of one segment. `expected`: the seq that should come; None: not known.
 
-    `expected` is the seq that should come first; None: not known. One piece, at the price of counting newlines, where
-    nothing is missing inside.
+    Looks at the first record alone: inside a segment seq has no holes (client_lib.worker.format), and to count the
+    records of each block would cost as much as all the rest of sending it.
     """
-    first, last = sequence_of(data), sequence_of(data, last_record(data))
-    missing = first - expected if first is not None and expected is not None and first > expected else 0
-    if first is None or last is None or last - first + 1 == data.count(b"\n"):
-        yield missing, data
-        return
-    begin = at = 0
-    before = first - 1
-    while at < len(data):
-        sequence = sequence_of(data, at)
-        if sequence is not None:
-            if sequence > before + 1 and at > begin:
-                yield missing, data[begin:at]
-                begin, missing = at, sequence - before - 1
-            before = sequence
-        at = data.index(b"\n", at) + 1
-    yield missing, data[begin:]
+    first = sequence_of(data)
+    return first - expected if first is not None and expected is not None and first > expected else 0
 
 
 def next_sequence(data: bytes) -> int | None:

@@ -10,12 +10,17 @@ states; the last progress of a run of them only. NDJSON is for other programs: o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
 from client_lib.spec.log_stream import Position, format_cursor
-from client_lib.worker.format import GOES_ON, PROGRESS, Record, parse
+from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
 from server_stub.logs.source import JobLogs
+
+FIELDS = re.compile(r"(\d+) (\S{27}) (-|\d+) ([a-z.]+)([+~]?) (.*)\n")
+"""A whole record; bytes that no launcher wrote are stepped over. Its fields need no quotes but for the text."""
 
 
 class Renderer(Protocol):
@@ -59,11 +64,25 @@ class Text:
     def __init__(self, *, prefix: bool, timestamps: bool) -> None:
         self._prefix = prefix
         self._timestamps = timestamps
-        self._progress: dict[tuple[Position, int | None, str], bytes] = {}
-        self._going_on: set[tuple[Position, int | None, str]] = set()
+        self._progress: dict[tuple[Position, str, str], str] = {}
+        self._going_on: set[tuple[Position, str, str]] = set()
 
     def records(self, position: Position, end: int, data: bytes) -> bytes:
-        return b"".join([self._record(position, parse(line)) for line in data.split(b"\n")[:-1]])
+        lines = []
+        for _, time, rank, stream, kind, text in FIELDS.findall(data.decode("utf-8", "replace")):
+            key = (position, rank, stream)
+            before = "…" if key in self._going_on else ""
+            after = "…" if kind == GOES_ON else ""
+            line = (
+                f"{time + ' ' if self._timestamps else ''}{f'[{rank}] ' if self._prefix else ''}{before}{text}{after}\n"
+            )
+            (self._going_on.add if after else self._going_on.discard)(key)
+            last_progress = self._progress.pop(key, "")
+            if kind == PROGRESS:
+                self._progress[key] = line
+            else:
+                lines.append(last_progress + line)
+        return "".join(lines).encode()
 
     def gap(self, position: Position, missing: int) -> bytes:
         return f"… {missing} lines of worker {position[1]} are gone …\n".encode()
@@ -75,33 +94,24 @@ class Text:
         return b""
 
     def end(self, job: JobLogs) -> bytes:
-        return b"".join(self._progress.values())
-
-    def _record(self, position: Position, record: Record) -> bytes:
-        key = (position, record.rank, record.stream)
-        goes_on = record.kind == GOES_ON
-        stamp = record.time + " " if self._timestamps else ""
-        rank = "" if not self._prefix else "[%s] " % ("-" if record.rank is None else record.rank)
-        before = "…" if key in self._going_on else ""
-        line = f"{stamp}{rank}{before}{record.text}{'…' if goes_on else ''}\n".encode()
-        (self._going_on.add if goes_on else self._going_on.discard)(key)
-        if record.kind == PROGRESS:
-            self._progress[key] = line
-            return b""
-        return self._progress.pop(key, b"") + line
+        return "".join(self._progress.values()).encode()
 
 
 class NdJson:
     """One object per line. The last record of a part says in `position` where to go on behind it."""
 
     def records(self, position: Position, end: int, data: bytes) -> bytes:
-        lines = data.split(b"\n")[:-1]
-        objects = [_fields(position, parse(line)) for line in lines]
-        reached = {"position": format_cursor({position: end})}
+        reached = format_cursor({position: end})
+        place = f'"attempt":{position[0]},"worker":{position[1]}'
+        objects = [
+            f'{{"time":"{time}",{place},"rank":{rank if rank != NO_RANK else "null"},"seq":{seq},'
+            f'"stream":"{stream}","kind":"{kind}","text":{quoted(text)}}}\n'
+            for seq, time, rank, stream, kind, text in FIELDS.findall(data.decode("utf-8", "replace"))
+        ]
         if not objects:
-            return _event("position", **reached)
-        objects[-1] |= reached
-        return "".join(f"{json.dumps(fields, ensure_ascii=False)}\n" for fields in objects).encode()
+            return _event("position", position=reached)
+        objects[-1] = f'{objects[-1][:-2]},"position":"{reached}"}}\n'
+        return "".join(objects).encode()
 
     def gap(self, position: Position, missing: int) -> bytes:
         return _event("gap", attempt=position[0], worker=position[1], lines=missing)
@@ -114,12 +124,6 @@ class NdJson:
 
     def end(self, job: JobLogs) -> bytes:
         return _event("end", **facts(job))
-
-
-def _fields(position: Position, record: Record) -> dict[str, str | int | None]:
-    seq, time, rank, stream, kind, text = record
-    place = {"attempt": position[0], "worker": position[1], "rank": rank}
-    return {"time": time} | place | {"seq": seq, "stream": stream, "kind": kind, "text": text}
 
 
 def _event(name: str, **fields: object) -> bytes:

@@ -13,7 +13,7 @@ from server_stub.logs.history import history, read_block
 from server_stub.logs.hub import TICK_S, Feed, Follower, LogHub, Tail
 from server_stub.logs.merge import Part
 from server_stub.logs.query import LogQuery
-from server_stub.logs.records import line_filter, next_sequence, split_at_gaps
+from server_stub.logs.records import line_filter, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
 from server_stub.logs.segments import LogReader
 from server_stub.logs.source import JobLogs
@@ -150,20 +150,19 @@ class _Answer:
             out += self._pieces(Part(position, block.end, block.data))
         return block is not None
 
-    def _pieces(self, part: Part) -> Iterator[bytes]:
+    def _pieces(self, part: Part) -> list[bytes]:
         """What the reader gets of `part`; afterwards this answer stands behind it."""
-        position = part.position
-        end = part.end - len(part.data)
-        for missing, data in split_at_gaps(part.data, self._expected[position]):
-            end += len(data)
-            if missing:
-                yield self._renderer.gap(position, missing)
-            chosen = self._filter(data)
-            if chosen or end - self._told[position] > SILENT_BYTES:
-                self._told[position] = end
-                yield self._renderer.records(position, end, chosen)
+        position, end, data = part
+        out = []
+        if missing := missing_before(data, self._expected[position]):
+            out.append(self._renderer.gap(position, missing))
+        chosen = self._filter(data)
+        if chosen or end - self._told[position] > SILENT_BYTES:
+            self._told[position] = end
+            out.append(self._renderer.records(position, end, chosen))
         self._offsets[position] = end
-        self._expected[position] = next_sequence(part.data)
+        self._expected[position] = next_sequence(data)
+        return out
 
     def _positions(self) -> Iterator[bytes]:
         """Tell of the positions behind records that were not chosen."""

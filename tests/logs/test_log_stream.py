@@ -181,6 +181,7 @@ def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: P
         writer.write("lost")
     writer.new_segment()
     writer.write("tail")
+    writer.new_segment()
     writer.seq += 7
     writer.write("behind a hole")
     lost.unlink()
