@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conftest import alive, poll, running
 
 from client_lib.spec.states import Reason
+from server_stub.runtimes.local.processes import leftovers
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +44,8 @@ async def test_it_is_running_before_it_ends(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("short", "true", type="binary")
         await site.ended(job)
-        assert [s.phase for s in site.of(job)] == ["running", "ended"]
+        phases = [s.phase for s in site.of(job)]
+    assert phases[-2:] == ["running", "ended"]
 
 
 async def test_the_first_failing_worker_ends_the_others_and_is_named(tmp_path: Path) -> None:
@@ -121,6 +124,29 @@ async def test_stop_ends_an_attempt_that_waits(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("delay_ms", [0, 1, 5, 10, 20, 30, 50, 80])
+async def test_stop_at_any_moment_of_the_start_ends_all_of_it_soon(tmp_path: Path, delay_ms: int) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("soon", "sleep 617", type="binary", n_workers=2)
+        await asyncio.sleep(delay_ms / 1000)
+        site.runtime.stop("soon", 1, 1.0)
+        assert (await site.ended(job)).reason is Reason.CANCELLED
+        assert [w for w in (0, 1) if leftovers(site.directory(job, w))] == []
+
+
+async def test_a_launcher_that_never_gets_ready_can_be_stopped(tmp_path: Path) -> None:
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 600\n")
+    stuck.chmod(0o755)
+    async with running(tmp_path, launcher_python=str(stuck)) as site:
+        job = site.submit("stuck", "true", type="binary")
+        assert (await site.phase(job, "waiting")).message == "0 of 1 workers are prepared"
+        before = time.monotonic()
+        site.runtime.stop("stuck", 1, 30.0)
+        assert (await site.ended(job)).reason is Reason.CANCELLED
+        assert time.monotonic() - before < 3
+
+
 async def test_higher_priority_goes_first(tmp_path: Path) -> None:
     async with running(tmp_path, max_cpu_jobs=1) as site:
         first = site.submit("first", "sleep 600", type="binary")
@@ -144,7 +170,31 @@ async def test_logs_are_signs_of_life(tmp_path: Path) -> None:
         assert abs(life.timestamp() - time.time()) < 30
         site.runtime.stop("talks", 1, 1)
         await site.ended(job)
-        assert site.runtime.signs_of_life("talks", 1) is None
+        assert site.runtime.signs_of_life("unknown", 1) is None
+
+
+async def test_the_same_attempt_given_twice_runs_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("once", "bash -c 'echo x >> count; sleep 0.2'", type="binary")
+        site.runtime.submit(job)
+        await site.phase(job, "running")
+        site.runtime.submit(job)
+        await site.ended(job)
+    assert (tmp_path / "count").read_text() == "x\n"
+
+
+async def test_attempts_of_one_job_have_directories_of_their_own_and_one_for_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "again.py").write_text(
+        "import os, pathlib\n"
+        "kept = pathlib.Path(os.environ['CLIENT_LIB_CHECKPOINT_DIR'], 'kept')\n"
+        "print(os.environ['CLIENT_LIB_ATTEMPT'], kept.exists())\n"
+        "kept.touch()\n"
+    )
+    async with running(tmp_path) as site:
+        for number in (1, 2):
+            await site.ended(site.submit("again", "again.py", number=number))
+        lines = [site.lines(site.attempt("again", "again.py", number=number))[-1] for number in (1, 2)]
+    assert lines == ["1 False", "2 True"]
 
 
 async def test_a_directory_that_cannot_be_made_fails_the_start(tmp_path: Path) -> None:

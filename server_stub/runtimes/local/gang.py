@@ -23,6 +23,7 @@ from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.verdict import Stage, Step, Worker
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start says so
+UNPACKING_S = 0.5  # a launcher that can't hear an order to stop by then is killed, if it runs nothing yet
 NO_ANSWER_S = 10.0  # beyond the grace period; then the launcher itself is killed
 
 
@@ -43,6 +44,8 @@ class Gang:
         self._may_go = False
         self._stopped = False
         """Ordered by the service before any worker failed."""
+        self._lost_first = False
+        """The first worker that failed lost its launcher: the failures of the others came of it."""
         self._graces: set[float] = set()
         """Grace periods that a stop was ordered with; empty: none was."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -62,7 +65,9 @@ class Gang:
     async def adopt(self, boot_id: str) -> None:
         """Find what was started before, go on with it, follow it to the end."""
         if self.record.boot_id != boot_id:
-            self._end(Reason.NODE_LOST, "the machine was rebooted while the job ran")
+            for launcher in self._launchers:
+                launcher.lose_with_machine()
+            self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
             return
         await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
 
@@ -78,7 +83,8 @@ class Gang:
         finally:
             for timer in self._timers:
                 timer.cancel()
-        self._end(*verdict.verdict(self._workers, self._stopped))
+        self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
+        await asyncio.gather(*(launcher.reap() for launcher in self._launchers))
 
     def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
         plan.checkpoint_dir(self._attempt).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -106,6 +112,9 @@ class Gang:
         return [launcher.worker for launcher in self._launchers]
 
     def _changed(self) -> None:
+        failed = [worker for worker in self._workers if worker.failed]
+        if len(failed) == 1:
+            self._lost_first = failed[0].stage is Stage.LOST
         step = verdict.next_step(self._workers, self._stopped)
         if step is Step.STOP and not self._graces:
             self._order_stop(self._attempt.spec.grace_s)
@@ -124,6 +133,8 @@ class Gang:
         self._graces.add(grace_s)
         for launcher in self._launchers:
             launcher.order(control.stop(grace_s))
+            if launcher.worker.stage is Stage.STARTING:  # it may be deep in an archive; no rank needs a grace
+                self._later(UNPACKING_S, launcher.kill)
             self._later(grace_s + NO_ANSWER_S, launcher.kill)
 
     def _later(self, delay_s: float, act: Callable[[], None]) -> None:

@@ -72,6 +72,9 @@ class Launcher:
 
     def kill(self) -> None:
         """SIGKILL to a launcher that doesn't answer; its ranks die with it."""
+        if self._child is not None:
+            self._child.kill()
+            return
         holder = read_json(self._files.lock)
         if holder and is_held(self._files.lock) and start_time(holder["pid"]) == holder["start_time"]:
             os.kill(holder["pid"], signal.SIGKILL)
@@ -84,8 +87,19 @@ class Launcher:
                 await self._settle()
             else:
                 await self._listen(connection)
-        if self._child is not None:
-            await asyncio.to_thread(self._child.wait)  # it has nothing more to do; this only reaps it
+
+    async def reap(self) -> None:
+        """Return when the launcher's process, which has nothing more to do, is gone."""
+        for pause in _pauses():
+            if self._child is None or self._child.poll() is not None:
+                return
+            await asyncio.sleep(pause)
+
+    def lose_with_machine(self) -> None:
+        """The machine was rebooted: what didn't end before is lost."""
+        if not self._read_report():
+            why = "the machine was rebooted while the job ran"
+            self._become(Stage.LOST, lost_because=why, lost_reason=Reason.NODE_LOST)
 
     async def _connected(self) -> socket.socket | None:
         """A connection, or None when the launcher is over."""

@@ -78,18 +78,21 @@ def next_step(workers: Sequence[Worker], stopping: bool) -> Step:
     return Step.WAIT if any(worker.stage is Stage.STARTING for worker in workers) else Step.GO
 
 
-def verdict(workers: Sequence[Worker], stopped: bool) -> tuple[Reason, str]:
-    """Why the attempt ended, when all its workers are over. `stopped`: it was ordered to, before any worker failed."""
+def verdict(workers: Sequence[Worker], stopped: bool, lost_first: bool) -> tuple[Reason, str]:
+    """Why the attempt ended, when all its workers are over.
+
+    `stopped`: it was ordered to, before any worker failed. `lost_first`: the first that failed was lost.
+    """
     if not any(worker.failed for worker in workers):
         return Reason.COMPLETED, "every rank ended with exit code 0"
     if stopped:
         return Reason.CANCELLED, "stopped"
     lost = next((worker for worker in workers if worker.stage is Stage.LOST), None)
     first = first_failing(workers)
+    if lost is not None and (lost_first or first is None):
+        return lost.lost_reason, lost.lost_because
     if first is not None:
         return Reason(first["reason"]), str(first["message"])
-    if lost is not None:
-        return lost.lost_reason, lost.lost_because
     return Reason.CANCELLED, "stopped"
 
 
