@@ -63,7 +63,7 @@ def timed_followers(port: int, count: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(sum(delays, [])))
+    print(json.dumps([delay for mine in delays for delay in mine]))
 
 
 def measure(followers: int, rate: float, seconds: float) -> list[float]:

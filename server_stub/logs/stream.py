@@ -62,7 +62,6 @@ class _Answer:
         """Where the reader of this answer knows itself to be."""
         self._expected: dict[Position, int | None] = {}
         """seq that should come next; None: not known."""
-        self._facts = facts(job)
         self._sent_at = monotonic()
 
     async def history(self) -> AsyncIterator[bytes]:
@@ -75,18 +74,21 @@ class _Answer:
         async for parts in history(self._readers, dict(self._offsets), ends):
             if out := b"".join([piece for part in parts for piece in self._pieces(part)]):
                 yield out
-            await asyncio.sleep(0)  # a fast reader never makes the transport wait: let the others run
+            await asyncio.sleep(0)  # see live()
         if out := b"".join(self._positions()):
             yield out
         self._sent_at = monotonic()
 
     async def live(self, feed: Feed, follower: Follower) -> AsyncIterator[bytes]:
         """Lines and states as they come, to the end."""
+        moved = False
         while True:
             follower.news.clear()
             job, over = feed.job, feed.over
             out = self._news_of(job)
             grown = [tail for tail in feed.tails.values() if self._offset(tail.position) < tail.end]
+            if grown and moved:
+                await asyncio.sleep(0)  # a fast reader never makes the transport wait: let the others run
             moved = False
             for tail in grown:
                 moved = await self._advance(tail, out) or moved
@@ -100,9 +102,7 @@ class _Answer:
                 self._sent_at = monotonic()
             if over:
                 return
-            if moved:
-                await asyncio.sleep(0)
-            else:
+            if not moved:
                 await follower.news.wait()
 
     # --- the beginning
@@ -174,8 +174,10 @@ class _Answer:
     # --- the rest
 
     def _news_of(self, job: JobLogs) -> list[bytes]:
-        before, self._facts = self._facts, facts(job)
-        state = self._renderer.state(job, {}) if before != self._facts else b""
+        before, self._job = self._job, job
+        if before is job or facts(before) == facts(job):
+            return []
+        state = self._renderer.state(job, {})
         return [state] if state else []
 
     def _idle(self) -> list[bytes]:
