@@ -1,4 +1,4 @@
-"""A job that is not final, in memory: what was decided, what of it is on disk, and the row that joins them."""
+"""A job that is not final, in memory: what was decided, what of it is on disk, what of it is shown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from server_stub.service.clock import Timer
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow
 
+VERSIONS_NOT_STORED = 100_000
+"""Versions go up by this at a restart of the server: those that were shown and not stored must not come again."""
+
 
 @dataclass
 class Active:
@@ -23,6 +26,8 @@ class Active:
     """As it was stored last."""
     info: JobInfo
     """As it was decided last: newer than the row while a write is on its way."""
+    public: JobInfo
+    """As it is shown: what is stored, and newer messages, which a runtime says again after a crash."""
     job: Job
     """What the state machine sees of `info`."""
     request: SubmitRequest | None = None
@@ -37,10 +42,14 @@ class Active:
     silence_told: bool = False
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
+    _text: JobText | None = None
 
     @property
-    def stored(self) -> JobText:
-        return JobText(self.row.info.encode(), self.row.version, self.row.state)
+    def text(self) -> JobText:
+        """`public`, ready to send."""
+        if self._text is None or self._text.version != self.public.version:
+            self._text = JobText(self.public.model_dump_json().encode(), self.public.version, self.public.state)
+        return self._text
 
     def decide(self, job: Job, transitions: Sequence[Transition] = (), **shown: Any) -> None:
         """Take over a decision. `shown` are further fields of JobInfo."""
@@ -67,6 +76,13 @@ class Active:
             remove_at_end=self.remove_at_end,
         )
 
+    def stored_as(self, row: JobRow, shown: JobInfo) -> None:
+        """A version is on disk, and may be shown."""
+        if row.version > self.row.version:
+            self.row = row
+        if shown.version > self.public.version:
+            self.public = shown
+
     def cancel_timer(self, name: str) -> None:
         if timer := self.timers.pop(name, None):
             timer.cancel()
@@ -80,6 +96,7 @@ class Active:
 def from_row(row: JobRow) -> Active:
     """A job as a server process before this one left it."""
     info = JobInfo.model_validate_json(row.info)
+    info = info.model_copy(update={"version": info.version + VERSIONS_NOT_STORED})
     job = Job(
         state=info.state,
         reason=info.reason,
@@ -89,7 +106,7 @@ def from_row(row: JobRow) -> Active:
         stop=_stop_of(row.stop),
         resume_at=row.resume_at,
     )
-    return Active(row, info, job, remove_at_end=row.remove_at_end)
+    return Active(row, info, info, job, remove_at_end=row.remove_at_end)
 
 
 def _stop_text(stop: Stop | None) -> str | None:

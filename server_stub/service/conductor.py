@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from client_lib.errors import ClientLibError, StorageFull
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure
+from client_lib.spec.wire import Event, Failure, JobInfo
 from server_stub import lifecycle
 from server_stub.diagnose import sentence
 from server_stub.lifecycle import Decision, Job, Pauses, Stop
@@ -28,10 +28,11 @@ from server_stub.service.clock import Clock
 from server_stub.service.evidence import explain, script_change
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store
-from server_stub.store.rows import JobRow, save_job
+from server_stub.store.rows import JobRow, refresh_jobs, save_job
 
 log = logging.getLogger(__name__)
 _LONGEST_SAVE_PAUSE_S = 30.0
+_REFRESH_S = 0.5
 
 MakeAttempt = Callable[[Active], Attempt]
 
@@ -56,6 +57,7 @@ class Conductor:
         self._by_id: dict[str, Active] = {}
         self._by_name: dict[tuple[str, str], Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshing: dict[str, Active] = {}
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.tell)
 
     def __len__(self) -> int:
@@ -127,7 +129,10 @@ class Conductor:
         workers = list(seen.workers) or active.info.workers
         if decision is None:
             if workers != active.info.workers and not active.job.resume_at:
-                self._decide(active, Decision(active.job), workers=workers)
+                self._refresh(active, active.job, workers=workers)
+            return
+        if not decision.transitions:
+            self._refresh(active, decision.job, workers=workers)
             return
         self._decide(active, decision, workers=workers, **_ending(decision, failure))
         if before is not State.RUNNING and decision.job.state is State.RUNNING:
@@ -147,6 +152,29 @@ class Conductor:
 
     # --- decision -> stored
 
+    def _refresh(self, active: Active, job: Job, **shown: Any) -> None:
+        """Another message, other workers, and no step of the state machine: shown now, stored soon with many others. A
+        crash between loses nothing, as the runtime says it again; and each end of a job moves the whole queue."""
+        active.decide(job, **shown)
+        if active.saving:
+            return
+        active.public = active.info
+        self._changes.publish(active.row.id)
+        if not self._refreshing:
+            self._clock.call_later(_REFRESH_S, lambda: self._spawn(self._store_refreshed()))
+        self._refreshing[active.row.id] = active
+
+    async def _store_refreshed(self) -> None:
+        waiting, self._refreshing = self._refreshing.values(), {}
+        fresh = [(a, a.info) for a in waiting if not a.saving and a.info.version > a.row.version]
+        try:
+            stored = await self._store.write(lambda connection: refresh_jobs(connection, _fresh_rows(fresh)))
+        except (StorageFull, OperationalError) as error:
+            log.warning("new messages can't be stored yet: %s", error)
+            return
+        for (active, info), row in zip(fresh, stored, strict=True):
+            active.stored_as(row, info)
+
     def _save_soon(self, active: Active) -> None:
         if not active.saving:
             active.saving = True
@@ -155,10 +183,10 @@ class Conductor:
     async def _save(self, active: Active) -> None:
         try:
             while active.info.version > active.row.version:
-                job, row, events = active.job, active.next_row(), active.events
+                job, info, row, events = active.job, active.info, active.next_row(), active.events
                 active.events = []
                 await self._store_row(active, row, events)
-                active.row = row
+                active.stored_as(row, info)
                 self._changes.publish(row.id)
                 self._act(active, job)
         finally:
@@ -245,3 +273,7 @@ def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:
     if not (state.final or decision.job.resume_at):
         return {}
     return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None}
+
+
+def _fresh_rows(fresh: Sequence[tuple[Active, JobInfo]]) -> list[JobRow]:
+    return [replace(a.row, version=info.version, info=info.model_dump_json()) for a, info in fresh]

@@ -44,7 +44,7 @@ class Desk:
         """Return when the job's stored version is greater, when nothing will change any more, or when time is up."""
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
-        while isinstance(found, Active) and found.row.version <= version and self._conductor.by_id(found.row.id):
+        while isinstance(found, Active) and found.public.version <= version and self._conductor.by_id(found.row.id):
             change = self._changes.next(found.row.id)
             if until is None:
                 await change
@@ -73,7 +73,7 @@ class Desk:
         return EventList(events=events).model_dump_json().encode()
 
     def logs(self, found: Active | Found) -> JobLogs:
-        info = JobInfo.model_validate_json(found.row.info if isinstance(found, Active) else found.info)
+        info = found.public if isinstance(found, Active) else JobInfo.model_validate_json(found.info)
         return JobLogs(
             job_id=info.id,
             name=info.name,
@@ -119,7 +119,7 @@ class Desk:
 
 def text_of(found: Active | Found) -> JobText:
     """The job as it is stored."""
-    return found.stored if isinstance(found, Active) else JobText(found.info.encode(), found.version, found.state)
+    return found.text if isinstance(found, Active) else JobText(found.info.encode(), found.version, found.state)
 
 
 def _parse_cursor(cursor: str | None) -> int | None:

@@ -98,9 +98,9 @@ class Intake:
             new = _NewJob(self._runtime_name, user, admitted, draw_name(admitted.request.spec), self._clock)
             added, row = await self._store.write(new.writing(self._submissions, record, key))
             if added.seq is not None:
-                active = Active(row, new.info, Job(max_retry=new.info.spec.max_retry or 0), admitted.request)
+                active = Active(row, new.info, new.info, Job(max_retry=new.info.spec.max_retry or 0), admitted.request)
                 self._conductor.take(active)
-                return active.stored, True
+                return active.text, True
             if added.same_key and key:
                 return await self._repeated(key, added.same_key), False
             if admitted.request.spec.name:

@@ -262,7 +262,7 @@ class Service:
         """Return when what was decided is on disk."""
         decided = active.info.version
         await self._desk.wait_beyond(active, decided - 1, _DURABLE_WITHIN_S)
-        if active.row.version < decided:
+        if active.public.version < decided:
             raise StorageFull("the order was given, but can't be stored: the server's disk is full")
 
 

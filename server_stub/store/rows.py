@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
@@ -87,6 +87,11 @@ _insert_key = {
     "postgresql": postgresql.insert(idempotency_keys).on_conflict_do_nothing().returning(idempotency_keys.c.key),
 }
 _insert_event = insert(events)
+_refresh_job = (
+    update(jobs)
+    .where(jobs.c.seq == bindparam("b_seq"), jobs.c.version < bindparam("b_version"))
+    .values(version=bindparam("b_version"), info=bindparam("b_info"))
+)
 _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
 
 
@@ -121,6 +126,14 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     _check_steps(State(before.state), row.state, new_events)
     connection.execute(update(jobs).where(jobs.c.seq == row.seq), _columns(row))
     add_events(connection, row.seq, new_events)
+
+
+def refresh_jobs(connection: Connection, new: Sequence[JobRow]) -> Sequence[JobRow]:
+    """Store newer texts of jobs whose state stays; those that moved on meanwhile are left alone. Returns `new`."""
+    if new:
+        values = [{"b_seq": row.seq, "b_version": row.version, "b_info": row.info} for row in new]
+        connection.execute(_refresh_job, values)
+    return new
 
 
 def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
