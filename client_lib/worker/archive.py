@@ -66,6 +66,8 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
             stream = cast(BinaryIO, _Bounded(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 _Unpacker(target, max_files, max_bytes).unpack(archive)
+            while stream.read(_BLOCK):  # to the end, where gzip's checksum is
+                pass
         except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
             raise ArchiveRefused("it is damaged (%s)" % error) from error
         except OSError as error:

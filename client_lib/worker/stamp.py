@@ -60,13 +60,11 @@ class Stamper:
     def feed(self, data: bytes, now: float) -> bytes:
         """Records for what `data` completes. `now` is monotonic, in seconds."""
         block = self._rest + data if self._rest else data
-        if b"\r" in block or self._goes_on or self._held is not None:
+        if b"\r" in block or self._goes_on or self._after_return:
             out = self._slowly(block, now)
         else:
             *lines, self._rest = block.split(b"\n")
             out = self._whole(lines)
-            if lines:
-                self._after_return = False
         if len(self._rest) > MAX_TEXT:
             out += self._show_long()
         if not self._rest:
@@ -119,8 +117,9 @@ class Stamper:
         self._after_return = True
         if self._goes_on:
             return self._cut(text, PROGRESS)
-        if not text.strip():  # how a bar is erased
-            self._held = None if text else self._held
+        if not text.strip():
+            if text:  # blanks erase a bar
+                self._held = self._shown = None
             return b""
         if text == self._shown:
             return b""
@@ -135,6 +134,8 @@ class Stamper:
         return self._cut(text, PROGRESS)
 
     def _line(self, text: bytes) -> bytes:
+        if self._after_return and not text and self._shown:  # the row that was drawn last stays, as on a terminal
+            text = self._shown
         self._after_return, self._shown = False, None
         return self._cut(text, LINE)
 
@@ -182,7 +183,6 @@ class Stamper:
         if max(map(len, lines)) > MAX_TEXT:
             return b"".join(map(self._line, lines))
         self._remember(lines[-_KEPT_LINES:])
-        self._shown = None
         count, first = len(lines), self._sequence.next
         self._sequence.next = first + count
         arguments: List[object] = [None] * (2 * count)
