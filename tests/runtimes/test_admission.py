@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_stub.runtimes.local.admission import Capacity, Decision, Waiting, decide, grant
+from server_stub.runtimes.local.admission import MANY, Capacity, Waiting, decide, far_back, grant
 from server_stub.runtimes.local.needs import Needs
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -30,10 +30,11 @@ def of(gpus: int | None, workers: int = 1, allowed: tuple[int, ...] = tuple(rang
 def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
     """Named a, b, c … in the order of submission."""
     levels = priorities or (0,) * len(wanted)
-    return [
+    waiting = [
         Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
+    return sorted(waiting, key=lambda w: w.place)
 
 
 def test_gpus_are_shared_out_worker_by_worker() -> None:
@@ -53,14 +54,22 @@ def test_who_names_no_number_waits_for_one_each() -> None:
 def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -> None:
     none_free = replace(EIGHT, free_gpus=frozenset())
     decision = decide(queue(of(8), of(1), of(1), of(2)), none_free)
-    assert decision == Decision(
-        {},
-        {
-            "a": "waits for 8 of 8 GPUs",
-            "b": "waits for 1 of 8 GPUs; 1 job before it",
-            "c": "waits for 1 of 8 GPUs; 2 jobs before it",
-            "d": "waits for 2 of 8 GPUs; 3 jobs before it",
-        },
+    assert decision.waits == {
+        "a": "waits for 8 of 8 GPUs",
+        "b": "waits for 1 of 8 GPUs; 1 job before it",
+        "c": "waits for 1 of 8 GPUs; 2 jobs before it",
+        "d": "waits for 2 of 8 GPUs; 3 jobs before it",
+    }
+
+
+def test_of_a_long_queue_only_the_front_is_looked_at() -> None:
+    full = replace(EIGHT, free_gpus=frozenset(), cpu_jobs=2)
+    waiting = queue(*[of(0)] * 100)
+    decision = decide(waiting, full)
+    assert len(decision.waits) == MANY + 1
+    assert decision.waits[waiting[MANY].key].endswith("; 20 jobs before it")
+    assert far_back(waiting[-1], decision.left) == (
+        "waits for its turn: jobs without GPUs run 2 at a time; more than 20 jobs before it"
     )
 
 

@@ -7,11 +7,14 @@ nothing, as no end of a job would help it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from server_stub.runtimes.local.needs import Needs
+
+MANY = 20
+"""Jobs before one, up to which they are counted."""
 
 Grant = tuple[tuple[int, ...], ...]
 """Indices of the GPUs of each worker, worker 0 first."""
@@ -47,20 +50,29 @@ class Capacity:
     memory_gib: float
     memory_free_gib: float
 
+    @property
+    def exhausted(self) -> bool:
+        """Nothing can start, whatever it needs."""
+        return not self.free_gpus and self.cpu_jobs >= self.max_cpu_jobs
+
 
 @dataclass(frozen=True)
 class Decision:
     grants: dict[str, Grant]
     """By key: start these, in this order."""
     waits: dict[str, str]
-    """By key: what it waits for."""
+    """By key: what it waits for. Where nothing is left to give, those far back in the queue are not looked at."""
+    left: Capacity
+    """What is left for those behind."""
 
 
-def decide(queue: Sequence[Waiting], capacity: Capacity) -> Decision:
-    """Start what fits, in order; say of the others what they wait for."""
+def decide(queue: Iterable[Waiting], capacity: Capacity) -> Decision:
+    """Start what fits of `queue`, which is in order of `place`; say of the others what they wait for."""
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
-    for waiting in sorted(queue, key=lambda w: w.place):
+    for waiting in queue:
+        if len(waits) > MANY and capacity.exhausted:
+            break
         usable = sorted(capacity.free_gpus & set(waiting.needs.allowed))
         why = _obstacle(waiting.needs, usable, capacity)
         if why is None:
@@ -69,7 +81,13 @@ def decide(queue: Sequence[Waiting], capacity: Capacity) -> Decision:
         else:
             waits[waiting.key] = why + _before(len(waits))
             capacity = _kept_back(capacity, waiting.needs, usable)
-    return Decision(grants, waits)
+    return Decision(grants, waits, capacity)
+
+
+def far_back(waiting: Waiting, left: Capacity) -> str:
+    """What one waits for that `decide` didn't look at."""
+    usable = sorted(left.free_gpus & set(waiting.needs.allowed))
+    return (_obstacle(waiting.needs, usable, left) or "waits for its turn") + _before(MANY + 1)
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
@@ -99,6 +117,9 @@ def _these(indices: Sequence[int]) -> str:
 
 
 def _before(count: int) -> str:
+    """Exact for the first ones only: else each start of a job would be news for thousands."""
+    if count > MANY:
+        return f"; more than {MANY} jobs before it"
     return "" if not count else f"; {count} job{'s' if count > 1 else ''} before it"
 
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,12 @@ from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.needs import Needs, needs
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.ports import Ports
+from server_stub.runtimes.local.queue import Queue, Queued
 from server_stub.runtimes.local.record import Record
 
 LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Queued:
-    attempt: Attempt
-    waiting: Waiting
-    told: str = ""
-    """What it waits for, as it was last told."""
 
 
 class LocalRuntime:
@@ -56,7 +48,9 @@ class LocalRuntime:
         self._ports = Ports()
         self._catalogue = Catalogue(by_pattern=options.parse_instance_types)
         self._sink: Sink | None = None
-        self._queue: dict[str, _Queued] = {}
+        self._queue = Queue()
+        self._untold: set[str] = set()
+        """Keys of those in the queue that no one was told of what they wait for."""
         self._gangs: dict[str, Gang] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = 0
@@ -133,12 +127,13 @@ class LocalRuntime:
             return
         self._arrivals += 1
         place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)
-        self._queue[key] = _Queued(attempt, place)
+        self._queue.add(Queued(attempt, place))
+        self._untold.add(key)
         self._admit_soon()
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
         key = _key(job_id, attempt)
-        queued = self._queue.pop(key, None)
+        queued = self._dequeue(key)
         if queued is not None:
             self._tell_end(queued.attempt, Reason.CANCELLED, "stopped while it waited")
             self._admit_soon()
@@ -165,18 +160,25 @@ class LocalRuntime:
             self._spawn_task(self._admit())
 
     async def _admit(self) -> None:
-        if any(queued.waiting.needs.wants_gpus for queued in self._queue.values()):
+        if self._queue.wanting_gpus:
             await self._gpus.look()
         self._admitting = False
-        queue = [queued.waiting for queued in self._queue.values()]
         capacity = self._capacity()
-        decision = admission.decide(queue, capacity)
+        decision = admission.decide(self._queue, capacity)
         for key, granted in decision.grants.items():
-            self._begin(self._queue.pop(key), granted)
+            queued = self._dequeue(key)
+            assert queued is not None
+            self._begin(queued, granted)
+        for key in self._untold - decision.waits.keys():
+            self._tell_wait(key, admission.far_back(self._queue[key].waiting, decision.left))
         for key, why in decision.waits.items():
             self._tell_wait(key, why)
         if decision.waits and capacity.held_gpus and self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
+
+    def _dequeue(self, key: str) -> Queued | None:
+        self._untold.discard(key)
+        return self._queue.pop(key)
 
     def _admit_again(self) -> None:
         self._look_again = None
@@ -205,7 +207,7 @@ class LocalRuntime:
 
     # --- what runs
 
-    def _begin(self, queued: _Queued, granted: Grant) -> None:
+    def _begin(self, queued: Queued, granted: Grant) -> None:
         attempt, wanted = queued.attempt, queued.waiting.needs
         key = queued.waiting.key
         try:
@@ -251,8 +253,9 @@ class LocalRuntime:
 
     def _tell_wait(self, key: str, why: str) -> None:
         queued = self._queue[key]
+        self._untold.discard(key)
         if queued.told != why:
-            self._queue[key] = replace(queued, told=why)
+            queued.told = why
             attempt = queued.attempt
             self._tell(Observation(attempt.job_id, attempt.number, "waiting", Reason.QUEUED, why))
 

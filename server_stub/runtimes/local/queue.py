@@ -1,0 +1,56 @@
+"""The attempts that wait, kept in the order in which they go: a queue of thousands costs a submit next to nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.local.admission import Waiting
+
+
+@dataclass
+class Queued:
+    attempt: Attempt
+    waiting: Waiting
+    told: str = ""
+    """What it waits for, as it was last told; empty: it wasn't yet."""
+
+
+def _place(queued: Queued) -> tuple[object, ...]:
+    return queued.waiting.place
+
+
+class Queue:
+    """By key, and in order of `Waiting.place`."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Queued] = {}
+        self._in_order: list[Queued] = []
+        self.wanting_gpus = 0
+        """How many of them need GPUs."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def __getitem__(self, key: str) -> Queued:
+        return self._by_key[key]
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (queued.waiting for queued in self._in_order)
+
+    def add(self, queued: Queued) -> None:
+        self._by_key[queued.waiting.key] = queued
+        insort(self._in_order, queued, key=_place)
+        self.wanting_gpus += queued.waiting.needs.wants_gpus
+
+    def pop(self, key: str) -> Queued | None:
+        queued = self._by_key.pop(key, None)
+        if queued is not None:
+            del self._in_order[bisect_left(self._in_order, _place(queued), key=_place)]
+            self.wanting_gpus -= queued.waiting.needs.wants_gpus
+        return queued
