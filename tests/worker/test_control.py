@@ -1,0 +1,100 @@
+"""The control socket on its own: what peers send, however it is cut."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.worker import control
+from client_lib.worker.control import Lines, Message, Server
+
+
+class Polled:
+    """A server on a selector that the test turns by hand."""
+
+    def __init__(self, path: str) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.orders: list[Message] = []
+        self.server = Server(path, self.orders.append, self._watch, self.selector.unregister)
+
+    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self.selector.register(fd, selectors.EVENT_READ, callback)
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0.2):
+            key.data()
+
+
+@pytest.fixture
+def polled(tmp_path: Path) -> Iterator[Polled]:
+    one = Polled(str(tmp_path / "control.sock"))
+    yield one
+    one.server.close()
+
+
+@given(st.lists(st.integers(1, 30)))
+def test_messages_arrive_whole_however_they_are_cut(cuts: list[int]) -> None:
+    data, lines, got = control.go() + control.stop(2.5) + b"junk\n" + control.leave(), Lines(), []
+    for cut in [*cuts, len(data)]:
+        got += lines.feed(data[:cut])
+        data = data[cut:]
+    assert got == [{"do": "go"}, {"do": "stop", "grace_s": 2.5}, {"do": "exit"}]
+
+
+def test_a_line_without_end_does_not_grow_in_memory() -> None:
+    lines = Lines()
+    for _ in range(100):
+        lines.feed(b"x" * 65536)
+    assert len(lines._rest) <= 65536
+
+
+def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, tmp_path: Path) -> None:
+    path = str(tmp_path / "control.sock")
+    early = control.Connection(path)
+    polled.turn()
+    polled.server.tell(control.READY)
+    polled.server.tell(control.STARTED)
+    late = control.Connection(path)
+    polled.turn()
+    assert [early.receive(1), early.receive(1)] == [{"event": "ready"}, {"event": "started"}]
+    assert late.receive(1) == {"event": "started"}
+    early.send(control.go())
+    polled.turn()
+    assert polled.orders == [{"do": "go"}]
+
+
+def test_a_peer_that_does_not_read_is_dropped_and_the_others_are_not(polled: Polled, tmp_path: Path) -> None:
+    deaf = control.connect(str(tmp_path / "control.sock"))
+    polled.turn()
+    for _ in range(100_000):
+        polled.server.tell("x" * 100)
+    assert len(polled.server._peers) == 0
+    deaf.close()
+
+
+def test_the_socket_is_this_users_alone_and_gone_after_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    one = Polled(str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    one.server.close()
+    assert not path.exists()
+
+
+def test_what_a_dead_launcher_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    with pytest.raises(ConnectionRefusedError):
+        control.connect(str(path))
+    one = Polled(str(path))
+    control.connect(str(path)).close()
+    one.server.close()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,159 @@
+"""Which rank failed first, what that is called, and what the report says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import RankReport
+from client_lib.worker import outcome
+from client_lib.worker.outcome import Ended, exception_of_error_file, exception_of_lines, first_failure, of_ranks
+from client_lib.worker.report import rank_as_json, rank_of_json
+from tests.worker.conftest import Worker
+
+Make = Callable[..., Worker]
+
+
+def rank(number: int, **fields: Any) -> Ended:
+    values: dict[str, Any] = {
+        "rank": number,
+        "exit_code": 1,
+        "signal": None,
+        "started_at": 0.0,
+        "ended_at": 10.0,
+        "failed_at": 10.0,
+        "stopped_by_us": False,
+        "exception": None,
+        "traceback": None,
+        "last_lines": [],
+    }
+    return Ended(**(values | fields))
+
+
+def first(*ranks: Ended) -> int | None:
+    found = first_failure(ranks)
+    return found and found.rank
+
+
+def test_the_earliest_failure_is_the_first() -> None:
+    assert first(rank(0, failed_at=5.0), rank(1, failed_at=2.0)) == 1
+
+
+def test_one_that_was_stopped_is_not_the_cause() -> None:
+    stopped = rank(0, exit_code=None, signal=15, stopped_by_us=True, failed_at=1.0)
+    assert first(stopped, rank(1)) == 1
+
+
+def test_one_that_failed_before_it_was_stopped_is_the_cause() -> None:
+    slow = rank(0, exception="ValueError: x", failed_at=9.0, ended_at=11.0, stopped_by_us=True)
+    assert first(slow, rank(1, exit_code=1, failed_at=10.0)) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:2999",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp, remote process exited",
+        "RuntimeError: Connection reset by peer",
+    ],
+)
+def test_of_one_moment_the_one_that_does_not_speak_of_a_lost_peer(text: str) -> None:
+    assert first(rank(0, exception=text, failed_at=1.0), rank(1, signal=9, exit_code=None, failed_at=1.4)) == 1
+    assert first(rank(0, exception=text, failed_at=1.0), rank(1, exception="KeyError: 1", failed_at=9.0)) == 0
+
+
+def test_nothing_failed() -> None:
+    assert first(rank(0, exit_code=0)) is None
+    assert of_ranks([rank(0, exit_code=0)], cancelled=False, oom_kills=0)[:2] == (0, "Completed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "oom_kills", "code", "reason", "words"),
+    [
+        ({"exit_code": 3}, 0, 3, "ExitCode", "exit code 3"),
+        ({"exception": "ValueError: x"}, 0, 1, "ExitCode", "ValueError: x"),
+        ({"exit_code": None, "signal": 9}, 0, 137, "Signal", "signal 9"),
+        ({"exit_code": None, "signal": 9}, 1, 137, "OutOfMemory", "out of memory"),
+        ({"exit_code": None, "signal": 11}, 1, 139, "Signal", "signal 11"),
+    ],
+)
+def test_what_a_failure_is_called(fields: dict[str, Any], oom_kills: int, code: int, reason: str, words: str) -> None:
+    found = of_ranks([rank(0, **fields)], cancelled=False, oom_kills=oom_kills)
+    assert (found.exit_code, found.reason) == (code, reason)
+    assert words in found.message
+
+
+def test_stopped_from_outside_is_cancelled_whatever_the_ranks_said() -> None:
+    assert of_ranks([rank(0, exit_code=None, signal=15)], cancelled=True, oom_kills=0).reason == "Cancelled"
+
+
+def test_every_reason_is_one_of_the_wires() -> None:
+    ours = {
+        value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str) and name[0] != "_"
+    }
+    assert ours <= {str(reason) for reason in Reason}
+
+
+def test_a_rank_goes_through_json_and_is_what_the_wire_expects() -> None:
+    one = rank(3, exception="ValueError: x", failed_at=9.25, last_lines=["a"])
+    assert rank_of_json(rank_as_json(one)) == one
+    report = RankReport.model_validate(rank_as_json(one))
+    assert (report.rank, report.exception, report.ended_at and report.ended_at.timestamp()) == (
+        3,
+        "ValueError: x",
+        10.0,
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"'])
+def test_an_error_file_that_says_nothing_is_no_exception(text: str) -> None:
+    assert exception_of_error_file(text) == (None, None)
+
+
+def test_an_error_file_may_hold_a_bare_message() -> None:
+    assert exception_of_error_file('{"message": "bare"}') == ("bare", None)
+
+
+def test_the_last_traceback_of_the_lines() -> None:
+    lines = ["Traceback (most recent call last):", '  File "a"', "KeyError: 1", "", "between"]
+    lines += ["Traceback (most recent call last):", '  File "b"', "    x", "ValueError: 2", "after"]
+    assert exception_of_lines(lines) == ("ValueError: 2", "\n".join(lines[5:9]) + "\n")
+    assert exception_of_lines(["Traceback (most recent call last):", "  cut"]) == (None, None)
+    assert exception_of_lines([]) == (None, None)
+
+
+SCRIPT = "def f():\n    raise ValueError('what is wrong')\nfor i in range(100): print('line', i)\nf()\n"
+
+
+@pytest.mark.parametrize("rank_runner", [True, False])
+def test_the_report_has_exception_traceback_and_the_last_lines(worker: Make, rank_runner: bool) -> None:
+    report = worker(SCRIPT, rank_runner=rank_runner).run()
+    (one,) = report["ranks"]
+    assert one["exception"] == "ValueError: what is wrong"
+    assert one["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "in f\n" in one["traceback"]
+    assert len(one["last_lines"]) == 50
+    assert "line 99" in one["last_lines"]
+    assert one["last_lines"][-1] == "ValueError: what is wrong"
+    assert "ValueError: what is wrong" in report["message"]
+
+
+def test_an_error_file_of_torchs_own_decorator_is_read(worker: Make) -> None:
+    script = """
+        import json, os, sys
+        message = {"message": "MyError: told by the script", "extraInfo": {"py_callstack": "its stack"}}
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            json.dump({"message": message}, file)
+        sys.exit(5)
+    """
+    (one,) = worker(script).run()["ranks"]
+    assert (one["exit_code"], one["exception"], one["traceback"]) == (5, "MyError: told by the script", "its stack")
+
+
+def test_a_rank_that_ended_well_reports_no_exception(worker: Make) -> None:
+    script = "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    (one,) = worker(script).run()["ranks"]
+    assert (one["exit_code"], one["exception"]) == (0, None)
