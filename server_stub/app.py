@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -42,6 +43,7 @@ def routes() -> FastAPI:
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # the document is docs/openapi.json, made by server_stub.openapi
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked at each request; `metrics` is ours
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
     )
     for part in (jobs, snapshots, server):
@@ -50,6 +52,7 @@ def routes() -> FastAPI:
     app.add_exception_handler(ClientLibError, _our_error)
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(RequestValidationError, _wrong_parameter)
+    app.add_exception_handler(ClientDisconnect, _nobody_there)
     app.add_exception_handler(Exception, _internal_error)
     return app
 
@@ -86,6 +89,11 @@ def _wrong_parameter(_: Request, error: Exception) -> Response:
 def _sentence(finding: dict[str, Any]) -> str:
     name = finding["loc"][1]  # behind where it stood (query, path), before its index among several
     return f"{name}={finding.get('input')!r}: {finding['msg'][:1].lower()}{finding['msg'][1:]}"
+
+
+def _nobody_there(_: Request, __: Exception) -> Response:
+    """Cut while it was sending; only the access log sees this status, which is nginx' word for it."""
+    return Response(status_code=499)
 
 
 def _internal_error(request: Request, _: Exception) -> Response:

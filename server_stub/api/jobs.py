@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from fastapi import APIRouter
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,14 +16,14 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
 from server_stub.api.answers import json_model, json_text
 from server_stub.api.context import Context, context, owner, user
-from server_stub.api.operation import OWNER, check_query, number, operation
+from server_stub.api.operation import OWNER, check_query, new_router, number, operation
 from server_stub.service import JobFilters, JobText
 
 WAIT_MAX_S = 60.0
 KEY_MAX = 255
 PAGE = 100
 
-router = APIRouter()
+router = new_router()
 JOB = f"{paths.JOBS}/{{name}}"
 
 _LIST = {

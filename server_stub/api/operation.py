@@ -8,21 +8,33 @@ have read from signatures is written here, once, and only looked at when the doc
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
 from client_lib.errors import InvalidRequest
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Query = Mapping[str, str]
 """Name of a query parameter -> what it means, for the document."""
 
 OWNER = {"owner": "Whose job, for admins and where the server shares jobs; absent: one's own."}
+
+
+class RawRoute(APIRoute):
+    """A route whose handler is called with the request and nothing else (FastAPI's documented way to replace it)."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
+def new_router() -> APIRouter:
+    return APIRouter(route_class=RawRoute)
 
 
 def operation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -13,9 +12,9 @@ from client_lib.spec.wire import DoctorReport, InstanceTypes, Manifest, ServerIn
 from server_stub.api.answers import json_model
 from server_stub.api.context import context, user
 from server_stub.api.jobs import parse_submit
-from server_stub.api.operation import operation
+from server_stub.api.operation import new_router, operation
 
-router = APIRouter()
+router = new_router()
 
 
 @operation(router, "GET", paths.INFO, answer=ServerInfo)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
@@ -13,12 +12,12 @@ from client_lib.spec import paths
 from client_lib.spec.wire import Answer
 from server_stub.api.answers import json_model
 from server_stub.api.context import context, user
-from server_stub.api.operation import operation
+from server_stub.api.operation import new_router, operation
 
 ARCHIVE = "application/gzip"
 SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 
-router = APIRouter()
+router = new_router()
 
 
 @operation(router, "HEAD", SNAPSHOT, answer=None)
