@@ -194,12 +194,15 @@ class Server:
 
 
 def _listen(path: str) -> socket.socket:
+    """Listens before it has its name: who finds the socket can connect to it."""
+    unnamed = path + ".new"
     with contextlib.suppress(FileNotFoundError):  # left by a dead launcher: the lock says that we may
-        os.unlink(path)
+        os.unlink(unnamed)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _short(path) as address:
+    with _short(unnamed) as address:
         listener.bind(address)
-    os.chmod(path, 0o600)
+    os.chmod(unnamed, 0o600)
     listener.listen(16)
     listener.setblocking(False)
+    os.rename(unnamed, path)
     return listener
