@@ -44,7 +44,11 @@ async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> 
     assert "rank 1" in end.message
 
 
-async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("portable", ["0", "1"])
+async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str
+) -> None:
+    monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
     async with running(tmp_path) as site:
         script = "bash -c 'setsid sleep 600 & echo $!; wait'"
         job = site.submit("lost", script, type="binary", n_workers=2)

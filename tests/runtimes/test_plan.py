@@ -157,6 +157,11 @@ def test_a_relative_checkpoint_dir_counts_from_the_caller() -> None:
     assert first(attempt(checkpoint_dir="ckpt")).checkpoint_dir == "/home/me/proj/ckpt"
 
 
+def test_a_tilde_is_the_home_of_the_submitter_not_of_the_server() -> None:
+    mine = Submitter(environment={"HOME": "/home/me"})
+    assert first(attempt(submitter=mine, script="/t.py", checkpoint_dir="~/ckpt")).checkpoint_dir == "/home/me/ckpt"
+
+
 # --- what runs it
 
 

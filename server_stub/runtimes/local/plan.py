@@ -107,11 +107,13 @@ def checkpoint_dir(attempt: Attempt) -> Path:
     """Of the whole job, the same in each attempt."""
     if attempt.spec.checkpoint_dir is None:
         return attempt.job_dir / "checkpoints"
-    return Path(_from_caller(attempt, os.path.expanduser(attempt.spec.checkpoint_dir)))
+    return Path(_from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
 def _from_caller(attempt: Attempt, path: str) -> str:
-    """A relative path counts from where the submitter stood."""
+    """A relative path counts from where the submitter stood, `~/` is the submitter's home."""
+    if path.startswith("~/") and "HOME" in attempt.submitter.environment:
+        path = attempt.submitter.environment["HOME"] + path[1:]
     return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
 
 
@@ -148,7 +150,7 @@ def _working_dir(attempt: Attempt) -> str:
     if isinstance(attempt.code, CodeSnapshot):
         return attempt.code.working_dir
     if attempt.spec.working_dir is not None:
-        return _from_caller(attempt, os.path.expanduser(attempt.spec.working_dir))
+        return _from_caller(attempt, attempt.spec.working_dir)
     if attempt.submitter.working_dir is not None:
         return attempt.submitter.working_dir
     script = attempt.spec.python_script
@@ -168,7 +170,7 @@ def check_paths(spec: JobSpec, working_dir: str | None) -> None:
         return
     relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
     for name, path in relative.items():
-        if path is not None and not os.path.isabs(os.path.expanduser(path)):
+        if path is not None and not path.startswith(("/", "~/")):
             raise InvalidRequest(
                 f"{name}={path!r} is relative, and the request names no folder to start from",
                 hint="give an absolute path, or submitter.working_dir",
