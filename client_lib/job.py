@@ -15,14 +15,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from client_lib import display, failure_report, logs, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.errors import ClientLibError, Conflict, WaitTimeout
-from client_lib.log_output import LogOutput, goes_on
+from client_lib.log_output import LogOutput, TextOut, goes_on
 from client_lib.logs import LogEntry
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar, split_script
 from client_lib.spec.states import State
@@ -170,7 +170,7 @@ class Job:
         stream: Streams = None,
         timestamps: bool = False,
         attempt: int | None = None,
-        file: IO[str] | None = None,
+        file: TextOut | None = None,
     ) -> None:
         """Print the job's lines, and follow while it isn't final; while it waits, say why on stderr.
 
@@ -178,7 +178,7 @@ class Job:
         None is all, in order. `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of
         a pending job the platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
         """
-        out = file or sys.stdout
+        out = sys.stdout if file is None else file
         info = self.info()
         if follow is False and info.state is State.PENDING:
             out.write(f'"Job {info.name} in queue. Try later"\n')

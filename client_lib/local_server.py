@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -72,7 +73,7 @@ def find(directory: Path | None = None) -> Running | None:
     if running is None:
         return None
     _refuse_foreign(running)
-    return running if _held(directory / SERVER_LOCK) else None
+    return running if _holds(running, directory / SERVER_LOCK) else None
 
 
 def find_or_start(directory: Path | None = None) -> Running:
@@ -107,7 +108,7 @@ def stop(running: Running) -> None:
     lock = running.state_dir / SERVER_LOCK
     if not _held(lock):
         return
-    os.kill(running.pid, 15)  # the pid is of the lock's holder: both are written by the server that runs
+    os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
     if not _until(lambda: not _held(lock), STOP_S):
         raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
 
@@ -119,15 +120,8 @@ def _described(directory: Path) -> Running | None:
     """What server.json says; None where there is none, or half of one."""
     try:
         data = json.loads((directory / SERVER_JSON).read_bytes())
-        return Running(
-            directory,
-            data["url"],
-            int(data["pid"]),
-            data["version"],
-            data["host"],
-            data.get("started_at"),
-            data.get("data_dir"),
-        )
+        url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
+        return Running(directory, url, pid, version, host, data.get("started_at"), data.get("data_dir"))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         return None
 
@@ -140,6 +134,14 @@ def _refuse_foreign(running: Running) -> None:
             hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {running.host} is gone, "
             f"remove {running.state_dir / SERVER_JSON}",
         )
+
+
+def _holds(running: Running, lock: Path) -> bool:
+    """The lock is held, and by this server: a new one that does not listen yet leaves an older server.json behind."""
+    try:
+        return _held(lock) and json.loads(lock.read_bytes())["pid"] == running.pid
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _held(lock: Path) -> bool:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-from client_lib.errors import WaitTimeout
+from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.log_frames import Params
 from client_lib.log_printer import LogPrinter
 from client_lib.logs import Gap, log_entries
@@ -19,10 +19,24 @@ from client_lib.spec.states import State
 _SAID = frozenset({State.PENDING, State.RESTARTING})  # while a job is in one of these, its log is silent
 
 
+class TextOut(Protocol):
+    """What logs are printed on: an open text file, or what behaves like one."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+    def isatty(self) -> bool: ...
+
+
 class OpenLogs(Protocol):
     """`Api.open_logs` of one job."""
 
     def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]: ...
+
+
+class _OutputGone(Exception):
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @dataclass
@@ -30,7 +44,7 @@ class LogOutput:
     """Where the log of the job `name` is printed, and how."""
 
     name: str
-    out: IO[str]
+    out: TextOut
     prefix: bool = True
     """`[rank]` in front of each line."""
     timestamps: bool = False
@@ -48,16 +62,27 @@ class LogOutput:
             for block in open_logs(wanted, deadline=self.deadline):
                 self._check_deadline()
                 yield block
-                self.out.flush()  # the lines of this block are written; the next may be long in coming
+                self._flush()  # the lines of this block are written; the next may be long in coming
 
         entries = log_entries(blocks, params, on_state=self._say, on_gap=self._say_gap, retry_s=self.retry_s)
         try:
             with closing(entries):  # type: ignore[type-var]
                 for entry in entries:
                     self.out.write(printer.feed(entry))
-        finally:
-            self.out.write(printer.close())
+        except _OutputGone as gone:
+            raise gone.error from None
+        except (KeyboardInterrupt, ClientLibError):
+            self.out.write(printer.close())  # what was held back, and the end of a bar's line
+            raise
+        self.out.write(printer.close())
+        self.out.flush()
+
+    def _flush(self) -> None:
+        """Called while the stream is read, where an OSError would count as a cut connection and be tried again."""
+        try:
             self.out.flush()
+        except OSError as error:
+            raise _OutputGone(error) from error
 
     def _check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -68,7 +93,8 @@ class LogOutput:
 
     def _say(self, facts: dict[str, Any]) -> None:
         """Why there are no lines, once for each reason, beside the lines: on stderr."""
-        sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}): {facts.get('message')}"
+        why = f": {facts['message']}" if facts.get("message") else ""
+        sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}"
         if facts.get("state") in _SAID and sentence not in self._reasons:
             self._reasons.add(sentence)
             sys.stderr.write(f"{sentence}\n")

@@ -347,6 +347,8 @@ def _from_body(status: int, body: bytes) -> errors.ClientLibError | None:
 
 
 def _from_status(response: requests.Response, body: bytes) -> errors.ClientLibError:
+    if response.request.method == "HEAD" and response.status_code == 404:
+        return errors.NotFound(f"{response.request.path_url} isn't there")  # by HTTP's rule without a body
     meaning = _STATUSES.get(response.status_code, _UNKNOWN)
     moved = response.headers.get("Location")
     shown = f"a redirect to {moved}" if moved else _as_text(body)

@@ -65,7 +65,8 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
     assert isinstance(error, JobFailed)
     first, exception, head, *lines = error.message.splitlines()
     assert first == (
-        "job train-x7k2m FAILED (ExitCode): rank 3 on worker 1 ended with exit code 137 (killed, most often out of memory)"
+        "job train-x7k2m FAILED (ExitCode): rank 3 on worker 1 ended with exit code 137 "
+        "(killed, most often out of memory)"
     )
     assert (exception, head) == ("MemoryError: no more", "The last lines of rank 3:")
     assert lines == [f"    line {n}" for n in range(30, 50)]

@@ -47,7 +47,7 @@ def test_the_home_is_understood(here: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_missing_script_names_the_nearest_files(here: Path) -> None:
     (here / "trainer.py").touch()
-    with pytest.raises(InvalidRequest, match="there is no .*/trian.py") as caught:
+    with pytest.raises(InvalidRequest, match=r"there is no .*/trian\.py") as caught:
         resolve("trian.py", PYTORCH2, here)
     assert "train.py" in (caught.value.hint or "")
 

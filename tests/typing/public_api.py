@@ -11,6 +11,7 @@ import client_lib
 from client_lib import (
     Client,
     Event,
+    Failure,
     HealthParams,
     Job,
     JobCancelled,
@@ -58,7 +59,7 @@ assert_type(job.delete(force=True), str)
 assert_type(job.events(), list[Event])
 assert_type(job.render(), Manifest)
 assert_type(job.info().reason, Reason)
-assert_type(job.info().failure, "Failure | None")
+assert_type(job.info().failure, Failure | None)
 
 assert_type(get_job("train-x7k2m"), Job)
 for each in list_jobs(state=State.RUNNING, label={"team": "vision"}, limit=10):
