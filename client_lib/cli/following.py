@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from client_lib.cli import exits, printer
-from client_lib.cli.connection import Connection
+
+if TYPE_CHECKING:
+    from client_lib.job import Job
 
 
-def follow(connection: Connection, name: str) -> int:
-    """The exit code of the job. Raises JobFailed or JobCancelled with the report."""
-    job = connection.client.get_job(name)
-    with goes_on(name):
-        job.logs(follow=True, file=sys.stdout)
+def follow(job: Job) -> int:
+    """The exit code of the job. Raises JobFailed or JobCancelled with the report.
+
+    Ctrl-C ends the look: `logs` says that the job goes on.
+    """
+    job.logs(follow=True, file=printer.stdout())
+    with goes_on(job):
         info = job.wait()
-    printer.hint(f"{name} {info.state}")
+    printer.hint(f"{info.name} {info.state}")
     return exits.DONE
 
 
 @contextmanager
-def goes_on(name: str) -> Iterator[None]:
+def goes_on(job: Job) -> Iterator[None]:
     """Ctrl-C in the block ends our look at the job; say that the job goes on."""
+    from client_lib import log_output
+
     try:
         yield
     except KeyboardInterrupt:
-        printer.hint(f"\n{name} goes on; `client-lib logs -f {name}` follows it, `client-lib cancel {name}` stops it")
+        printer.hint(log_output.goes_on(job.name or "").rstrip())
         raise

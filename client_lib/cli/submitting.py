@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 from pydantic import ValidationError
 
-from client_lib import submission
 from client_lib.cli import interpreter, job_file, job_spec, printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME
+from client_lib.job import Job
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo, Manifest
-from client_lib.submission import Submission
 
 TEXT = "text"
 
@@ -42,8 +40,8 @@ STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 
 
-def spec_of(values: dict[str, Any], file: str | None) -> JobSpec:
-    """The spec that the command line and the file mean.
+def job_of(connection: Connection, values: dict[str, Any], file: str | None) -> Job:
+    """The job that the command line and the file mean; nothing is sent yet.
 
     Raises:
         InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have.
@@ -55,29 +53,32 @@ def spec_of(values: dict[str, Any], file: str | None) -> JobSpec:
         raise click.UsageError(
             "which SCRIPT? Give its path, or `script:` in the file of -c", click.get_current_context()
         )
+    _check_names(fields)
+    return Job(**fields, client=connection.client)
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
     try:
-        return JobSpec.model_validate(fields)
+        JobSpec.model_validate({"script": "any", **unknown})
     except ValidationError as error:
         raise invalid_request(error, JobSpec) from error
 
 
-def prepared(connection: Connection, spec: JobSpec) -> Submission:
-    """With the interpreter of the user's shell, not that of this program."""
-    return submission.prepare(connection.client, spec, spec.script, interpreter.find(os.environ))
-
-
-def submit(connection: Connection, spec: JobSpec) -> JobInfo:
+def submit(job: Job) -> JobInfo:
+    """The job, accepted; it gets the interpreter of the user's shell, not that of this program."""
+    python = interpreter.find(os.environ)
     with printer.progress("submitting") as say:
-        return submission.submit(connection.client, prepared(connection, spec), str(uuid.uuid4()), _uploading(say))
+        job.submit(
+            python=python,
+            on_upload=lambda sent, size: say(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
+        )
+        return job.info()
 
 
-def _uploading(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    return lambda sent, size: say(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB")
-
-
-def render(connection: Connection, spec: JobSpec) -> Manifest:
+def render(job: Job) -> Manifest:
     with printer.progress("rendering"):
-        return submission.render(connection.client, prepared(connection, spec))
+        return job.render(python=interpreter.find(os.environ))
 
 
 def announce(info: JobInfo, output: str, follow: bool) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 WITHIN_S = 30.0
 
@@ -16,11 +17,12 @@ WITHIN_S = 30.0
 class Terminal:
     """`client-lib ARGS` with a terminal for stdin, stdout and stderr."""
 
-    def __init__(self, *args: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, *args: str, environment: Mapping[str, str], cwd: Path | None = None) -> None:
         self.shown = b""
         self.exit_code: int | None = None
         self._pid, self._file = pty.fork()
         if self._pid == 0:
+            os.chdir(cwd or "/")
             line = [sys.executable, "-m", "client_lib", *args]
             os.execve(sys.executable, line, {**environment, "TERM": "xterm-256color"})
 

@@ -14,6 +14,7 @@ import pytest
 from client_lib.cli import job_file, job_spec, submitting
 from client_lib.cli.commands.render import command as render
 from client_lib.cli.commands.submit import command as submit
+from client_lib.cli.connection import Connection
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import HealthParams, JobSpec
 
@@ -24,7 +25,7 @@ def spec_of(*line: str) -> JobSpec:
     ours = {"follow", "dry_run", "output", "endpoint", "profile"}
     values = {name: value for name, value in context.params.items() if name not in ours}
     with context:
-        return submitting.spec_of(values, values.pop("file"))
+        return submitting.job_of(Connection("http://127.0.0.1:9"), values, values.pop("file")).spec
 
 
 @contextmanager

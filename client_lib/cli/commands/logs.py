@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from client_lib.cli import following, printer
+from client_lib.cli import following, printer, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, connected, job_name, output
+from client_lib.spec.states import State
 
 if TYPE_CHECKING:
+    from client_lib.job import Job
     from client_lib.logs import LogEntry
 
 TEXT = "text"
@@ -65,22 +66,24 @@ def command(
 
     Without -f: what there is until now. Ctrl-C ends the look, never the job.
     """
-    found = connection.job(name)["name"]
-    job = connection.client.get_job(found)
-    filters: dict[str, Any] = {
-        "follow": follow,
-        "tail": tail,
-        "since": since,
-        "rank": ranks or None,
-        "stream": streams or None,
-        "attempt": attempt,
-    }
-    with following.goes_on(found):
-        if output == JSON:
-            for entry in job.log_entries(**filters):
-                printer.data_at_once(_as_json(entry))
-        else:
-            job.logs(**filters, timestamps=timestamps, file=sys.stdout)
+    found = connection.job(name)
+    if found["state"] == State.PENDING and not follow:
+        printer.hint(f"{found['name']} is PENDING: {show.why(found)}; -f waits for its lines")
+        return
+    job = connection.client.get_job(found["name"])
+    filters: dict[str, Any] = {"tail": tail, "since": since, "stream": streams or None, "attempt": attempt}
+    if output == JSON:
+        _print_json(job, follow=follow, rank=ranks or None, **filters)
+    else:
+        rank = ranks[0] if len(ranks) == 1 else ranks or None  # lines of one rank carry no prefix
+        job.logs(follow=follow, rank=rank, timestamps=timestamps, file=printer.stdout(), **filters)
+
+
+def _print_json(job: Job, follow: bool, **filters: Any) -> None:
+    write = printer.data_at_once if follow else printer.data
+    with following.goes_on(job):
+        for entry in job.log_entries(follow=follow, **filters):
+            write(_as_json(entry))
 
 
 def _as_json(entry: LogEntry) -> str:

@@ -37,4 +37,4 @@ def command(connection: Connection, name: str, new_name: str | None, follow: boo
         job = connection.client.resubmit(old, new_name=new_name, python=interpreter.find(os.environ))
         info = job.info()
     submitting.announce(info, output, follow)
-    return following.follow(connection, info.name) if follow else exits.DONE
+    return following.follow(job) if follow else exits.DONE

@@ -9,7 +9,7 @@ import click
 from client_lib.cli import exits, following, manifest, printer, submitting
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, connected, output
-from client_lib.spec.job import JobSpec
+from client_lib.job import Job
 from client_lib.spec.wire import JobInfo
 
 
@@ -39,18 +39,18 @@ def command(connection: Connection, file: str | None, follow: bool, dry_run: boo
 
     Options of ours stand in front of SCRIPT; all behind it are the script's own.
     """
-    spec = submitting.spec_of(values, file)
+    job = submitting.job_of(connection, values, file)
     if dry_run:
-        printer.data(manifest.text(submitting.render(connection, spec), as_json=output == JSON))
+        printer.data(manifest.text(submitting.render(job), as_json=output == JSON))
         return exits.DONE
-    info = _submitted(connection, spec)
+    info = _submitted(job)
     submitting.announce(info, output, follow)
-    return following.follow(connection, info.name) if follow else exits.DONE
+    return following.follow(job) if follow else exits.DONE
 
 
-def _submitted(connection: Connection, spec: JobSpec) -> JobInfo:
+def _submitted(job: Job) -> JobInfo:
     try:
-        return submitting.submit(connection, spec)
+        return submitting.submit(job)
     except KeyboardInterrupt:
         printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
         raise

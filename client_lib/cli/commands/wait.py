@@ -6,7 +6,7 @@ import time
 
 import click
 
-from client_lib.cli import exits, printer
+from client_lib.cli import exits, following, printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import connected, job_names
 from client_lib.errors import ClientLibError
@@ -46,7 +46,7 @@ def command(connection: Connection, names: tuple[str, ...], timeout_s: float | N
 def _wait(connection: Connection, name: str, timeout_s: float | None) -> int:
     try:
         job = connection.client.get_job(connection.job(name)["name"])
-        with printer.progress(f"waiting for {job.name}"):
+        with following.goes_on(job), printer.progress(f"waiting for {job.name}"):
             info = job.wait(timeout_s)
     except ClientLibError as problem:
         printer.error(problem)

@@ -1,0 +1,288 @@
+"""The command line with the real local server, started on demand, and real worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from client_lib.spec.wire import Event, JobInfo, Manifest
+
+from .conftest import CLI, Run, processes_of
+from .terminal import Terminal
+
+WITHIN_S = 30.0
+
+STEPS = """
+import os, sys, time
+for step in range(int(sys.argv[2])):
+    print("step", step, flush=True)
+    time.sleep(0.1)
+open("done.txt", "w").write(repr(sys.argv[1:]))
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(STEPS)
+    return path
+
+
+@pytest.fixture
+def fresh_shell(environment: dict[str, str], local_state: Path) -> dict[str, str]:
+    """A shell whose python is ours, and where no local server ran before."""
+    environment["VIRTUAL_ENV"] = sys.prefix
+    return environment
+
+
+@pytest.fixture(scope="module")
+def shared_state() -> Iterator[Path]:
+    """State of the one local server that most tests here share: a start costs seconds on a busy machine."""
+    with TemporaryDirectory(prefix="client_lib-") as folder:
+        yield Path(folder)
+        for pid in processes_of(Path(folder)):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def shell(fresh_shell: dict[str, str], shared_state: Path) -> dict[str, str]:
+    """As fresh_shell, with the shared server."""
+    fresh_shell["CLIENT_LIB_STATE_DIR"] = str(shared_state)
+    return fresh_shell
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def submit(cli: Run, *line: str) -> str:
+    done = cli("submit", "-o", "name", *line)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    done = cli("submit", "-f", "-N", "2", "--name", "first", "train.py", "--steps", "2", "-n", "a b")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("[1]")] == ["[1] step 0", "[1] step 1"]
+    assert 'Job "first" created.' in done.stderr
+    assert done.stderr.rstrip().endswith("first SUCCEEDED")
+    assert (script.parent / "done.txt").read_text() == "['--steps', '2', '-n', 'a b']"
+
+
+def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("print('before'); raise KeyError('learning_rate')")
+    done = cli("submit", "-f", "--name", "bad", "train.py")
+    assert done.returncode == 1
+    assert "before" in done.stdout
+    assert "KeyError: 'learning_rate'" in done.stderr
+    assert "client-lib logs bad" in done.stderr
+    assert "KeyError: 'learning_rate'" in cli("status", "bad").stdout
+    assert cli("wait", "bad").returncode == 1
+    state = json.loads(cli("status", "bad", "-o", "json").stdout)
+    assert JobInfo.model_validate(state).failure is not None
+
+
+def test_the_life_of_a_job(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import time; print('begins', flush=True); time.sleep(600)")
+    name = submit(cli, "-l", "team=vision", "--grace-s", "1", "train.py")
+    until(lambda: "begins" in cli("logs", name).stdout)
+    assert cli("list", "-l", "team=vision", "--state", "running", "-o", "name").stdout == f"{name}\n"
+    assert cli("wait", name, "--timeout", "0.1").returncode == 124
+    refused = cli("delete", name)
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert cli("cancel", name).returncode == 0
+    assert cli("wait", name).returncode == 3
+    events = json.loads(cli("status", name, "--events", "-o", "json").stdout)
+    assert [str(Event.model_validate(event).state) for event in events][-1] == "CANCELLED"
+    assert cli("delete", name).returncode == 0
+    assert cli("status", name).returncode == 5
+
+
+def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import sys, os\nprint('out', os.environ['RANK']); print('err', file=sys.stderr)")
+    name = submit(cli, "-N", "2", "train.py")
+    cli("wait", name)
+    assert cli("logs", name, "--rank", "1", "--stream", "stdout").stdout == "out 1\n"
+    assert cli("logs", name, "-n", "1", "--rank", "0", "--rank", "1", "--stream", "stderr").stdout in (
+        "[0] err\n",
+        "[1] err\n",
+    )
+    (entry,) = map(json.loads, cli("logs", name, "--rank", "0", "--stream", "stdout", "-o", "json").stdout.splitlines())
+    assert set(entry) == {"time", "worker", "rank", "attempt", "seq", "stream", "kind", "text"}
+    assert (entry["text"], entry["rank"], entry["attempt"]) == ("out 0", 0, 1)
+    assert cli("logs", name, "--stream", "nonsense").returncode == 2
+
+
+def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str], cli: Run, script: Path) -> None:
+    line = ("-N", "2", "-e", "MY_TOKEN=s3cret", "--name", "dry", "train.py", "--lr", "0.1")
+    first, second = cli("submit", "--dry-run", "-o", "json", *line), cli("submit", "--dry-run", "-o", "json", *line)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout == cli("render", "-o", "json", *line).stdout
+    assert len(Manifest.model_validate_json(first.stdout).objects) == 2
+    assert "s3cret" not in first.stdout
+    assert "--lr" in cli("render", *line).stdout
+    assert cli("list", "-o", "name", "--name", "dry").stdout == ""
+
+
+def test_a_job_file_and_a_resubmit_run_the_same(shell: dict[str, str], cli: Run, script: Path) -> None:
+    (script.parent / "job.yaml").write_text("script: train.py --steps 1\nname: from-file\nlabels: {a: b}\n")
+    assert cli("submit", "-f", "-c", "job.yaml").returncode == 0
+    (script.parent / "done.txt").unlink()
+    again = cli("resubmit", "-f", "--name", "again", "from-file", PWD="/")
+    assert again.returncode == 0, again.stderr
+    assert (script.parent / "done.txt").read_text() == "['--steps', '1']"
+    assert cli("list", "-o", "name", "-l", "a=b").stdout == "again\nfrom-file\n"
+
+
+def test_the_job_gets_the_python_of_the_shell(shell: dict[str, str], cli: Run, script: Path, tmp_path: Path) -> None:
+    other = tmp_path / "environment" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(sys.executable)
+    script.write_text("import sys; print(sys.executable)")
+    assert f"[0] {other}\n" in cli("submit", "-f", "train.py", VIRTUAL_ENV=str(tmp_path / "environment")).stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "about"),
+    [
+        (["trian.py"], 2, "train.py"),
+        ([".", "x"], 2, "directory"),
+        (["-i", "no-such-type", "train.py"], 2, "no-such-type"),
+        (["-N", "0", "train.py"], 2, "n_workers"),
+        (["-t", "pytorch_elastic", "train.py"], 5, "pytorch_elastic"),
+        (["--outputs-glob", "*.pt", "train.py"], 5, "outputs"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_words(
+    shell: dict[str, str], cli: Run, script: Path, line: list[str], code: int, about: str
+) -> None:
+    refused = cli("submit", *line)
+    assert (refused.returncode, refused.stdout) == (code, ""), refused.stderr
+    assert about in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_taken_name_is_refused(shell: dict[str, str], cli: Run, script: Path) -> None:
+    submit(cli, "--name", "mine", "train.py", "--steps", "0")
+    refused = cli("submit", "--name", "mine", "train.py", "--steps", "0")
+    assert refused.returncode == 5
+    assert "mine" in refused.stderr
+
+
+def test_kill_9_of_the_follower_leaves_the_job_running(shell: dict[str, str], cli: Run, script: Path) -> None:
+    follower = subprocess.Popen(
+        [*CLI, "submit", "-f", "--name", "survivor", "train.py", "--steps", "20"],
+        cwd=script.parent,
+        env=shell,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert follower.stdout
+    while b"step 0" not in follower.stdout.readline():
+        pass
+    follower.send_signal(signal.SIGKILL)
+    follower.wait()
+    assert cli("wait", "survivor").stdout == "survivor SUCCEEDED\n"
+    assert cli("logs", "survivor", "--rank", "0").stdout.splitlines()[-1] == "step 19"
+
+
+@pytest.mark.parametrize(
+    "look", ["submit -f --name NAME train.py", "wait NAME", "logs -f NAME", "logs -f NAME -o json"]
+)
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_stop_it(
+    shell: dict[str, str], cli: Run, script: Path, look: str
+) -> None:
+    name = f"goes-on-{abs(hash(look))}"
+    script.write_text("import time; print('begins', flush=True); time.sleep(600)")
+    if not look.startswith("submit"):
+        submit(cli, "--name", name, "train.py")
+        until(lambda: "begins" in cli("logs", name).stdout)
+    with Terminal(*look.replace("NAME", name).split(), environment=shell, cwd=script.parent) as terminal:
+        terminal.read_until(f"waiting for {name}".encode() if look.startswith("wait") else b"begins")
+        terminal.write(b"\x03")
+        shown = terminal.read_to_end()
+    assert terminal.exit_code == 130
+    assert f"`client-lib cancel {name}` stops it".encode() in shown
+    assert b"Traceback" not in shown
+    assert json.loads(cli("status", name, "-o", "json").stdout)["state"] == "RUNNING"
+
+
+def test_a_pipe_that_reads_one_line_ends_the_command_and_not_the_job(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    line = " ".join([*CLI, "submit", "-f", "--name", "piped", "train.py", "--steps", "10", "|", "head", "-1"])
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, text=True, timeout=60
+    )
+    assert len(done.stdout.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert cli("wait", "piped").returncode == 0
+
+
+def test_submit_into_a_pipe_does_not_hang_on_the_server_that_it_starts(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    line = " ".join([*CLI, "submit", "train.py", "--steps", "1", "|", "cat"])
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout.startswith('Job "train-')
+
+
+# --- the server
+
+
+def test_the_local_server_is_shown_and_stopped_and_found_again(
+    fresh_shell: dict[str, str], cli: Run, local_state: Path
+) -> None:
+    assert json.loads(cli("server", "status", "-o", "json").stdout)["running"] is False
+    assert cli("server", "status").returncode == 4
+    cli("list")
+    shown = cli("server", "status", "-o", "json")
+    assert shown.returncode == 0
+    facts = json.loads(shown.stdout)
+    assert (facts["running"], facts["answers"], facts["state_dir"]) == (True, True, str(local_state))
+    assert cli("server", "stop").returncode == 0
+    assert cli("server", "stop").returncode == 0
+    assert cli("server", "status").returncode == 4
+
+
+def test_serve_runs_in_the_foreground_and_takes_users(fresh_shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
+    token = cli("server", "token", "ann", "--users-file", "users.toml").stdout.strip()
+    state = tmp_path / "state"
+    line = [*CLI, "serve", "--state-dir", str(state), "--users-file", "users.toml"]
+    server = subprocess.Popen(line, cwd=tmp_path, env=fresh_shell, stderr=subprocess.DEVNULL)
+    try:
+        until((state / "server.json").exists)
+        url = json.loads((state / "server.json").read_text())["url"]
+        assert json.loads((state / "server.json").read_text())["pid"] == server.pid
+        assert cli("list", "--endpoint", url, CLIENT_LIB_TOKEN="wrong").returncode == 5
+        assert cli("list", "--endpoint", url, CLIENT_LIB_TOKEN=token).returncode == 0
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=20) in (0, 130)
+
+
+def test_a_module_in_the_current_folder_is_not_the_servers(
+    fresh_shell: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('the wrong queue')")
+    assert cli("serve", "--version").returncode == 0
+    assert cli("server", "token", "ann", "--users-file", "users.toml").returncode == 0
