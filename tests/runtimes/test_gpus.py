@@ -228,3 +228,13 @@ async def test_an_nvidia_smi_that_hangs_is_given_up(tmp_path: Path, monkeypatch:
     cards = gpus.Gpus(str(program))
     await asyncio.wait_for(cards.look(), 5)
     assert cards.failure == f"{program} gave no answer in 0 s"
+
+
+@pytest.mark.anyio
+async def test_an_nvidia_smi_that_cannot_be_run_is_a_failure_not_a_crash(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o755)
+    cards = gpus.Gpus(str(program))
+    await cards.look()
+    assert str(cards.failure).startswith(f"{program} could not be started: ")

@@ -54,9 +54,12 @@ async def _ask(program: str) -> list[Gpu]:
 
 async def _answer(program: str, query: str) -> str:
     command = [program, query, "--format=csv,noheader,nounits"]
-    child = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:  # of another architecture, or no process is left to have
+        raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
     try:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
     except asyncio.TimeoutError as error:

@@ -31,7 +31,7 @@ def leftovers(worker_dir: Path) -> list[int]:
     for record in _recorded(worker_dir):
         if start_time(record["pid"]) == record["start_time"] and not _is_zombie(record["pid"]):
             found.add(record["pid"])
-    return sorted(found)
+    return sorted(found - {os.getpid()})  # a server that a job itself has started bears that job's marker
 
 
 def kill_leftovers(worker_dir: Path) -> list[int]:

@@ -160,9 +160,11 @@ class LocalRuntime:
             self._spawn_task(self._admit())
 
     async def _admit(self) -> None:
-        if self._queue.wanting_gpus:
-            await self._gpus.look()
-        self._admitting = False
+        try:
+            if self._queue.wanting_gpus:
+                await self._gpus.look()
+        finally:
+            self._admitting = False
         capacity = self._capacity()
         decision = admission.decide(self._queue, capacity)
         for key, granted in decision.grants.items():
