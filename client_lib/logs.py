@@ -105,6 +105,21 @@ def log_lines(
     yield from whole.flush()
 
 
+def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+    """Entries for what can't redraw: of a run of progress the last one only, when the run is over."""
+    held: dict[tuple[int, int, int | None, str], LogEntry] = {}
+    for entry in entries:
+        source = (entry.attempt, entry.worker, entry.rank, entry.stream)
+        last = held.pop(source, None)
+        if entry.kind == PROGRESS:
+            held[source] = entry
+        else:
+            if last:
+                yield last
+            yield entry
+    yield from held.values()
+
+
 def _records(stream: FrameStream, on_state: OnState | None, on_gap: OnGap | None) -> Iterator[Records]:
     facts: dict[str, Any] = {}
     for frame in stream:
@@ -235,4 +250,5 @@ __all__ = [
     "log_entries",
     "log_lines",
     "log_params",
+    "settled_entries",
 ]

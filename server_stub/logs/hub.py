@@ -23,7 +23,6 @@ from server_stub.logs.source import JobLogs, LogDirectory, LogSource
 
 MANY_FOLLOWERS = 50  # above this one feed wakes them at most every COALESCE_S: each wake costs a write per follower
 COALESCE_S = 0.02
-TICK_S = HEARTBEAT_S / 5
 
 
 class Chunk(NamedTuple):
@@ -82,7 +81,9 @@ class Follower:
 class Feed:
     """All that the followers of one job share."""
 
-    def __init__(self, job: JobLogs, source: LogSource, directory: LogDirectory, events: FileEvents) -> None:
+    def __init__(
+        self, job: JobLogs, source: LogSource, directory: LogDirectory, events: FileEvents, tick_s: float
+    ) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
@@ -91,6 +92,7 @@ class Feed:
         self._source = source
         self._directory = directory
         self._events = events
+        self._tick_s = tick_s
         self._watches: dict[Path, Watch] = {}
         self._loop = asyncio.get_running_loop()
         self._woken_at = 0.0
@@ -128,7 +130,7 @@ class Feed:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._tick_s)
             self._wake_now()
 
     def _find_logs(self) -> None:
@@ -209,8 +211,19 @@ def _child_towards(parent: Path, directory: Path) -> Path:
 class LogHub:
     """One per server process. Make it on the event loop."""
 
-    def __init__(self, source: LogSource, directory: LogDirectory, events: FileEvents | None = None) -> None:
+    def __init__(
+        self,
+        source: LogSource,
+        directory: LogDirectory,
+        events: FileEvents | None = None,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
         """`directory(job_dir, attempt, worker)` says where a worker's segments lie (server_stub.runtimes.log_dir)."""
+        self.tick_s = heartbeat_s / 5
+        """So often every follower looks whether its reader has waited for long."""
+        self.silence_s = heartbeat_s - self.tick_s
+        """At the first tick behind this, a reader who got nothing gets a sign of life."""
         self._source = source
         self.directory = directory
         self._events = events or open_file_events()
@@ -227,7 +240,7 @@ class LogHub:
         """A place among the followers of `job`, for as long as the block runs."""
         feed = self._feeds.get(job.job_id)
         if feed is None or feed.over:
-            feed = self._feeds[job.job_id] = Feed(job, self._source, self.directory, self._events)
+            feed = self._feeds[job.job_id] = Feed(job, self._source, self.directory, self._events, self.tick_s)
         feed.over = feed.over or self._closed
         follower = Follower()
         feed.followers.add(follower)

@@ -8,9 +8,9 @@ from sys import maxsize
 from time import monotonic
 
 from client_lib.errors import NotFound
-from client_lib.spec.log_stream import HEARTBEAT_S, Position
+from client_lib.spec.log_stream import Position
 from server_stub.logs.history import history, read_block
-from server_stub.logs.hub import TICK_S, Feed, Follower, LogHub, Tail
+from server_stub.logs.hub import Feed, Follower, LogHub, Tail
 from server_stub.logs.merge import Part
 from server_stub.logs.query import LogQuery
 from server_stub.logs.records import line_filter, missing_before, next_sequence
@@ -181,7 +181,7 @@ class _Answer:
         return [state] if state else []
 
     def _idle(self) -> list[bytes]:
-        """Every TICK_S without news."""
-        if monotonic() - self._sent_at < HEARTBEAT_S - TICK_S:
+        """Woken, but there is no news."""
+        if monotonic() - self._sent_at < self._hub.silence_s:
             return []
         return [piece for piece in (*self._positions(), self._renderer.ping()) if piece]
