@@ -65,6 +65,8 @@ bench: $(READY) $(BENCH_READY)  ## every benchmark, with its rivals, in quiet mi
 docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@echo "== docs/openapi.json, docs/job-spec.schema.json"
 	@$(RUN)/python -m server_stub.openapi --write docs
+	@echo "== docs/cli.md"
+	@$(RUN)/python -m client_lib.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 	@echo "== tables of README.md"
 	@$(RUN)/python docs/readme_tables.py
 
