@@ -18,6 +18,7 @@ from conftest import Site, alive, poll, running
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
+from server_stub.runtimes.local import launcher
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +50,7 @@ async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str
 ) -> None:
     monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
+    monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", portable == "0")
     async with running(tmp_path) as site:
         script = "bash -c 'setsid sleep 600 & echo $!; wait'"
         job = site.submit("lost", script, type="binary", n_workers=2)
@@ -62,6 +64,19 @@ async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
         Reason.LAUNCHER_LOST,
         "the launcher of worker 1 was killed by signal 9 without a report",
     )
+
+
+@pytest.mark.parametrize("portable", ["0", "1"])
+async def test_when_a_rank_leaves_a_process_behind_it_is_gone_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str
+) -> None:
+    monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
+    monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", portable == "0")
+    async with running(tmp_path) as site:
+        job = site.submit("leaves", "bash -c 'setsid sleep 600 >/dev/null 2>&1 & echo $!'", type="binary", grace_s=0.1)
+        assert (await site.ended(job)).reason is Reason.COMPLETED
+        left = next(int(line) for line in site.lines(job) if line.isdigit())
+        assert not alive(left)
 
 
 async def test_a_launcher_that_cannot_begin_says_why(tmp_path: Path) -> None:

@@ -13,17 +13,18 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
 from client_lib.worker.system import start_time
-from server_stub.runtimes.local.processes import kill_leftovers
+from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
 from server_stub.runtimes.local.verdict import Stage, Worker
 
 OUTPUT = "launcher.out"  # what a launcher says when it can't even begin
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE")
-_EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED, control.ENDED: Stage.ENDED}
+_EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED}
 
 
 class Launcher:
@@ -81,12 +82,11 @@ class Launcher:
 
     async def follow(self) -> None:
         """Return when the worker is over."""
-        while not self.worker.stage.over:
+        while True:
             connection = await self._connected()
-            if connection is None:
-                await self._settle()
-            else:
-                await self._listen(connection)
+            if connection is None or await self._listen(connection):
+                break
+        await self._settle()
 
     async def reap(self) -> None:
         """Return when the launcher's process, which has nothing more to do, is gone."""
@@ -97,7 +97,10 @@ class Launcher:
 
     def lose_with_machine(self) -> None:
         """The machine was rebooted: what didn't end before is lost."""
-        if not self._read_report():
+        report = self._report()
+        if report is not None:
+            self._become(Stage.ENDED, report=report)
+        else:
             why = "the machine was rebooted while the job ran"
             self._become(Stage.LOST, lost_because=why, lost_reason=Reason.NODE_LOST)
 
@@ -129,47 +132,50 @@ class Launcher:
             self._child = None
         return not is_held(self._files.lock)
 
-    async def _listen(self, connection: socket.socket) -> None:
-        """Until end of file, or the end of the worker."""
+    async def _listen(self, connection: socket.socket) -> bool:
+        """Until end of file, or until it says that the worker has ended: True."""
         reader, self._writer = await asyncio.open_unix_connection(sock=connection)
         lines = control.Lines()
         try:
             self._writer.writelines(self._orders)
-            while not self.worker.stage.over and (data := await reader.read(4096)):
+            while data := await reader.read(4096):
                 for message in lines.feed(data):
+                    if message.get("event") == control.ENDED:
+                        self._writer.write(control.leave())
+                        return True
                     self._heard(str(message.get("event")))
         except ConnectionError:  # as good as end of file: the lock tells what it means
             pass
         finally:
             self._writer.close()
             self._writer = None
+        return False
 
     def _heard(self, event: str) -> None:
-        stage = _EVENTS.get(event)
-        if stage is Stage.ENDED:
-            self._read_report()
-        elif stage is not None:
-            self._become(stage)
-
-    def _read_report(self) -> bool:
-        report = read_json(self._files.report)
-        if report is None:
-            return False
-        if self._writer is not None:
-            self._writer.write(control.leave())
-        self._become(Stage.ENDED, report=report)
-        return True
+        if event in _EVENTS:
+            self._become(_EVENTS[event])
 
     async def _settle(self) -> None:
-        """The launcher is over: read its report, or, without one, end what it left running."""
-        if self._read_report():
+        """The worker is over: take its report, or, without one, end what its launcher left running."""
+        report = self._report()
+        if report is not None:
+            if not LAUNCHER_SWEEPS:
+                await self._sweep()
+            self._become(Stage.ENDED, report=report)
             return
-        for pause in _pauses():
-            if not await asyncio.to_thread(kill_leftovers, self._path):
-                break
-            await asyncio.sleep(pause)
+        await self._sweep()
         reason = Reason.LAUNCHER_LOST if self._spawn_error is None else Reason.START_FAILED
         self._become(Stage.LOST, lost_because=await asyncio.to_thread(self._last_words), lost_reason=reason)
+
+    def _report(self) -> dict[str, Any] | None:
+        return read_json(self._files.report)
+
+    async def _sweep(self) -> None:
+        """Return when no process of the worker lives."""
+        for pause in _pauses():
+            if not await asyncio.to_thread(kill_leftovers, self._path):
+                return
+            await asyncio.sleep(pause)
 
     def _last_words(self) -> str:
         who = f"the launcher of worker {self.worker.number}"

@@ -16,6 +16,10 @@ from typing import Any
 from client_lib.worker.directory import MARKER, Directory, read_json
 from client_lib.worker.system import marked, start_time
 
+LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
+"""A launcher that reports has seen to all its descendants (child subreaper). Elsewhere it knows process groups only,
+and the runtime looks after it."""
+
 
 def program_of(pid: int) -> str:
     """Name of the program, or "" where it can't be seen."""
