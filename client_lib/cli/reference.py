@@ -1,4 +1,4 @@
-"""`docs/cli.md`, made from the commands themselves: `python -m client_lib.cli.reference > docs/cli.md`. A test compares."""
+"""`docs/cli.md`, made from the commands: `python -m client_lib.cli.reference > docs/cli.md`. A test compares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 110  # columns of the help texts
 
 def text() -> str:
     """The whole document."""
-    context = click.Context(group, info_name=PROGRAM)
+    context = _context(group, PROGRAM, None)
     codes = "\n".join((exits.__doc__ or "").splitlines()[2:]).strip()
     parts = [
         "# Command line",
@@ -37,7 +37,11 @@ def _sections(context: click.Context, depth: int) -> Iterator[str]:
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             if below:
-                yield from _sections(click.Context(below, info_name=name, parent=context), 3)
+                yield from _sections(_context(below, name, context), 3)
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
+    return click.Context(command, info_name=name, parent=parent, **command.context_settings)
 
 
 def _help(context: click.Context) -> str:
