@@ -60,11 +60,8 @@ class Stamper:
     def feed(self, data: bytes, now: float) -> bytes:
         """Records for what `data` completes. `now` is monotonic, in seconds."""
         block = self._rest + data if self._rest else data
-        if b"\r" in block or self._goes_on or self._after_return:
-            out = self._slowly(block, now)
-        else:
-            *lines, self._rest = block.split(b"\n")
-            out = self._whole(lines)
+        unusual = b"\r" in block or self._goes_on or self._after_return
+        out = self._slowly(block, now) if unusual else self._whole(block)
         if len(self._rest) > MAX_TEXT:
             out += self._show_long()
         if not self._rest:
@@ -176,13 +173,15 @@ class Stamper:
         out.append(self._record(kind, text))
         return b"".join(out)
 
-    def _whole(self, lines: List[bytes]) -> bytes:
-        """Records of whole lines: all of them by one formatting."""
+    def _whole(self, block: bytes) -> bytes:
+        """Records of the whole lines of a block: all of them by one formatting."""
+        lines = block.split(b"\n")
+        self._rest = lines.pop()
         if not lines:
             return b""
-        if max(map(len, lines)) > MAX_TEXT:
+        if _has_long_line(block):
             return b"".join(map(self._line, lines))
-        self._remember(lines[-_KEPT_LINES:])
+        self._remember(lines)
         count, first = len(lines), self._sequence.next
         self._sequence.next = first + count
         arguments: List[object] = [None] * (2 * count)
@@ -204,12 +203,26 @@ class Stamper:
         return b"%d %b %b %b%b %b\n" % (number, self._sequence.stamp(), self._rank, self._stream, mark, text)
 
     def _remember(self, lines: List[bytes]) -> None:
-        self.last_lines.extend([line[:_KEPT_BYTES] for line in lines])
+        if len(lines) < _KEPT_LINES:
+            self.last_lines.extend([line[:_KEPT_BYTES] for line in lines])
+        else:  # of one block, which bounds their bytes: no need to look at each
+            self.last_lines = deque(lines[-_KEPT_LINES:], _KEPT_LINES)
 
     def _set_due(self) -> None:
         times = [self._partial_due] if self._rest and self._partial_due else []
         times += [self._progress_due] if self._held is not None else []
         self.due = min(times) if times else None
+
+
+def _has_long_line(block: bytes) -> bool:
+    """Whether a newline of the block is more than MAX_TEXT bytes behind the one before; few steps, not one per line."""
+    last, position = block.rfind(b"\n"), -1
+    while position < last:
+        following = block.rfind(b"\n", position + 1, position + 2 + MAX_TEXT)
+        if following < 0:
+            return True
+        position = following
+    return False
 
 
 def _whole_characters(text: bytes) -> int:

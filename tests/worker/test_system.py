@@ -1,0 +1,89 @@
+"""The Linux calls and their portable twins, in processes of their own: both change who they are called in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker import system
+
+ROOT = Path(__file__).parents[2]
+
+# a launcher that starts one process that sleeps, says its pid, and is killed
+LAUNCHER = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from client_lib.worker import spawn, system
+chosen = system.choose()
+started = spawn.start(["sleep", "1000"], dict(os.environ), "/", chosen.before_exec)
+print(type(chosen).__name__, started.pid, flush=True)
+{then}
+"""
+
+
+def launch(portable: str, then: str) -> tuple[str, int, subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER.format(root=str(ROOT), then=then)],
+        env=os.environ | {"CLIENT_LIB_PORTABLE": portable},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    name, pid = process.stdout.readline().split()
+    return name, int(pid), process
+
+
+@pytest.mark.parametrize(("portable", "name"), [("0", "Linux"), ("1", "Portable")])
+def test_a_process_dies_with_its_launcher(portable: str, name: str) -> None:
+    from tests.worker.conftest import alive, until
+
+    chosen, pid, process = launch(portable, "time.sleep(1000)")
+    assert chosen == name
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    until(lambda: not alive(pid), "the process is gone")
+
+
+def test_a_watcher_that_was_told_the_end_kills_nothing() -> None:
+    from tests.worker.conftest import alive
+
+    _, pid, process = launch("1", "chosen.close(); chosen.__dict__.clear(); os._exit(0)")
+    process.wait()
+    assert process.stdout
+    process.stdout.read()  # the end of the watcher, which holds it till then
+    assert alive(pid)
+    os.kill(pid, 9)
+
+
+def test_a_start_time_names_a_process_for_ever() -> None:
+    assert system.start_time(os.getpid()) == system.start_time(os.getpid())
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert system.start_time(process.pid) is None
+
+
+def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_HAS_PROC", False)  # another system's way, on this one
+    if not system.start_time(os.getpid()):
+        pytest.skip("there is no ps here")
+    assert system.start_time(os.getpid()) == system.start_time(os.getpid())
+    assert system.boot_id()
+
+
+def test_marked_processes_are_found_by_their_environment() -> None:
+    process = subprocess.Popen(["sleep", "1000"], env=os.environ | {"CLIENT_LIB_WORKER_DIR": "/of/this/test"})
+    try:
+        assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this/test") == [process.pid]
+        assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this") == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_kills_for_memory_are_counted() -> None:
+    assert system.out_of_memory_kills() >= 0
