@@ -37,8 +37,7 @@ class Attempts:
             raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
 
     def newest(self, active: Active) -> Attempt:
-        """The newest attempt of a job, its directory made."""
-        self.job_dir(active.row.id).mkdir(mode=0o700, parents=True, exist_ok=True)
+        """The newest attempt of a job. The runtime makes its directory when it starts: a job that waits has none."""
         request = active.request or self.request_of(active.row)
         return self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import uuid
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -27,6 +29,7 @@ from server_stub.submissions import Submissions
 from server_stub.users import User
 
 FreeBytes = Callable[[Path], int]
+_FREE_SEEN_FOR = timedelta(seconds=1)
 _NAMES_DRAWN = 8  # of 60 million: more collisions than this are a bug
 
 
@@ -52,6 +55,7 @@ class Intake:
         self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
         self._submissions, self._store, self._desk = submissions, store, desk
         self._conductor, self._clock, self._free = conductor, clock, free
+        self._free_seen: tuple[datetime, int] | None = None
 
     async def submit(self, user: User, request: SubmitRequest, key: str | None) -> tuple[JobText, bool]:
         """See `Service.submit`."""
@@ -78,12 +82,19 @@ class Intake:
                 f"{len(self._conductor)} jobs are not final yet, which is the limit of this server",
                 hint="cancel some, or wait until they have run",
             )
-        free = self._free(self._settings.data_dir)
+        free = self._free_bytes()
         if free < self._settings.min_free_bytes:
             raise StorageFull(
                 f"the server's disk has {free / 1e6:.0f} MB left; nothing was accepted",
                 hint=f"make room in {self._settings.data_dir}: `client-lib delete` removes finished jobs",
             )
+
+    def _free_bytes(self) -> int:
+        """As it was at most a second ago."""
+        now = self._clock.now()
+        if self._free_seen is None or abs(now - self._free_seen[0]) >= _FREE_SEEN_FOR:
+            self._free_seen = (now, self._free(self._settings.data_dir))
+        return self._free_seen[1]
 
     async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
         """A resubmit: this user ran this very script in place before."""
@@ -130,7 +141,7 @@ class _NewJob:
         self._admitted = admitted
         self.info = JobInfo(
             name=name,
-            id=uuid.uuid4().hex,
+            id=uuid.UUID(int=random.getrandbits(128), version=4).hex,  # seeded by the system once, not asked each time
             owner=user.name,
             version=1,
             runtime=runtime_name,

@@ -279,9 +279,10 @@ def test_delete_is_refused_while_the_job_is_not_final(bench: Bench) -> None:
         job = await bench.submit(name="one")
         with pytest.raises(Conflict, match="one is PENDING"):
             await service.delete(ANN, "one")
+        folder = bench.settings().data_dir / "jobs" / job.id
+        folder.mkdir()
         bench.runtime.end(job.id)
         await bench.until("one", State.SUCCEEDED)
-        folder = bench.settings().data_dir / "jobs" / job.id
         assert folder.is_dir()
         assert await service.delete(ANN, "one") == 'Job "one" deleted.'
         assert not folder.exists()
@@ -300,8 +301,9 @@ def test_delete_with_force_stops_the_job_first(bench: Bench) -> None:
         await bench.until("one", State.RUNNING)
         assert "is being stopped" in await service.delete(ANN, "one", force=True)
         assert (await bench.info("one")).reason is Reason.STOPPING
-        bench.runtime.end(job.id, Reason.CANCELLED)
         folder = bench.settings().data_dir / "jobs" / job.id
+        folder.mkdir()
+        bench.runtime.end(job.id, Reason.CANCELLED)
         await until(lambda: not folder.exists())
         with pytest.raises(NotFound):
             await service.get(ANN, "one")

@@ -72,6 +72,7 @@ def test_a_repeat_is_answered_though_it_would_be_refused_by_now(bench: Bench) ->
         first, _ = await service.submit(ANN, request, "k1")
         (bench.scripts / ".proof").unlink()
         bench.free = 0
+        bench.clock.pass_time(1)
         again, created = await service.submit(ANN, request, "k1")
         assert not created
         assert again.json == first.json
@@ -221,6 +222,7 @@ def test_a_full_disk_refuses_submits_and_running_jobs_go_on(bench: Bench) -> Non
     async def run(service: Service) -> None:
         job = await bench.submit(name="one")
         bench.free = 100
+        bench.clock.pass_time(1)
         with pytest.raises(StorageFull):
             await bench.submit(name="two")
         assert not next(check for check in (await service.doctor()).checks if check.name == "disk").ok
