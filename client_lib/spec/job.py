@@ -18,6 +18,7 @@ Scalar = str | int | float | bool | None
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
@@ -290,6 +291,8 @@ def split_script(script: str) -> list[str]:
     Raises:
         ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
     """
+    if _PLAIN.fullmatch(script):  # nothing to interpret: shlex takes 100 times as long, ten times per submit
+        return script.split()
     wrong = _shell_syntax(script)
     if wrong:
         raise ValueError(
