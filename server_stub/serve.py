@@ -19,11 +19,14 @@ from starlette.types import ASGIApp
 
 from client_lib import __version__
 from client_lib.errors import Conflict, InvalidRequest
+from client_lib.spec.state_dir import SERVER_LOG
 from server_stub import state_dir
 from server_stub.api.context import Context
 from server_stub.app import build
 from server_stub.auth import FileUsers, LocalUsers, Users
+from server_stub.file_events import PollingEvents
 from server_stub.http_bounds import http_protocol
+from server_stub.log_lines import rotate
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, log_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
@@ -34,6 +37,7 @@ from server_stub.traffic import Traffic
 
 BACKLOG = 2048
 _IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
+_LOG_LOOK_S = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +76,10 @@ async def _run(settings: Settings, users: Users, listening: socket.socket, facts
     try:
         config = uvicorn_config(build(parts, users), settings)
         server = Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
-        idle = asyncio.create_task(_end_when_idle(server, parts))
+        tasks = [asyncio.create_task(_end_when_idle(server, parts)), asyncio.create_task(_keep_log_small(settings))]
         await server.listen(listening, lambda: _announce(settings, facts))
-        idle.cancel()
+        for task in tasks:
+            task.cancel()
     finally:
         parts.hub.close()
         await parts.service.close()
@@ -86,7 +91,8 @@ async def _start(settings: Settings) -> Context:
     await asyncio.to_thread(snapshots.open)
     service = Service(settings, _runtime(settings))
     await service.start()
-    return Context(settings, service, snapshots, LogHub(service, log_dir), Traffic())
+    events = None if settings.inotify else PollingEvents()
+    return Context(settings, service, snapshots, LogHub(service, log_dir, events), Traffic())
 
 
 def _runtime(settings: Settings) -> Runtime:
@@ -174,6 +180,12 @@ async def _end_when_idle(server: Server, parts: Context) -> None:
             log.info("no job and no request for %g s: ending", limit)
             server.stop()
             return
+
+
+async def _keep_log_small(settings: Settings) -> None:
+    while True:
+        rotate(settings.state_dir / SERVER_LOG, settings.server_log_bytes)
+        await asyncio.sleep(_LOG_LOOK_S)
 
 
 class Server(uvicorn.Server):

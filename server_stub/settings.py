@@ -70,9 +70,6 @@ class Settings(BaseSettings):
     parse_instance_types: bool = True
     """Names that the catalogue does not know are read by pattern (`a100.8gpu`, `cpu.8C.32G`): on, as one machine has
     no catalogue of its own."""
-    regions: list[str] = []
-    """Regions of the ML Space platform that this server answers for (JSON list in the variable). Empty: any, as all
-    of them mean this machine."""
     secrets_file: Path | None = None
     """TOML table of names and values for `spec.secrets` that a client did not send; None: there are none."""
     rank_runner: bool = True
@@ -81,8 +78,6 @@ class Settings(BaseSettings):
     """Pause before the second attempt; it doubles with each."""
     retry_pause_max_s: Seconds = 60.0
     """The longest pause between two attempts."""
-    launcher_drain_s: Seconds = 60.0
-    """How long the end of a job waits for missing reports and log bytes before the gap is recorded."""
 
     # --- bounds; over one of them the answer is 413, 422 or 507
     max_body_bytes: Positive = 16 * MIB
@@ -105,10 +100,6 @@ class Settings(BaseSettings):
     """Of one worker in one attempt; head and tail are kept, the gap is counted."""
     segment_bytes: Positive = 64 * MIB
     """Size at which a log begins a new segment file: what the limit removes at once."""
-    coalesce_above_followers: Annotated[int, Field(ge=0)] = 50
-    """Followers of one file above which new lines are gathered for `coalesce_ms`."""
-    coalesce_ms: Annotated[int, Field(ge=0, le=1000)] = 20
-    """Milliseconds; 20 is not seen by people and halves the work at 500 followers."""
     inotify: bool = True
     """False: log files are polled also where inotify is there (it does not see writes of other hosts)."""
 
@@ -127,6 +118,8 @@ class Settings(BaseSettings):
     starts its local server with 1800."""
     stop_grace_s: Seconds = 5.0
     """At SIGTERM: how long answers that are on their way may take. Streams are cut at once; followers resume."""
+    server_log_bytes: Positive = 32 * MIB
+    """Size of `<state_dir>/server.log` at which a new one begins; one old one is kept."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Of the server's own log; each request is a line of level info."""
 
