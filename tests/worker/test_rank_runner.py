@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import client_lib.worker
+from tests.interpreters import PYTHONS
 
 RUNNER = Path(client_lib.worker.__file__).parent / "rank_runner.py"
 
@@ -338,11 +338,8 @@ def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0] == "there\n"
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_on_other_pythons_too(tmp_path: Path, version: str) -> None:
-    python = shutil.which(f"python{version}")
-    if not python or subprocess.run([python, "-c", "pass"], capture_output=True).returncode:
-        pytest.skip(f"there is no python{version} here")
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
+def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     script = """
         import atexit, sys, threading
         sys.modules["torch"] = sys
