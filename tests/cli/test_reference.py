@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from client_lib.cli import reference
+import pytest
+
 from client_lib.cli.app import COMMANDS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
-def test_the_reference_is_up_to_date() -> None:
-    assert DOCUMENT.read_text() == reference.text(), "run: python -m client_lib.cli.reference > docs/cli.md"
+@pytest.fixture(scope="module")
+def reference() -> str:
+    """Made by a process of its own: click keeps the help option that a command was first asked with."""
+    line = [sys.executable, "-m", "client_lib.cli.reference"]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_short_helps_are_those_of_the_commands() -> None:
-    for name, (_, short) in COMMANDS.items():
-        assert f"`client-lib {name}`" in reference.text()
-        assert short.endswith(".")
+def test_the_reference_is_up_to_date(reference: str) -> None:
+    assert DOCUMENT.read_text() == reference, "run: python -m client_lib.cli.reference > docs/cli.md"
+
+
+def test_every_command_is_in_it(reference: str) -> None:
+    for name in COMMANDS:
+        assert f"### `client-lib {name}`" in reference
