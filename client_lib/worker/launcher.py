@@ -100,8 +100,15 @@ class Launcher:
             self._reap()
             return
         self._started_at = time.time()
-        write_json(self._directory.processes, self._ranks.record())
+        self._record()
         self._tell(control.STARTED)
+
+    def _record(self) -> None:
+        """Who runs, for whoever cleans up if this process dies. A full disk delays it."""
+        try:
+            write_json(self._directory.processes, self._ranks.record())
+        except OSError:
+            self._loop.call_later(_RETRY_S, self._record)
 
     def _stop_by_signal(self) -> None:
         self._stop(self._plan.grace_s)
@@ -137,9 +144,10 @@ class Launcher:
     def _drain(self) -> None:
         """All ranks have ended: see to what they left behind, read the pipes to their end, then report."""
         assert self._drain_since is not None
-        passed = time.monotonic() - self._drain_since
+        now = time.monotonic()
+        passed, silent = now - self._drain_since, now - max(self._drain_since, self._output.active_at)
         left = bool(self._ranks.left_over())
-        if not left and (self._output.open_pipes == 0 or (passed > _PIPE_S and not self._output.stalled)):
+        if not left and (self._output.open_pipes == 0 or (silent > _PIPE_S and not self._output.stalled)):
             self._system.close()
             self._finish()
             return

@@ -26,6 +26,8 @@ class Output:
     def __init__(self, loop: Loop, writer: SegmentWriter) -> None:
         self.stalled = False
         """The disk takes nothing now."""
+        self.active_at = 0.0
+        """When a pipe was last read, or could be read again (monotonic seconds)."""
         self._loop, self._writer = loop, writer
         self._sequence = Sequence()
         self._stampers: List[Stamper] = []
@@ -108,7 +110,7 @@ class Output:
             self._close(fd)
 
     def _feed(self, stamper: Stamper, data: bytes) -> None:
-        now = time.monotonic()
+        self.active_at = now = time.monotonic()
         records = stamper.feed(data, now)
         if records:
             self._writer.add(records)
@@ -124,6 +126,9 @@ class Output:
         self._writer.add(self._pipes.pop(fd).end())
 
     def _tick(self) -> None:
+        if self.stalled:  # what is missing of a line may wait in its pipe
+            self._timer = self._loop.call_later(_RETRY_S, self._tick)
+            return
         now = time.monotonic()
         for stamper in self._stampers:
             if stamper.due is not None and stamper.due <= now:
@@ -158,5 +163,6 @@ class Output:
             self._loop.call_later(_RETRY_S, self._try_again)
             return
         self.stalled = False
+        self.active_at = time.monotonic()
         for fd in self._pipes:
             self._loop.watch(fd, lambda fd=fd: self._read(fd))  # type: ignore[misc]

@@ -15,7 +15,7 @@ import pytest
 
 from client_lib.worker import control, system
 from client_lib.worker.directory import MARKER, Directory, launcher_command, read_json
-from client_lib.worker.format import Record, parse
+from client_lib.worker.format import GOES_ON, Record, parse
 from client_lib.worker.plan import WorkerPlan
 
 DEADLINE_S = 30.0
@@ -120,7 +120,15 @@ class Worker:
         return [parse(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
 
     def lines(self, stream: str = "stdout", rank: int | None = 0) -> list[str]:
-        return [record.text for record in self.records() if record.stream == stream and record.rank == rank]
+        """Whole lines: those that went on are put together."""
+        lines, begun = [], ""
+        for record in self.records():
+            if record.stream == stream and record.rank == rank:
+                begun += record.text
+                if record.kind != GOES_ON:
+                    lines.append(begun)
+                    begun = ""
+        return lines
 
     def waits_for(self, text: str) -> None:
         until(lambda: any(text in record.text for record in self.records()), f"{text!r} in the log")

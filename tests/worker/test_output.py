@@ -131,10 +131,12 @@ def small_disk(tmp_path: Path) -> object:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_stalls_the_log_and_loses_no_line(small_disk: Path) -> None:
+@pytest.mark.parametrize("room", [0, 200_000])
+def test_a_full_disk_stalls_the_log_and_loses_no_line(small_disk: Path, room: int) -> None:
     script = """
         for i in range(20_000):
             print("line", i, "x" * 100)
+        print("not yet over", end="")
     """
     folder = small_disk / "job"
     folder.mkdir()
@@ -143,15 +145,15 @@ def test_a_full_disk_stalls_the_log_and_loses_no_line(small_disk: Path) -> None:
     try:
         one.start()
         free = os.statvfs(small_disk)
-        ballast.write_bytes(b"x" * (free.f_bavail * free.f_frsize - 200_000))
+        ballast.write_bytes(b"x" * (free.f_bavail * free.f_frsize - room))
         one.go()
-        stalled = until(lambda: os.statvfs(small_disk).f_bavail == 0, "the disk is full")
-        assert stalled
+        until(lambda: os.statvfs(small_disk).f_bavail == 0, "the disk is full")
         assert one.process
         assert one.process.poll() is None
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
         assert one.report()["exit_code"] == 0
-        assert one.lines() == [f"line {i} " + "x" * 100 for i in range(20_000)]
+        assert one.lines() == [f"line {i} " + "x" * 100 for i in range(20_000)] + ["not yet over"]
+        assert Path(one.directory.processes).exists()
         records = one.records()
         assert [record.seq for record in records] == list(range(len(records)))
     finally:
