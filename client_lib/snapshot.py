@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import heapq
+import io
 import os
 import stat
 import tarfile
@@ -22,10 +23,13 @@ from typing import IO, NamedTuple
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.ignore import Ignore, is_environment, never
 
+LIMIT_FILES = 200_000  # what a worker unpacks
 LIMIT_BYTES = 2 * 2**30  # of all files together; a server's own bound is on the archive and has the same default
 TRIES = 3  # packing starts over when a file was changed meanwhile
 _EPOCH = 315_619_200  # 1980-01-02: zip files, which user code may write from these, know no earlier day
+_BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
+_LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
 _LARGEST = 5  # files named when it is too much
 
 
@@ -168,7 +172,9 @@ def _kind(mode: int) -> str:
 
 
 def check_size(listing: Listing, limit_bytes: int) -> None:
-    """Raises TooLarge, with the largest files, if they are more than `limit_bytes` together."""
+    """Raises TooLarge, with the largest files, if they are more than `limit_bytes` together; or too many."""
+    if len(listing.entries) > LIMIT_FILES:
+        raise TooLarge(f"the code has {len(listing.entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
     total = sum(entry.size for entry in listing.entries)
     if total <= limit_bytes:
         return
@@ -176,7 +182,7 @@ def check_size(listing: Listing, limit_bytes: int) -> None:
     raise TooLarge(
         f"the code has {_mb(total)} in {len(listing.files)} files; {_mb(limit_bytes)} are allowed. The largest:\n"
         + "\n".join(f"  {_mb(entry.size):>12}  {entry.name}" for entry in largest),
-        hint="leave data out with .clientlibignore (the syntax of .gitignore)",
+        hint=_LEAVE_OUT,
     )
 
 
@@ -214,18 +220,19 @@ def _write(listing: Listing, file: IO[bytes]) -> tuple[str, list[str]]:
     grown: list[str] = []
     with (
         gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        io.BufferedWriter(zipped, _BLOCK) as tar,
     ):
         for entry in listing.entries:
             if stat.S_ISREG(entry.mode):
                 grown += _add_file(tar, entry)
             else:
-                tar.addfile(_header(entry))
+                tar.write(_header(entry))
+        tar.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of an archive
     return hashing.digest.hexdigest(), grown
 
 
-def _header(entry: Entry, size: int = 0) -> tarfile.TarInfo:
-    """What of an entry is kept: its kind, size and whether it can be executed."""
+def _header(entry: Entry, size: int = 0) -> bytes:
+    """What of an entry is kept: its kind, size and whether it can be executed. TarFile.addfile takes twice as long."""
     header = tarfile.TarInfo(entry.name)
     header.mtime, header.size = _EPOCH, size
     header.mode = 0o755 if entry.mode & 0o111 else 0o644
@@ -233,29 +240,44 @@ def _header(entry: Entry, size: int = 0) -> tarfile.TarInfo:
         header.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(entry.mode):
         header.type, header.linkname = tarfile.SYMTYPE, entry.target
-    return header
+    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _add_file(tar: tarfile.TarFile, entry: Entry) -> list[str]:
+def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
     """Add the file as it is. A log that grew meanwhile is taken as far as it went; any other change is a _Changed."""
     try:
-        opened = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        file = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
         raise _Changed(entry.path) from None
     except OSError as error:
         raise _unreadable(entry.path, error) from error
-    with open(opened, "rb") as source:
-        before = os.fstat(opened)
-        try:
-            tar.addfile(_header(entry, before.st_size), source)
-        except OSError as error:  # tarfile: the file was shorter than its size a moment ago
-            raise _Changed(entry.path) from error
-        after = os.fstat(opened)
+    try:
+        before = os.fstat(file)
+        tar.write(_header(entry, before.st_size))
+        _copy(file, tar, before.st_size, entry)
+        after = os.fstat(file)
+    finally:
+        os.close(file)
     if after.st_size > before.st_size:
         return [f"{entry.name} grew while it was packed; the snapshot has its first {before.st_size} bytes"]
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise _Changed(entry.path)
     return []
+
+
+def _copy(file: int, tar: IO[bytes], size: int, entry: Entry) -> None:
+    """`size` bytes, filled up to a whole block."""
+    left = size
+    while left:
+        try:
+            data = os.read(file, min(left, _BLOCK))
+        except OSError as error:
+            raise _unreadable(entry.path, error) from error
+        if not data:
+            raise _Changed(entry.path)
+        tar.write(data)
+        left -= len(data)
+    tar.write(bytes(-size % tarfile.BLOCKSIZE))
 
 
 def _unreadable(path: str, error: OSError) -> InvalidRequest:

@@ -209,18 +209,26 @@ def test_a_file_that_changes_once_is_read_again(folder: Path, tmp_path: Path, mo
     assert (tmp_path / "out" / "a.py").read_text() == "old" * 10
 
 
-def test_a_hundred_thousand_files_take_seconds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folders", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_a_hundred_thousand_files_take_seconds(tmp_path: Path, folders: int) -> None:
     root = tmp_path / "many"
-    for d in range(100):
+    for d in range(folders):
         directory = root / f"d{d}"
         directory.mkdir(parents=True)
         for f in range(1000):
             os.close(os.open(directory / f"{f}.py", os.O_CREAT | os.O_WRONLY))
     (root / ".gitignore").write_text("*.bin\n*.pt\nout/\n")
-    begin = time.perf_counter()
+    begin = time.process_time()  # of this process alone: the machine may be busy
     with packed(root) as archive:
-        assert archive.files == 100_001
-    assert time.perf_counter() - begin < 60
+        assert archive.files == folders * 1000 + 1
+    assert time.process_time() - begin < folders * 0.25
+
+
+def test_more_files_than_a_worker_unpacks_are_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "LIMIT_FILES", 3)
+    write(folder, dict.fromkeys("abcd", ""))
+    with pytest.raises(TooLarge, match="4 files; 3 are allowed"), packed(folder):
+        pass
 
 
 PIECE = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\0"), min_size=1, max_size=20).filter(
