@@ -35,6 +35,7 @@ class FakeRuntime:
     """A stop ends the attempt; False: the test ends it."""
     sink: Sink | None = None
     ended: dict[tuple[str, int], Observation] = field(default_factory=dict)
+    _known: set[tuple[str, int]] = field(default_factory=set)
     last: dict[tuple[str, int], Observation] = field(default_factory=dict)
 
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
@@ -53,7 +54,8 @@ class FakeRuntime:
         known = (attempt.job_id, attempt.number)
         self.given.append(known)
         self.attempts[attempt.job_id] = attempt
-        if known not in self.started:
+        if known not in self._known:
+            self._known.add(known)
             self.started.append(known)
         elif known in self.last:
             self._send(self.last[known])

@@ -57,21 +57,23 @@ class Admission:
         self._secrets = _read_secrets(self._secrets_file)
 
     def admit(self, user: User, request: SubmitRequest) -> Admitted:
-        """All but `check_shared`, which may block.
+        """All but `check_size` and `check_shared`, which may block.
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
             NotFound: the snapshot was not uploaded by this user.
         """
-        self._check_size(request.spec)
         request = self._with_secrets(request)
         notices = self._runtime.check(request.spec, request.submitter)
         if isinstance(request.code, CodeSnapshot):
             return Admitted(request, notices, None, self._find_snapshot(user, request.code))
         return Admitted(request, notices, _script_in_place(request), None)
 
-    def _check_size(self, spec: JobSpec) -> None:
-        size = len(spec.model_dump_json())
+    def check_size(self, request: SubmitRequest, size: int) -> None:
+        """`size`: of the whole request, which is enough where that is small already. Raises TooLarge."""
+        if size <= self._max_spec_bytes:
+            return
+        size = len(request.spec.model_dump_json())
         if size > self._max_spec_bytes:
             raise TooLarge(
                 f"the job spec has {size} bytes; this server takes at most {self._max_spec_bytes}",
@@ -109,10 +111,10 @@ def _script_in_place(request: SubmitRequest) -> str | None:
     script = request.spec.python_script
     if script is None:
         return None
-    path = Path(request.submitter.working_dir or "", script)
-    if not path.is_absolute():
+    path = os.path.join(request.submitter.working_dir or "", script)
+    if not os.path.isabs(path):
         raise InvalidRequest(f"script {script!r} is relative and submitter.working_dir is missing: where is it?")
-    return str(path)
+    return path
 
 
 def check_shared(request: SubmitRequest, script_path: str | None) -> None:
@@ -195,5 +197,6 @@ def draw_name(spec: JobSpec) -> str:
 def name_stem(spec: JobSpec) -> str:
     """The script's stem as a DNS label, short enough for a suffix: `Train_Net.py` -> `train-net`."""
     first = spec.command()[0]
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(first).stem.lower()).lstrip("-0123456789")
+    stem = os.path.splitext(os.path.basename(first))[0].lower()
+    stem = re.sub(r"[^a-z0-9]+", "-", stem).lstrip("-0123456789")
     return stem[: NAME_MAX - _SUFFIX - 1].strip("-") or "job"

@@ -105,6 +105,7 @@ class Intake:
 
     async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[JobText, bool]:
         record = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode() + b"\n"
+        self._admission.check_size(admitted.request, len(record))
         for _ in range(_NAMES_DRAWN):
             new = _NewJob(self._runtime_name, user, admitted, draw_name(admitted.request.spec), self._clock)
             added, row = await self._store.write(new.writing(self._submissions, record, key))

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Select, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.expression import UpdateBase
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
 from client_lib.spec.wire import Event
-from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals
+from server_stub.store.prepared import Prepared
+from server_stub.store.tables import events, idempotency_keys, jobs, labels, microseconds, removals
 from server_stub.submissions import Place
 
 _UNFINISHED = [str(state) for state in State if state not in FINAL]
@@ -58,6 +60,9 @@ class Key(NamedTuple):
     fingerprint: str
 
 
+_TIMES = ("created_at", "first_started_at", "resume_at", "finished_at")
+
+
 class Added(NamedTuple):
     """What became of `add_job`."""
 
@@ -78,15 +83,26 @@ class Found(NamedTuple):
     info: str
 
 
-_insert_job = {
-    "sqlite": sqlite.insert(jobs).on_conflict_do_nothing().returning(jobs.c.seq),
-    "postgresql": postgresql.insert(jobs).on_conflict_do_nothing().returning(jobs.c.seq),
-}
-_insert_key = {
-    "sqlite": sqlite.insert(idempotency_keys).on_conflict_do_nothing().returning(idempotency_keys.c.key),
-    "postgresql": postgresql.insert(idempotency_keys).on_conflict_do_nothing().returning(idempotency_keys.c.key),
-}
-_insert_event = insert(events)
+def _columns_of(table: Table, without: str | None = None) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns if column.name != without)
+
+
+_JOB_COLUMNS = _columns_of(jobs, without="seq")
+
+
+def _insert_or_nothing(table: Table, returning: Column[Any]) -> dict[str, UpdateBase]:
+    return {
+        "sqlite": sqlite.insert(table).on_conflict_do_nothing().returning(returning),
+        "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(returning),
+    }
+
+
+_insert_job = Prepared(_insert_or_nothing(jobs, jobs.c.seq), _JOB_COLUMNS)
+_insert_key = Prepared(_insert_or_nothing(idempotency_keys, idempotency_keys.c.key), _columns_of(idempotency_keys))
+_insert_label = Prepared(insert(labels), _columns_of(labels))
+_insert_event = Prepared(insert(events).inline(), _columns_of(events, without="id"))
+_state_of_job = Prepared(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == bindparam("b_seq")))
+_update_job = Prepared(update(jobs).where(jobs.c.seq == bindparam("b_seq")), _JOB_COLUMNS)
 _refresh_job = (
     update(jobs)
     .where(jobs.c.seq == bindparam("b_seq"), jobs.c.version < bindparam("b_version"))
@@ -97,19 +113,18 @@ _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info
 
 def add_job(connection: Connection, row: JobRow, job_labels: dict[str, str], event: Event, key: Key | None) -> Added:
     """Store a new job with its first event and its key, or nothing at all if the name or the key is taken."""
-    dialect = connection.dialect.name
     if key:
-        values = {**key._asdict(), "job_id": row.id, "created_at": row.created_at}
-        if connection.execute(_insert_key[dialect], values).scalar() is None:
+        values = {**key._asdict(), "job_id": row.id, "created_at": microseconds(row.created_at)}
+        if _insert_key.run(connection, values).fetchone() is None:
             return Added(None, same_key=key_used(connection, key))
-    seq = connection.execute(_insert_job[dialect], _columns(row)).scalar()
-    if seq is None:
+    inserted = _insert_job.run(connection, _columns(row)).fetchone()
+    if inserted is None:
         if key:
             _drop_key(connection, key)
         return Added(None, same_name=True)
-    if job_labels:
-        rows = [{"job_seq": seq, "key": name, "value": value} for name, value in job_labels.items()]
-        connection.execute(insert(labels), rows)
+    seq: int = inserted[0]
+    for name, value in job_labels.items():
+        _insert_label.run(connection, {"job_seq": seq, "key": name, "value": value})
     add_events(connection, seq, [event])
     return Added(seq)
 
@@ -120,11 +135,11 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     Raises:
         IllegalTransition: one of the steps is not in the table; nothing is stored.
     """
-    before = connection.execute(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
-    if before is None or before.version >= row.version:
+    stored = _state_of_job.run(connection, {"b_seq": row.seq}).fetchone()
+    if stored is None or stored[1] >= row.version:
         return
-    _check_steps(State(before.state), row.state, new_events)
-    connection.execute(update(jobs).where(jobs.c.seq == row.seq), _columns(row))
+    _check_steps(State(stored[0]), row.state, new_events)
+    _update_job.run(connection, {**_columns(row), "b_seq": row.seq})
     add_events(connection, row.seq, new_events)
 
 
@@ -145,9 +160,9 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
 
 
 def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    rows = [{**event.model_dump(), "state": str(event.state), "reason": str(event.reason)} for event in new_events]
-    for row in rows:
-        connection.execute(_insert_event, {**row, "job_seq": seq})
+    for event in new_events:
+        values = {"job_seq": seq, "time": microseconds(event.time), "attempt": event.attempt, "message": event.message}
+        _insert_event.run(connection, {**values, "state": str(event.state), "reason": str(event.reason)})
 
 
 def find(connection: Connection, owner: str, name: str) -> Found | None:
@@ -319,8 +334,11 @@ def _one(connection: Connection, query: Select[Any]) -> Found | None:
 
 
 def _columns(row: JobRow) -> dict[str, Any]:
+    """As the database stores them."""
     values = {**vars(row), **row.place._asdict(), "state": str(row.state)}
     del values["seq"], values["place"]
+    for name in _TIMES:
+        values[name] = microseconds(values[name])
     return values
 
 

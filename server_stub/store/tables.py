@@ -28,6 +28,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+def microseconds(time: datetime | None) -> int | None:
+    """How a time is stored."""
+    return None if time is None else (time - _EPOCH) // _MICROSECOND
+
+
 class UtcTime(TypeDecorator[datetime]):
     """An aware datetime as whole microseconds since 1970, exact in every database; SQLite knows no time zones."""
 
@@ -35,7 +40,7 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002  the base's signature
-        return None if value is None else (value - _EPOCH) // _MICROSECOND
+        return microseconds(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         return None if value is None else _EPOCH + value * _MICROSECOND
