@@ -2,14 +2,15 @@
 
     python benchmarks/logs_latency.py [--seconds 10] [--rate 20] [--torchx ENVIRONMENT]
 
-One process writes records as a launcher does, each text the time of its write; 10 SDK followers (1 where there is only
-one) are timed, in a process of their own; the rest are raw sockets of another process, which reads and forgets.
+A rank under a real worker launcher prints the time, line by line; 10 SDK followers (1 where there is only one) are
+timed, in a process of their own; the rest are raw sockets of another process, which reads and forgets.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import selectors
 import socket
 import statistics
@@ -23,13 +24,23 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "logs"))
 
 from log_server import NAME, log_directory, write_job
-from log_support import LogWriter, ServerProcess, eventually
+from log_support import ServerProcess, eventually
 from logs_catchup import open_stream
 
 from client_lib.logs import log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, job_logs
+from client_lib.worker.control import Connection, go
+from client_lib.worker.directory import Directory, launcher_command
+from client_lib.worker.plan import WorkerPlan
 
 TIMED = 10
+RANK = """
+import time
+begin = time.monotonic()
+for number in range({lines}):
+    time.sleep(max(0.0, begin + number / {rate} - time.monotonic()))
+    print(time.monotonic_ns(), flush=True)
+"""
 
 
 def raw_followers(port: int, count: int) -> None:
@@ -56,7 +67,8 @@ def timed_followers(port: int, count: int) -> None:
 
     def follow(mine: list[float]) -> None:
         for line in log_lines(open_stream(port), log_params(follow=True)):
-            mine.append((time.monotonic_ns() - int(line)) / 1e6)
+            if line.isdigit():  # the launcher has words of its own
+                mine.append((time.monotonic_ns() - int(line)) / 1e6)
 
     threads = [threading.Thread(target=follow, args=(mine,)) for mine in delays]
     for thread in threads:
@@ -71,7 +83,8 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_job(folder)
-        log = LogWriter(log_directory(folder, 1, 0))
+        launcher = prepare(log_directory(folder, 1, 0).parent, rate, seconds)
+        running = subprocess.Popen(launcher_command(str(launcher)))
         server = ServerProcess(folder)
         server.start()
         raw = helper("raw", server.port, followers - timed)
@@ -79,12 +92,16 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
         try:
             eventually(lambda: count_followers(server.port) == followers, within_s=60)
             time.sleep(0.5)
-            write(log, rate, seconds)
+            connection = Connection(Directory(str(launcher)).control)
+            connection.send(go())
+            while connection.receive() != {"event": "ended"}:
+                pass
+            connection.close()
             write_job(folder, state="SUCCEEDED", reason="Completed")
             output = sdk.communicate(timeout=60)[0]
             raw.wait(timeout=60)
         finally:
-            for process in (raw, sdk):
+            for process in (raw, sdk, running):
                 process.kill()
             server.kill()
     delays = json.loads(output)
@@ -92,11 +109,31 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
     return delays
 
 
-def write(log: LogWriter, rate: float, seconds: float) -> None:
-    begin = time.monotonic()
-    for number in range(int(rate * seconds)):
-        time.sleep(max(0.0, begin + number / rate - time.monotonic()))
-        log.write(str(time.monotonic_ns()))
+def prepare(worker_dir: Path, rate: float, seconds: float) -> Path:
+    """The order for a launcher of one rank that prints the time."""
+    worker_dir.mkdir(parents=True)
+    script = worker_dir / "rank.py"
+    script.write_text(RANK.format(rate=rate, lines=int(rate * seconds)))
+    plan = WorkerPlan(
+        job=NAME,
+        attempt=1,
+        worker=0,
+        n_workers=1,
+        processes_per_worker=1,
+        type="pytorch2",
+        command=[str(script)],
+        python=sys.executable,
+        environment=dict(os.environ),
+        user_variables=[],
+        working_dir=str(worker_dir),
+        master_addr="127.0.0.1",
+        master_port=29500,
+        gpus=[],
+        cores=1,
+        checkpoint_dir=str(worker_dir),
+    )
+    (worker_dir / "plan.json").write_text(plan.to_json())
+    return worker_dir
 
 
 def helper(what: str, port: int, count: int) -> subprocess.Popen[str]:

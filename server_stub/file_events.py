@@ -148,7 +148,11 @@ class PollingEvents:
         self._pause_s = _SHORTEST_S
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
-        return _CallbackWatch(lambda: self._watched.remove(polled))
+        return _CallbackWatch(lambda: self._forget(polled))
+
+    def _forget(self, polled: _Polled) -> None:
+        if polled in self._watched:  # else all of them were closed
+            self._watched.remove(polled)
 
     def close(self) -> None:
         self._watched.clear()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from client_lib.errors import NotFound
+from client_lib.errors import ClientLibError
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
 from server_stub.file_events import FileEvents, Watch, open_file_events
 from server_stub.logs.records import next_sequence, sequence_of
@@ -87,7 +87,7 @@ class Feed:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
-        """No more news will come: the job was deleted, or the server stops."""
+        """No more news will come: the job was deleted, or the server stops. Streams end without `@end`."""
         self.followers: set[Follower] = set()
         self._source = source
         self._directory = directory
@@ -122,11 +122,13 @@ class Feed:
                 for tail in self.tails.values():
                     tail.look()
                 self._wake_now()
-        except NotFound:
-            self.over = True
-            self._wake_now()
+        except ClientLibError:
+            pass  # deleted (NotFound), or the database fails: whoever asks again is told
         finally:
             ticks.cancel()
+            if not self.job.state.final:
+                self.over = True
+                self._wake_now()
 
     async def _tick(self) -> None:
         while True:
