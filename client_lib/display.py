@@ -51,6 +51,7 @@ def _rows(info: JobInfo, now: datetime) -> list[tuple[str, str]]:
     rows += [("workers", html.escape(size)), ("type", html.escape(spec.type)), ("time", ran_for(info, now))]
     if info.attempt > 1:
         rows.append(("attempt", str(info.attempt)))
+    rows += [("notice", html.escape(notice)) for notice in info.notices]
     return [(key, value) for key, value in rows if value]
 
 

@@ -100,6 +100,10 @@ def test_a_notebook_s_table_escapes_what_users_write() -> None:
     assert "0:01:15" in shown
 
 
+def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
+    assert "base_image is not pulled here" in display.as_html(job(notices=["base_image is not pulled here"]), T0)
+
+
 def test_a_waiting_job_shows_how_long_it_waits() -> None:
     assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1:00:00"
 
