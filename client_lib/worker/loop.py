@@ -33,6 +33,7 @@ class Loop:
     def __init__(self, after_round: Callback) -> None:
         self._after_round = after_round
         self._selector = selectors.DefaultSelector()
+        self._callbacks: Dict[int, Callback] = {}
         self._timers: List[Tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._signals: Dict[int, Callback] = {}
@@ -44,11 +45,12 @@ class Loop:
 
     def watch(self, fd: int, callback: Callback) -> None:
         """Call back whenever `fd` is readable or at its end. Watching it twice changes nothing."""
-        if fd not in self._selector.get_map():
+        if fd not in self._callbacks:
+            self._callbacks[fd] = callback
             self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def forget(self, fd: int) -> None:
-        if fd in self._selector.get_map():
+        if self._callbacks.pop(fd, None):
             self._selector.unregister(fd)
 
     def on_signal(self, signum: int, callback: Callback) -> None:
@@ -71,13 +73,14 @@ class Loop:
             self._after_round()
 
     def _round(self) -> None:
-        ready = [key for key, _ in self._selector.select(self._patience())]
-        if any(key.fd == self._wakeup for key in ready):
+        ready = self._selector.select(self._patience())
+        if any(key.fd == self._wakeup for key, _ in ready):
             self._handle_signals()
-        for key in ready:
+        for key, _ in ready:
             # a callback before this one may have closed this descriptor, and another may bear its number by now
-            if key.data is not None and self._selector.get_map().get(key.fd) is key:
-                key.data()
+            callback = self._callbacks.get(key.fd)
+            if callback is not None and callback is key.data:
+                callback()
         self._run_timers()
 
     def _patience(self) -> Optional[float]:

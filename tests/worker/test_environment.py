@@ -226,6 +226,8 @@ def test_a_script_that_declares_the_option_gets_it(worker: Make) -> None:
 
 # --- libraries that read the environment alone
 
+IMPORTS_S = 100.0  # they import much, and this machine may be busy
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -238,7 +240,7 @@ def test_accelerate_sees_the_world_from_the_environment(worker: Make) -> None:
         "from accelerate import Accelerator; a = Accelerator(); print(a.num_processes, a.process_index, a.device.type)"
     )
     one = worker(script, processes_per_worker=2, master_port=free_port())
-    assert one.run()["exit_code"] == 0, one.lines("stderr")
+    assert one.start().go().report(IMPORTS_S)["exit_code"] == 0, one.lines("stderr")
     assert [one.lines(rank=rank) for rank in (0, 1)] == [["2 0 cpu"], ["2 1 cpu"]]
 
 
@@ -249,7 +251,7 @@ def test_transformers_see_the_world_from_the_environment(worker: Make) -> None:
         print(arguments.world_size, arguments.process_index, arguments.device.type)
     """
     one = worker(script, processes_per_worker=2, master_port=free_port())
-    assert one.run()["exit_code"] == 0, one.lines("stderr")
+    assert one.start().go().report(IMPORTS_S)["exit_code"] == 0, one.lines("stderr")
     assert [one.lines(rank=rank)[-1] for rank in (0, 1)] == ["2 0 cpu", "2 1 cpu"]
 
 
