@@ -38,7 +38,8 @@ class Submissions:
         self._segment = 0
         self._end = 0
         self._size = 0
-        self._unsynced = False
+        self.unsynced = False
+        """Something was appended since the last `sync`."""
 
     def open(self) -> None:
         """Go on behind the last record that is there.
@@ -74,14 +75,22 @@ class Submissions:
     def sync(self) -> None:
         """Make everything that was appended durable."""
         with self._lock:
-            if self._unsynced and self._file is not None:
+            if self.unsynced and self._file is not None:
                 _flush(self._file)
-                self._unsynced = False
+                self.unsynced = False
 
     def read(self, place: Place) -> bytes:
         with self._path(place.segment).open("rb") as file:
             file.seek(place.offset)
             return file.read(place.length)
+
+    def holds(self, place: Place) -> bool:
+        """The whole record is there. One that was never answered may be missing after a loss of power."""
+        try:
+            record = self.read(place)
+        except FileNotFoundError:
+            return False
+        return len(record) == place.length and record.endswith(b"\n") and b"\0" not in record
 
     def erase(self, place: Place) -> None:
         """Overwrite the record with zeros. Nothing happens if it is gone already."""
@@ -106,7 +115,7 @@ class Submissions:
         while rest:  # a disk that fills up may take a part; the next write then says so
             written = os.pwrite(self._file, rest, self._end)
             rest, self._end = rest[written:], self._end + written
-        self._unsynced = True
+        self.unsynced = True
 
     def _next_segment(self, size: int) -> None:
         self.close()

@@ -59,7 +59,7 @@ class Service:
         jobs_dir = settings.data_dir / "jobs"
         self._retention = Retention(settings.retention_days, settings.retention_gb)
         self._submissions = Submissions(settings.data_dir / "submissions")
-        self._store = Store(settings.database_url, before_commit=self._submissions.sync)
+        self._store = Store(settings.database_url, files=self._submissions)
         self._attempts = Attempts(self._submissions, snapshots, jobs_dir)
         self._changes = Changes()
         self._cleaning = Cleaning(self._store, self._submissions, snapshots, jobs_dir, self._retention, self._clock)
@@ -100,11 +100,19 @@ class Service:
         await self._store.open()
         await self._cleaning.start()
         await self._runtime.start(self._conductor.observe)
-        unfinished = await self._store.read(rows.unfinished)
+        unfinished = await self._drop_never_answered(await self._store.read(rows.unfinished))
         # those that ran first: what they hold must not be given to those that wait
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
             self._conductor.take(from_row(row))
         self._retaining = asyncio.create_task(self._cleaning.run(self._settings.retention_every_s))
+
+    async def _drop_never_answered(self, unfinished: list[JobRow]) -> list[JobRow]:
+        """After a loss of power a row may be on disk whose record is not: its submit was not answered, and its key is
+        free for the repeat."""
+        lost = [row for row in unfinished if row.version == 1 and not self._submissions.holds(row.place)]
+        for row in lost:
+            await self._store.write(lambda connection, row=row: rows.discard(connection, row))  # type: ignore[misc]
+        return [row for row in unfinished if row not in lost] if lost else unfinished
 
     async def close(self) -> None:
         """Stop watching and close the store. Workers go on; a later `start` finds them."""

@@ -268,6 +268,12 @@ def remove(connection: Connection, seq: int) -> None:
     connection.execute(delete(jobs).where(jobs.c.seq == seq))
 
 
+def discard(connection: Connection, row: JobRow) -> None:
+    """Forget a job that was never accepted, and its key."""
+    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == row.id))
+    connection.execute(delete(jobs).where(jobs.c.seq == row.seq))
+
+
 class Removal(NamedTuple):
     """What a deleted job leaves on the disk: its directory and its submission."""
 

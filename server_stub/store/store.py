@@ -14,22 +14,18 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 from client_lib.errors import ServerError, StorageFull
 from server_stub.store import engines
 from server_stub.store.migrate import migrate
-from server_stub.store.writer import Writer
+from server_stub.store.writer import Files, Writer
 
 T = TypeVar("T")
-
-
-def _nothing() -> None:
-    return None
 
 
 class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
-    def __init__(self, url: str, before_commit: Callable[[], None] = _nothing) -> None:
-        """`before_commit` runs in the writer's thread once per transaction (see `Writer`)."""
+    def __init__(self, url: str, files: Files | None = None) -> None:
+        """`files` are made durable beside each commit (see `Writer`)."""
         self._url = url
-        self._before_commit = before_commit
+        self._files = files
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
 
     @property
@@ -79,7 +75,7 @@ class Store:
             self._lock = self._take_lock(self._writing)
         with self._writing.begin() as connection:
             migrate(connection)
-        self._writer = Writer(self._writing, self._before_commit)
+        self._writer = Writer(self._writing, self._files)
         self._writer.start()
 
     def _take_lock(self, engine: Engine) -> Connection:

@@ -9,8 +9,9 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -28,13 +29,23 @@ class _Order:
     error: BaseException | None = None
 
 
+class Files(Protocol):
+    """Files that belong to rows."""
+
+    @property
+    def unsynced(self) -> bool: ...
+
+    def sync(self) -> None: ...
+
+
 class Writer:
     """The one thread that writes, in the order in which it was asked."""
 
-    def __init__(self, engine: Engine, before_commit: Callable[[], None]) -> None:
-        """`before_commit` runs in the thread once per transaction: for files that must be on disk before their rows."""
+    def __init__(self, engine: Engine, files: Files | None) -> None:
+        """`files` are made durable beside each commit: nothing is answered before both are on disk."""
         self._engine = engine
-        self._before_commit = before_commit
+        self._files = files
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="store-sync")
         self._queue: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
@@ -46,6 +57,7 @@ class Writer:
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join()
+        self._syncing.shutdown()
 
     async def write(self, function: Write[T]) -> T:
         """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
@@ -85,7 +97,10 @@ class Writer:
             with self._engine.begin() as connection:
                 for order in group:
                     order.result = order.function(connection)
-                self._before_commit()
+                # at the same time as the commit: two waits for the disk one after the other would take twice as long
+                synced = self._syncing.submit(self._files.sync) if self._files and self._files.unsynced else None
+            if synced:
+                synced.result()
         except BaseException as error:  # noqa: BLE001  whatever it is, it belongs to the one who asked, not to this thread
             if len(group) == 1:
                 group[0].error = error

@@ -148,6 +148,22 @@ def test_what_was_doomed_is_removed_by_the_next_server(bench: Bench) -> None:
     asyncio.run(run())
 
 
+def test_a_submit_that_lost_its_record_with_the_power_was_never_accepted(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            lost, _ = await service.submit(ANN, bench.request(name="lost"), "k")
+            kept = await bench.submit(name="kept")
+            found = await service._store.read(rows.unfinished)
+            service._submissions.erase(found[0].place)
+        async with bench.server() as service:
+            assert bench.runtime.given[-1] == (kept.id, 1)
+            again, created = await service.submit(ANN, bench.request(name="lost"), "k")
+            assert created
+            assert json.loads(again.json)["id"] != json.loads(lost.json)["id"]
+
+    asyncio.run(run())
+
+
 def test_a_data_directory_that_can_not_be_used_is_named(bench: Bench) -> None:
     (bench.folder / "state").write_text("a file")
     with pytest.raises(ServerError, match="data directory"):
