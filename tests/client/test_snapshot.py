@@ -150,7 +150,7 @@ def test_over_the_limit_the_largest_files_are_named(folder: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_all_the_time_is_named(folder: Path) -> None:
-    write(folder, {"data.bin": "x" * 2_000_000})
+    write(folder, {"data.bin": "x" * 30_000_000})  # long enough for the other thread to get its turn
     stop = threading.Event()
 
     def rewrite() -> None:
@@ -171,7 +171,7 @@ def test_a_file_that_is_rewritten_all_the_time_is_named(folder: Path) -> None:
 
 
 def test_a_log_that_grows_is_taken_as_far_as_it_went(folder: Path, tmp_path: Path) -> None:
-    write(folder, {"train.log": "line\n" * 500_000})
+    write(folder, {"train.log": "line\n" * 5_000_000})
     stop = threading.Event()
 
     def append() -> None:
@@ -188,7 +188,7 @@ def test_a_log_that_grows_is_taken_as_far_as_it_went(folder: Path, tmp_path: Pat
         thread.join()
     assert len(skipped) == 1
     assert skipped[0].startswith("train.log grew while it was packed")
-    assert (tmp_path / "out" / "train.log").read_text().startswith("line\n" * 500_000)
+    assert (tmp_path / "out" / "train.log").read_text().startswith("line\n" * 5_000_000)
 
 
 def test_a_file_that_changes_once_is_read_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
