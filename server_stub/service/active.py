@@ -51,6 +51,10 @@ class Active:
             self._text = JobText(self.public.model_dump_json().encode(), self.public.version, self.public.state)
         return self._text
 
+    def shown_as(self, row: JobRow) -> None:
+        """`public` is what this row says: its text is ready."""
+        self._text = JobText(row.info.encode(), row.version, row.state)
+
     def decide(self, job: Job, transitions: Sequence[Transition] = (), **shown: Any) -> None:
         """Take over a decision. `shown` are further fields of JobInfo."""
         for step in transitions:
@@ -82,6 +86,7 @@ class Active:
             self.row = row
         if shown.version > self.public.version:
             self.public = shown
+            self.shown_as(row)
 
     def cancel_timer(self, name: str) -> None:
         if timer := self.timers.pop(name, None):

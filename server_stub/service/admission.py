@@ -40,8 +40,7 @@ class Admitted:
     """With the values of all secrets."""
     notices: list[str]
     script_path: str | None
-    """In place: where the script really is; None for a command."""
-    snapshot: Path | None
+    """In place: where the script really is; None for a command, and in a snapshot."""
 
 
 class Admission:
@@ -56,8 +55,8 @@ class Admission:
         """Read the server's own secrets. Raises ServerError."""
         self._secrets = _read_secrets(self._secrets_file)
 
-    def admit(self, user: User, request: SubmitRequest) -> Admitted:
-        """All but `check_size` and `check_shared`, which may block.
+    def admit(self, user: User, request: SubmitRequest, *, dry_run: bool = False) -> Admitted:
+        """All but `check_size` and `check_shared`, which may block. A dry run uploads nothing: no snapshot is missed.
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
@@ -65,9 +64,11 @@ class Admission:
         """
         request = self._with_secrets(request)
         notices = self._runtime.check(request.spec, request.submitter)
-        if isinstance(request.code, CodeSnapshot):
-            return Admitted(request, notices, None, self._find_snapshot(user, request.code))
-        return Admitted(request, notices, _script_in_place(request), None)
+        if isinstance(request.code, CodeInPlace):
+            return Admitted(request, notices, _script_in_place(request))
+        if not dry_run:
+            self._check_uploaded(user, request.code)
+        return Admitted(request, notices, None)
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """`size`: of the whole request, which is enough where that is small already. Raises TooLarge."""
@@ -96,14 +97,12 @@ class Admission:
             )
         return request.model_copy(update={"secret_values": values})
 
-    def _find_snapshot(self, user: User, code: CodeSnapshot) -> Path:
-        found = self._snapshots.find(code.sha256, user.name)
-        if found is None:
+    def _check_uploaded(self, user: User, code: CodeSnapshot) -> None:
+        if self._snapshots.find(code.sha256, user.name) is None:
             raise NotFound(
                 f"there is no snapshot {code.sha256} of {user.name}",
                 hint="upload it first: PUT /api/v1/snapshots/{sha256}",
             )
-        return found
 
 
 def _script_in_place(request: SubmitRequest) -> str | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from client_lib.errors import ClientLibError, Conflict, KeyReused, StorageFull
+from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
 from server_stub.lifecycle import Job
@@ -30,6 +33,7 @@ from server_stub.users import User
 
 FreeBytes = Callable[[Path], int]
 _FREE_SEEN_FOR = timedelta(seconds=1)
+_FOLDERS_KNOWN = 1024
 _NAMES_DRAWN = 8  # of 60 million: more collisions than this are a bug
 
 
@@ -55,7 +59,13 @@ class Intake:
         self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
         self._submissions, self._store, self._desk = submissions, store, desk
         self._conductor, self._clock, self._free = conductor, clock, free
+        self._on_network: Callable[[str], bool] = lambda _: True
         self._free_seen: tuple[datetime, int] | None = None
+
+    def open(self) -> None:
+        """Look at the mounts. May block."""
+        found = mounts()
+        self._on_network = lru_cache(_FOLDERS_KNOWN)(lambda folder: on_network(Path(folder), found))
 
     async def submit(self, user: User, request: SubmitRequest, key: str | None) -> tuple[JobText, bool]:
         """See `Service.submit`."""
@@ -73,8 +83,17 @@ class Intake:
         self._check_room()
         admitted = self._admission.admit(user, request)
         if isinstance(request.code, CodeInPlace) and not await self._known_in_place(user, request, admitted):
-            await asyncio.to_thread(check_shared, request, admitted.script_path)
+            await self._check_shared(request, admitted.script_path)
         return admitted
+
+    async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+        folder = os.path.dirname(script_path or request.submitter.working_dir or "")
+        if self._on_network(
+            folder
+        ):  # a server that is gone must not stop the loop; a thread costs 0.3 ms, so only there
+            await asyncio.to_thread(check_shared, request, script_path)
+        else:
+            check_shared(request, script_path)
 
     def _check_room(self) -> None:
         if len(self._conductor) >= self._settings.max_pending_jobs:
@@ -111,6 +130,7 @@ class Intake:
             added, row = await self._store.write(new.writing(self._submissions, record, key))
             if added.seq is not None:
                 active = Active(row, new.info, new.info, Job(max_retry=new.info.spec.max_retry or 0), admitted.request)
+                active.shown_as(row)
                 self._conductor.take(active)
                 return active.text, True
             if added.same_key and key:

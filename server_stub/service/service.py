@@ -92,6 +92,7 @@ class Service:
         try:
             (self._settings.data_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._submissions.open()
+            await asyncio.to_thread(self._intake.open)
         except OSError as error:
             raise ServerError(
                 f"the data directory {self._settings.data_dir} can't be used: {error}",
@@ -238,7 +239,7 @@ class Service:
     def render(self, user: User, request: SubmitRequest) -> Manifest:
         """What `submit` would create; nothing is stored or created, the same answer twice. Raises as `submit`
         does for a request that it would refuse by itself (not for a taken name or a full disk)."""
-        admitted = self._admission.admit(user, request)
+        admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
         return self._runtime.render(self._attempts.dry_run(admitted.request, name))
 
