@@ -298,10 +298,7 @@ def test_delete_is_refused_while_it_runs_unless_forced(sleeping: Job) -> None:
     until(gone)
 
 
-NOT_YET = pytest.mark.xfail(reason="the server wants the snapshot of a render uploaded")
-
-
-@pytest.mark.parametrize("code", ["in_place", pytest.param("snapshot", marks=NOT_YET)])
+@pytest.mark.parametrize("code", ["in_place", "snapshot"])
 def test_a_dry_run_gives_the_same_answer_twice_and_creates_nothing(
     script: Callable[..., str], folder: Path, code: str
 ) -> None:
