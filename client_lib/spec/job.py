@@ -207,10 +207,11 @@ class JobSpec(Strict):
 
     @field_validator("script")
     @classmethod
-    def _script_is_there(cls, script: str) -> str:
+    def _script_splits_into_words(cls, script: str) -> str:
         if not script.strip():
             raise ValueError("is empty; give the path of a .py file or a command line")
-        return _one_line(script, "script")
+        split_script(_one_line(script, "script"))
+        return script
 
     @field_validator("base_image")
     @classmethod
@@ -255,16 +256,8 @@ class JobSpec(Strict):
             check_env_name(name)
         return names
 
-    @model_validator(mode="after")
-    def _splits_into_words(self) -> JobSpec:
-        self.command()
-        return self
-
     def command(self) -> list[str]:
-        """The script's words, then args, then flags: the argv behind the interpreter, or the whole argv of a command.
-
-        Raises ValueError for shell syntax, which nothing here would interpret.
-        """
+        """The script's words, then args, then flags: the argv behind the interpreter, or the whole argv of a command."""
         flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()]
         return [*split_script(self.script), *self.args, *flags]
 

@@ -38,11 +38,15 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"unknown field {path!r}{_nearest(field, _names(model))}"
     if finding["type"] == "missing":
         return f"{path} is missing"
-    message = str(finding["msg"]).removeprefix("Value error, ")
-    shown = repr(finding["input"])
+    message, value = str(finding["msg"]), finding["input"]
+    shown = repr(value)
     if len(shown) > _VALUE_SHOWN:
         shown = shown[:_VALUE_SHOWN] + "…"
-    return f"{path}: {message}" if shown in message else f"{path}={shown}: {message[:1].lower()}{message[1:]}"
+    if finding["type"] != "value_error":
+        return f"{path}={shown}: {message[:1].lower()}{message[1:]}"
+    message = message.removeprefix("Value error, ")  # a sentence of ours: it begins with the thing that it names
+    # a mapping is not shown: beside the entry that is wrong it may hold a token
+    return f"{path}: {message}" if shown in message or isinstance(value, Mapping) else f"{path}={shown}: {message}"
 
 
 def _names(model: type[BaseModel]) -> list[str]:

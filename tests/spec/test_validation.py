@@ -17,6 +17,10 @@ from client_lib.spec.wire import SubmitRequest
         ({"script": None}, "script=None: input should be a valid string"),
         ({"processes_per_worker": 0.5}, "processes_per_worker: 0.5 is not a whole number; write it without quotes"),
         ({"name": "A"}, "name: 'A' is not a DNS label"),
+        ({"script": ""}, "script='': is empty"),
+        ({"script": "a.py && b"}, "script: 'a.py && b' holds '&'"),
+        ({"script": "a.py 'b"}, "script: \"a.py 'b\" can't be split into words"),
+        ({"env_variables": {"RANK": 1, "HF_TOKEN": "hush"}}, "env_variables: RANK is set for each process"),
     ],
 )
 def test_each_finding_is_one_sentence(fields: dict[str, object], sentence: str) -> None:
