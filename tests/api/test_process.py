@@ -21,76 +21,23 @@ import requests
 
 from client_lib import __version__
 from client_lib.spec import paths
+from tests.server_process import DEADLINE_S, ServerProcess
 
-DEADLINE_S = 60.0  # of a start on a busy machine
-
-
-class Server:
-    """`python -m server_stub` with its state directory."""
-
-    def __init__(self, state_dir: Path, *flags: str, **variables: str) -> None:
-        self.state_dir = state_dir
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("CLIENT_LIB_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "server_stub", "--state-dir", str(state_dir), *flags],
-            env=clean | variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """server.json of this very process."""
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, self.process.communicate()[0]
-            try:
-                found: dict[str, Any] = json.loads((self.state_dir / "server.json").read_text())
-            except FileNotFoundError:
-                found = {}
-            if found.get("pid") == self.process.pid:
-                return found
-            time.sleep(0.01)
-        raise AssertionError("no server.json")
-
-    def get(self, path: str) -> requests.Response:
-        token = (self.state_dir / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        return requests.get(self.facts()["url"] + path, headers=headers, timeout=DEADLINE_S)
-
-    def end(self, sig: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """Exit code and output after the signal."""
-        self.process.send_signal(sig)
-        output, _ = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, output
-
-    def refused(self) -> str:
-        """What it said when it could not start."""
-        output, _ = self.process.communicate(timeout=DEADLINE_S)
-        assert self.process.returncode == 1, output
-        assert "Traceback" not in output
-        return output
-
-
-Start = Callable[..., Server]
+Start = Callable[..., ServerProcess]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a server in `<tmp>/<name>`; whatever runs is killed at the end."""
-    started: list[Server] = []
+    started: list[ServerProcess] = []
 
-    def run(*flags: str, state: str = "state", **variables: str) -> Server:
-        started.append(Server(tmp_path / state, *flags, **variables))
+    def run(*flags: str, state: str = "state", **variables: Any) -> ServerProcess:
+        started.append(ServerProcess(tmp_path / state, *flags, **variables))
         return started[-1]
 
     yield run
     for server in started:
-        if server.process.poll() is None:
-            server.process.kill()
-        server.process.communicate()
+        server.kill()
 
 
 def test_it_tells_where_it_listens_answers_and_ends_in_order(start: Start, tmp_path: Path) -> None:
@@ -229,9 +176,8 @@ def test_idle_it_ends_and_with_a_request_now_and_then_it_does_not(start: Start) 
     while time.monotonic() < began + 4.5:
         assert server.get(paths.INFO).ok
         time.sleep(0.2)
-    output, _ = server.process.communicate(timeout=DEADLINE_S)
-    assert server.process.returncode == 0, output
-    assert "ending" in output
+    assert server.process.wait(DEADLINE_S) == 0, server.output
+    assert "ending" in server.output
 
 
 def test_who_only_asks_whether_it_lives_does_not_keep_it_alive(start: Start) -> None:
