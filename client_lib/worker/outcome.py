@@ -14,10 +14,9 @@ START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
 LAST_LINES = 50
 _TRACEBACK = "Traceback (most recent call last):"
 _SAME_MOMENT_S = 2.0
-_OF_ANOTHER = re.compile(
+_OF_ANOTHER = (  # compiled when a rank failed: most launchers never need it
     r"closed by peer|reset by peer|Broken pipe|DistBackendError|DistNetworkError|DistStoreError|NCCL error"
-    r"|remote process exited|Connection refused|Timed out .*(waiting|after)|Socket Timeout|recvValue failed|gloo",
-    re.IGNORECASE,
+    r"|remote process exited|Connection refused|Timed out .*(waiting|after)|Socket Timeout|recvValue failed|gloo"
 )
 
 
@@ -88,7 +87,7 @@ def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
 
 def _speaks_of_a_peer(rank: Ended) -> bool:
     text = rank.exception or (rank.last_lines[-1] if rank.signal is None and rank.last_lines else "")
-    return bool(_OF_ANOTHER.search(text))
+    return bool(re.search(_OF_ANOTHER, text, re.IGNORECASE))
 
 
 def _because(rank: Ended) -> str:

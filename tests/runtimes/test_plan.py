@@ -103,7 +103,6 @@ def test_the_whole_plan_of_a_second_worker() -> None:
         local_rank_auto=True,
         rank_runner=True,
         grace_s=5,
-        secret_variables=["HF_TOKEN"],
     )
 
 

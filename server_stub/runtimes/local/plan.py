@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def worker_plans(
     """One plan per worker, worker 0 first. `len(result) == attempt.spec.n_workers`."""
     first = _first_plan(attempt, needs, setting, machine, options)
     return [
-        replace(
-            first,
+        first._replace(
             worker=worker,
             gpus=[str(index) for index in gpus],
             processes_per_worker=needs.processes_with(len(gpus)),
@@ -84,7 +83,6 @@ def _first_plan(
         local_rank_auto=auto,
         rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
         grace_s=spec.grace_s,
-        secret_variables=sorted(attempt.secret_values),
         log_limit_bytes=options.log_limit_bytes,
         segment_bytes=options.segment_bytes,
     )
@@ -187,7 +185,7 @@ def _shown(plan: WorkerPlan, attempt: Attempt, needs: Needs, masked: dict[str, s
     secret = dict.fromkeys(attempt.secret_values, MASK)
     inherited = attempt.submitter.environment
     ours = {k: v for k, v in plan.environment.items() if k not in inherited}
-    shown = asdict(plan) | {
+    shown = plan._asdict() | {
         "environment": dict(sorted((ours | masked | secret).items())),
         "inherited_variables": f"{len(inherited)} of the submitter's own environment, not shown",
     }
