@@ -133,18 +133,32 @@ class _Unpacker:
                 file.write(data)
 
     def _link(self) -> None:
-        for place, to in self._links:
-            self._folder(os.path.dirname(place))
-            if not to or "\0" in to or os.path.isabs(to):
-                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
-            try:
-                os.symlink(to, place)
-            except FileExistsError as error:
-                raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
-            # after each one: links that lead through links are followed as they will be
-            if not self._inside(os.path.realpath(place)):
+        made: List[str] = []
+        try:
+            for place, to in self._links:
+                self._check_inside(os.path.dirname(place), place)
+                self._make_link(place, to)
+                made.append(place)
+            for place in made:  # when all are there: one may turn the way of another
+                self._check_inside(place, place)
+        except ArchiveRefused:
+            for place in reversed(made):
                 os.unlink(place)
-                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+            raise
+
+    def _make_link(self, place: str, to: str) -> None:
+        self._folder(os.path.dirname(place))
+        if not to or "\0" in to or os.path.isabs(to):
+            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+        try:
+            os.symlink(to, place)
+        except FileExistsError as error:
+            raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
+
+    def _check_inside(self, path: str, place: str) -> None:
+        """Links that lead through links are followed as they will be."""
+        if not self._inside(os.path.realpath(path)):
+            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
 
     def _inside(self, path: str) -> bool:
         return path == self._target or path.startswith(self._target + os.sep)

@@ -69,6 +69,13 @@ def test_files_folders_links_and_the_executable_bit(tmp_path: Path) -> None:
         [entry("d", tarfile.SYMTYPE, link="."), entry("y", tarfile.SYMTYPE, link="d/../outside")],
         [entry("loop", tarfile.SYMTYPE, link="loop"), entry("y", tarfile.SYMTYPE, link="loop/../../outside")],
         [entry("link", tarfile.SYMTYPE, link=".."), entry("link/outside", data=b"x")],
+        # inside while nothing is there; what comes later turns its way
+        [entry("y", tarfile.SYMTYPE, link="d/../outside"), entry("d", tarfile.SYMTYPE, link=".")],
+        [
+            entry("y", tarfile.SYMTYPE, link="d/.."),
+            entry("d", tarfile.SYMTYPE, link="."),
+            entry("y/outside/z", tarfile.SYMTYPE, link="."),
+        ],
         [entry("f", data=b"1"), entry("f", data=b"2")],
         [entry("f", data=b"1"), entry("f/g", data=b"2")],
         [entry("f", data=b"1"), entry("f", tarfile.DIRTYPE)],
