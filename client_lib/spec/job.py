@@ -257,7 +257,7 @@ class JobSpec(Strict):
         return names
 
     def command(self) -> list[str]:
-        """The script's words, then args, then flags: the argv behind the interpreter, or the whole argv of a command."""
+        """The script's words, then args, then flags: the argv behind the interpreter, or all of a command's."""
         flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()]
         return [*split_script(self.script), *self.args, *flags]
 
