@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Literal
@@ -30,7 +30,8 @@ class FakeRuntime:
     stopped: list[tuple[str, int, float]] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """The newest of each job."""
-    life: dict[str, datetime] = field(default_factory=dict)
+    life: dict[str, Hashable] = field(default_factory=dict)
+    """Signs of life: set another one when the job is to have logged."""
     stops_at_once: bool = True
     """A stop ends the attempt; False: the test ends it."""
     sink: Sink | None = None
@@ -65,7 +66,7 @@ class FakeRuntime:
         if self.stops_at_once:
             self.end(job_id, Reason.CANCELLED, "stopped")
 
-    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
+    def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         return self.life.get(job_id)
 
     def instance_types(self) -> Sequence[InstanceType]:

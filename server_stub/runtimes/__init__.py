@@ -6,7 +6,7 @@ Implementations: `local` (worker processes of this machine). Only the service an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -109,8 +109,8 @@ class Runtime(Protocol):
         The end arrives as an observation."""
         ...
 
-    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
-        """When any worker last wrote to its log; None: never."""
+    def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
+        """Another value than before whenever a worker has written to its log meanwhile. No time: clocks jump."""
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:

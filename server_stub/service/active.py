@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,10 @@ class Active:
     """The newest attempt that the runtime was given by this server process."""
     stopped: int = 0
     """The newest attempt that it was told to stop."""
+    heard: Hashable = None
+    """The runtime's signs of life at the last look of the watchdog."""
+    quiet_looks: int = 0
+    """Looks since then that found the same."""
     silence_told: bool = False
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)

@@ -1,12 +1,13 @@
 """stop_timer and health_params: when a running job is looked at next, and what is then ordered.
 
-One timer per rule and running job, set to the moment at which the rule could first be broken.
+One timer per rule and running job. Silence is counted in looks and not in times: a clock that is set, a machine that
+slept or a file server whose clock is another's must neither end a job that talks nor spare one that hangs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Hashable
+from datetime import timedelta
 
 from client_lib.spec.job import HealthAction, HealthParams
 from client_lib.spec.states import Reason
@@ -14,7 +15,10 @@ from server_stub.lifecycle import Stop
 from server_stub.service.active import Active
 from server_stub.service.clock import Clock
 
-SignsOfLife = Callable[[str, int], datetime | None]
+LOOKS = 20
+"""Looks at the logs in one `log_period`: silence is noticed at most a twentieth late, and never early."""
+
+SignsOfLife = Callable[[str, int], Hashable]
 
 
 class Watchdog:
@@ -33,33 +37,45 @@ class Watchdog:
         self._tell = tell
 
     def watch(self, active: Active) -> None:
-        """Set the timers of a job that runs or may run again; harmless to repeat."""
-        first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
-        if first_start and minutes and "stop_timer" not in active.timers:
-            self._at(active, "stop_timer", first_start + timedelta(minutes=minutes), self._out_of_time)
+        """Set the timers of a job that runs or may run again; harmless to repeat. A server that finds a job again
+        begins to count its silence anew."""
+        if "stop_timer" not in active.timers:
+            self._limit(active)
         health = active.info.spec.health_params
         if health and "health" not in active.timers:
-            self._at(active, "health", self._last_life(active) + _period(health), self._look)
+            active.heard, active.quiet_looks = self._heard(active), 0
+            self._look_again(active, health)
 
-    def _at(self, active: Active, name: str, when: datetime, act: Callable[[Active], None]) -> None:
-        delay_s = (when - self._clock.now()).total_seconds()
-        active.timers[name] = self._clock.call_later(delay_s, lambda: act(active))
+    def _limit(self, active: Active) -> None:
+        first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
+        if first_start and minutes:
+            limit = timedelta(minutes=minutes)
+            left = first_start + limit - self._clock.now()
+            left = min(left, limit)  # a clock that was set back must not make it longer
+            active.timers["stop_timer"] = self._clock.call_later(
+                left.total_seconds(), lambda: self._out_of_time(active)
+            )
 
     def _out_of_time(self, active: Active) -> None:
         minutes = active.info.spec.stop_timer
         self._stop(active, Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets"))
 
-    def _look(self, active: Active) -> None:
-        health = active.info.spec.health_params
-        assert health
-        life = self._last_life(active)
-        if life + _period(health) > self._clock.now():
-            active.silence_told = False
-            self._at(active, "health", life + _period(health), self._look)
-            return
-        self._on_silence(active, health)
+    def _look_again(self, active: Active, health: HealthParams) -> None:
+        active.timers["health"] = self._clock.call_later(
+            health.log_period * 60 / LOOKS, lambda: self._look(active, health)
+        )
 
-    def _on_silence(self, active: Active, health: HealthParams) -> None:
+    def _look(self, active: Active, health: HealthParams) -> None:
+        heard = self._heard(active)
+        if heard != active.heard:
+            active.heard, active.quiet_looks, active.silence_told = heard, 0, False
+        else:
+            active.quiet_looks += 1
+        if active.quiet_looks < LOOKS or not self._on_silence(active, health):
+            self._look_again(active, health)
+
+    def _on_silence(self, active: Active, health: HealthParams) -> bool:
+        """True: the job was ordered to stop."""
         silence = f"no line was logged for {health.log_period} min"
         if "notify" in health.sub_actions and not active.silence_told:
             active.silence_told = True
@@ -67,13 +83,7 @@ class Watchdog:
         if health.action:
             restart = health.action is HealthAction.RESTART
             self._stop(active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart))
-        else:
-            self._at(active, "health", self._clock.now() + _period(health), self._look)
+        return health.action is not None
 
-    def _last_life(self, active: Active) -> datetime:
-        started_at = active.info.started_at or self._clock.now()
-        return max(started_at, self._signs_of_life(active.row.id, active.job.attempt) or started_at)
-
-
-def _period(health: HealthParams) -> timedelta:
-    return timedelta(minutes=health.log_period)
+    def _heard(self, active: Active) -> Hashable:
+        return self._signs_of_life(active.row.id, active.job.attempt)

@@ -204,10 +204,10 @@ def test_a_silent_job_is_ended(bench: Bench) -> None:
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
         bench.clock.pass_time(19 * 60)
-        bench.runtime.life[job.id] = bench.clock.now()
-        bench.clock.pass_time(20 * 60 - 1)
+        bench.runtime.life[job.id] = "a line"
+        bench.clock.pass_time(20 * 60)
         assert bench.runtime.stopped == []
-        bench.clock.pass_time(1)
+        bench.clock.pass_time(60)
         ended = await bench.until("one", State.FAILED)
         assert ended.reason is Reason.HUNG_SILENT
         assert ended.message == "no line was logged for 20 min (health_params)"
@@ -238,7 +238,7 @@ def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
         await bench.until("one", State.RUNNING)
         bench.clock.pass_time(90 * 60)
         await bench.until_info("one", lambda info: info.version > 2)
-        bench.runtime.life[job.id] = bench.clock.now()
+        bench.runtime.life[job.id] = "a line"
         bench.clock.pass_time(20 * 60)
         bench.clock.pass_time(60 * 60)
         await bench.until_info("one", lambda info: info.version > 3)
@@ -248,6 +248,42 @@ def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
         assert bench.runtime.stopped == []
 
     in_server(bench, run)
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_the_clock_may_jump_under_a_watched_job(days: int, bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        limits = {"health_params": {"log_period": 20, "action": "delete"}, "stop_timer": 100}
+        talks = await bench.submit(name="talks", **limits)
+        hangs = await bench.submit(name="hangs", **limits)
+        for job in (talks, hangs):
+            bench.runtime.runs(job.id)
+            await bench.until(job.name, State.RUNNING)
+        for minute in range(0, 90, 10):
+            bench.runtime.life[talks.id] = f"a line in minute {minute}"
+            bench.clock.jump(timedelta(days=days).total_seconds())
+            bench.clock.pass_time(600)
+        assert (await bench.until("hangs", State.FAILED)).reason is Reason.HUNG_SILENT
+        assert [job_id for job_id, *_ in bench.runtime.stopped] == [hangs.id]
+        bench.runtime.life[talks.id] = "the last line"
+        bench.clock.pass_time(660)
+        assert (await bench.until("talks", State.FAILED)).reason is Reason.TIMEOUT
+
+    in_server(bench, run)
+
+
+def test_a_clock_set_back_between_two_servers_does_not_lengthen_stop_timer(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", stop_timer=10)
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+        bench.clock.jump(-timedelta(days=365).total_seconds())
+        async with bench.server():
+            bench.clock.pass_time(600)
+            assert (await bench.until("one", State.FAILED)).reason is Reason.TIMEOUT
+
+    asyncio.run(run())
 
 
 def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Bench) -> None:

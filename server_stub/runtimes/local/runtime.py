@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -140,16 +140,13 @@ class LocalRuntime:
         elif key in self._gangs:
             self._gangs[key].stop(grace_s)
 
-    def signs_of_life(self, job_id: str, attempt: int) -> datetime | None:
+    def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         gang = self._gangs.get(_key(job_id, attempt))
         if gang is None:
             return None
-        written = [
-            entry.stat().st_mtime
-            for worker in range(gang.record.workers)
-            for entry in _scan(log_dir(gang.job_dir, attempt, worker))
-        ]
-        return datetime.fromtimestamp(max(written), timezone.utc) if written else None
+        workers = range(gang.record.workers)
+        files = [entry.stat() for worker in workers for entry in _scan(log_dir(gang.job_dir, attempt, worker))]
+        return sum(file.st_size for file in files), sum(file.st_mtime_ns for file in files)
 
     # --- who goes first
 
