@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -23,6 +24,8 @@ from server_stub.users_file import new_token
 
 Facts = dict[str, Any]
 """What a server says about itself; see client_lib.spec.state_dir.SERVER_JSON."""
+
+_LOOKED_AT_S = 1.0  # clients see by a shared lock, held for microseconds, whether a server lives
 
 
 class DirectoryLock:
@@ -41,7 +44,7 @@ class DirectoryLock:
         """
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
         except BlockingIOError as error:
             raise Conflict(
                 f"another server ({self._holder()}) works on {self._path.parent}",
@@ -77,6 +80,21 @@ class DirectoryLock:
             return ", ".join(filter(None, (f"pid {facts['pid']}", facts.get("url"), f"host {facts['host']}")))
         except (ValueError, KeyError):
             return f"{self._path} names it not yet"
+
+
+def _lock(file: int) -> None:
+    """Take the exclusive lock, past clients that only look. Raises BlockingIOError: another server has it."""
+    deadline = time.monotonic() + _LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused beside a server, but not beside who looks
+            fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0.001)
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """One server per directory; its files are private; a dead server's files are taken over."""
 
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,14 @@ def test_a_second_server_is_refused_with_pid_and_url_of_the_first(tmp_path: Path
         first.kill()
         first.wait()
         DirectoryLock(tmp_path).take(facts("1", tmp_path))  # killed without a word: its lock died with it
+
+
+def test_a_client_that_looks_at_the_lock_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    with (tmp_path / "server.lock").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with locked([tmp_path], facts("1", tmp_path)) as locks:
+            assert len(locks) == 1
 
 
 def test_one_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
