@@ -14,7 +14,7 @@ from client_lib.worker.format import NO_RANK
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.stamp import Sequence, Stamper
-from client_lib.worker.tail import LOOK_S, SEARCH_S, Tail
+from client_lib.worker.tail import LOOK_S, Tail
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower
 _RETRY_S = 0.5  # how often a full disk is tried again
@@ -63,7 +63,6 @@ class Output:
         """Follow files from now on, until `finish`."""
         self._tail = Tail(pattern, folders, self._tailed_bytes)
         self._loop.call_later(LOOK_S, self._look)
-        self._loop.call_later(SEARCH_S, self._search)
 
     def lines_of(self, rank: int) -> List[List[str]]:
         """The last lines of each stream of a rank, stdout first."""
@@ -145,12 +144,6 @@ class Output:
         if self._tail:
             more = not self.stalled and self._tail.look()
             self._loop.call_later(0.0 if more else LOOK_S, self._look)
-
-    def _search(self) -> None:
-        if self._tail:
-            if not self.stalled:
-                self._tail.search()
-            self._loop.call_later(SEARCH_S, self._search)
 
     def _stall(self) -> None:
         self.stalled = True

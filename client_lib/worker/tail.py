@@ -1,41 +1,70 @@
 """Follows the files that a script writes beside its output: train.log. Standard library only, Python >= 3.8.
 
 A file that is there when the attempt starts is read from its size at that moment: what is in it belongs to earlier
-runs. One that appears later is read from its beginning. A file that got shorter was truncated: it is read from its
-beginning; one that was replaced is read to its end, then the new one is. By looking, not by inotify, which says nothing
-on network file systems.
+runs. One that appears later is read from its beginning. One that was truncated, or written anew between two looks, is
+read from its beginning; one that was replaced (rotated) is read to its end, then the new one is. By looking, not by
+inotify, which says nothing on network file systems: what is there for less than LOOK_S may be missed.
 """
 
 import glob
 import os
+import time
 from typing import Callable, Dict, List, Optional
 
-LOOK_S = 0.05  # how often open files are looked at
-SEARCH_S = 1.0  # how often new files are searched for, and replaced ones noticed
+LOOK_S = 0.05  # how often files are looked at, and plain names looked up
+_SEARCH_S = 1.0  # how often a pattern is searched for
+_SURE_S = 1.0  # a write sets a file's time before its size; none takes so long between the two
 _BLOCK = 65536
+_COMPARED = 256  # bytes before the position: are they others, the file was written anew
 
 Sink = Callable[[str, bytes], None]
 
 
 class _File:
-    """One followed file. `position` is where the next byte is read."""
+    """One followed file. `_position` is where the next byte is read."""
 
     def __init__(self, path: str, from_end: bool) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(self.fd)
         self.identity = (status.st_dev, status.st_ino)
-        self.position = status.st_size if from_end else 0
+        self._position = status.st_size if from_end else 0
+        self._before = self._bytes_before()
+        self._written_at = status.st_mtime_ns
+        self._of_earlier_runs = from_end  # nothing of this attempt was read yet
+        self._doubted_since: Optional[float] = None
 
-    def read(self) -> bytes:
-        """The next bytes, at most one block; empty at the end."""
-        size = os.fstat(self.fd).st_size
-        if size < self.position:
-            self.position = 0
-        if size == self.position:
-            return b""
-        data = os.pread(self.fd, _BLOCK, self.position)
-        self.position += len(data)
+    def read(self, ended: bool) -> bytes:
+        """The next bytes, at most one block; empty at the end. `ended`: nobody writes any more."""
+        status = os.fstat(self.fd)
+        if self._written_anew(status, ended):
+            self._position, self._before = 0, b""
+        data = os.pread(self.fd, min(_BLOCK, status.st_size - self._position), self._position)
+        if data:
+            self._position += len(data)
+            self._before = (self._before + data)[-_COMPARED:]
+            self._written_at, self._of_earlier_runs = status.st_mtime_ns, False
         return data
+
+    def _written_anew(self, status: os.stat_result, ended: bool) -> bool:
+        if status.st_size < self._position:
+            return True
+        grown = status.st_size > self._position
+        if not grown and status.st_mtime_ns in (self._written_at, status.st_atime_ns):
+            self._written_at = status.st_mtime_ns  # nothing happened, or it was touched: that sets both times
+            return False
+        return self._bytes_before() != self._before or (not grown and self._same_text_again(ended))
+
+    def _same_text_again(self, ended: bool) -> bool:
+        """Only the file's time is new: a run that writes what the one before it wrote, or a write that has begun."""
+        if not self._of_earlier_runs:
+            return False
+        now = time.monotonic()
+        self._doubted_since = self._doubted_since or now
+        return ended or now - self._doubted_since > _SURE_S
+
+    def _bytes_before(self) -> bytes:
+        begin = max(0, self._position - _COMPARED)
+        return os.pread(self.fd, self._position - begin, begin)
 
 
 class Tail:
@@ -43,29 +72,32 @@ class Tail:
 
     def __init__(self, pattern: str, folders: List[str], sink: Sink) -> None:
         self._patterns = _patterns(pattern, folders)
+        self._search_s = _SEARCH_S if glob.has_magic(pattern) else 0.0
         self._sink = sink
         self._files: Dict[str, _File] = {}
+        self._searched_at = 0.0
         self._search(from_end=True)
 
     def look(self) -> bool:
-        """Hand on at most a block of each file; True where there may be more."""
-        return any([self._look_at(path, file) for path, file in list(self._files.items())])
-
-    def search(self) -> None:
-        """Find files that appeared or were replaced since."""
-        self._search(from_end=False)
+        """Find files that appeared or were replaced, hand on at most a block of each; True: there may be more."""
+        if time.monotonic() - self._searched_at >= self._search_s:
+            self._search()
+        return self._look_at_all()
 
     def finish(self) -> None:
         """The ranks have ended: hand on all that is left."""
-        self.search()
-        while self.look():
+        self._search()
+        while self._look_at_all(ended=True):
             pass
         for path in list(self._files):
             self._close(path)
 
-    def _look_at(self, path: str, file: _File) -> bool:
+    def _look_at_all(self, ended: bool = False) -> bool:
+        return any([self._look_at(path, file, ended) for path, file in list(self._files.items())])
+
+    def _look_at(self, path: str, file: _File, ended: bool) -> bool:
         try:
-            data = file.read()
+            data = file.read(ended)
         except OSError:  # a stale handle of a network file system: it is found again by the next search
             self._close(path)
             return False
@@ -73,13 +105,14 @@ class Tail:
             self._sink(path, data)
         return bool(data)
 
-    def _search(self, from_end: bool) -> None:
+    def _search(self, from_end: bool = False) -> None:
+        self._searched_at = time.monotonic()
         for path in self._matches():
             known = self._files.get(path)
             if known is None:
                 self._open(path, from_end)
             elif known.identity != _identity(path):
-                while self._look_at(path, known):
+                while self._look_at(path, known, ended=False):
                     pass
                 self._close(path)
                 self._open(path, from_end=False)

@@ -216,6 +216,38 @@ def test_a_truncated_or_replaced_train_log_goes_on(worker: Make) -> None:
     assert one.lines("train.log", None) == ["a" * 100, "truncated", "replaced", "end"]
 
 
+@pytest.mark.parametrize(
+    "new", ["old 1\nold 2\n", "new 1\nnew 2\n", "new 1\nnew 2\nnew 3\n"], ids=["same", "other", "more"]
+)
+def test_a_train_log_that_is_written_anew_at_once_is_read_from_its_beginning(worker: Make, new: str) -> None:
+    one = worker(f"open('train.log', 'w').write({new!r})", log_file="train.log")
+    (one.folder / "train.log").write_text("old 1\nold 2\n")
+    os.utime(one.folder / "train.log", (1.7e9, 1.7e9))
+    one.run()
+    assert one.lines("train.log", None) == new.splitlines()
+
+
+def test_a_train_log_that_is_only_touched_is_not_read_again(worker: Make) -> None:
+    one = worker("import pathlib, time; pathlib.Path('train.log').touch(); time.sleep(0.3)", log_file="train.log")
+    (one.folder / "train.log").write_text("an earlier run\n")
+    one.run()
+    assert one.lines("train.log", None) == []
+
+
+def test_a_train_log_that_is_rotated_often_loses_no_line(worker: Make) -> None:
+    script = """
+        import logging.handlers, time
+        log = logging.getLogger()
+        log.addHandler(logging.handlers.RotatingFileHandler("train.log", maxBytes=100, backupCount=3))
+        for number in range(20):
+            log.warning("line %d %s", number, "x" * 60)
+            time.sleep(0.15)
+    """
+    one = worker(script, log_file="train.log")
+    one.run()
+    assert [line.split()[1] for line in one.lines("train.log", None)] == [str(number) for number in range(20)]
+
+
 def test_train_log_is_found_in_the_scripts_folder_and_globs_are_followed(worker: Make, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
