@@ -11,14 +11,14 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from client_lib import __version__
-from client_lib.errors import Conflict, InvalidRequest
+from client_lib.errors import Conflict, InvalidRequest, ServerError
 from client_lib.spec.state_dir import SERVER_LOG
 from server_stub import state_dir
 from server_stub.api.context import Context
@@ -38,6 +38,7 @@ from server_stub.traffic import Traffic
 BACKLOG = 2048
 _IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
 _LOG_LOOK_S = 60.0
+_DIRECTORY_LOOK_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ def serve(settings: Settings) -> None:
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, users, listening, facts))
+            loop.run_until_complete(_run(settings, users, listening, facts, locks))
+            for lock in locks:
+                lock.check()
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -71,12 +74,19 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _run(settings: Settings, users: Users, listening: socket.socket, facts: state_dir.Facts) -> None:
+async def _run(
+    settings: Settings,
+    users: Users,
+    listening: socket.socket,
+    facts: state_dir.Facts,
+    locks: Sequence[state_dir.DirectoryLock],
+) -> None:
     parts = await _start(settings)
     try:
         config = uvicorn_config(build(parts, users), settings)
         server = Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
-        tasks = [asyncio.create_task(_end_when_idle(server, parts)), asyncio.create_task(_keep_log_small(settings))]
+        watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _keep_log_small(settings)]
+        tasks = [asyncio.create_task(watch) for watch in watches]
         await server.listen(listening, lambda: _announce(settings, facts))
         for task in tasks:
             task.cancel()
@@ -178,6 +188,18 @@ async def _end_when_idle(server: Server, parts: Context) -> None:
         await asyncio.sleep(limit / _IDLE_LOOKS)
         if parts.traffic.idle_s() >= limit and not parts.service.busy():
             log.info("no job and no request for %g s: ending", limit)
+            server.stop()
+            return
+
+
+async def _end_when_lost(server: Server, locks: Sequence[state_dir.DirectoryLock]) -> None:
+    """A server that can keep nothing must not go on as if it could; its directories were removed under it."""
+    while True:
+        await asyncio.sleep(_DIRECTORY_LOOK_S)
+        try:
+            for lock in locks:
+                lock.check()
+        except ServerError:  # `serve` says so at its end
             server.stop()
             return
 

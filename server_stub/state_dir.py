@@ -64,6 +64,20 @@ class DirectoryLock:
         except OSError:
             pass
 
+    def check(self) -> None:
+        """Raises ServerError: the directory, or its lock, was removed or replaced. Another server may hold the new one,
+        and what this one writes is nowhere."""
+        assert self._file is not None
+        try:
+            ours = os.path.samestat(os.fstat(self._file), os.stat(self._path))
+        except OSError:
+            ours = False
+        if not ours:
+            raise ServerError(
+                f"{self._path.parent} is gone, or another one is in its place: the server ends",
+                hint="its next start begins anew there",
+            )
+
     def release(self) -> None:
         """The file stays: removing it would let two servers hold two locks of one name."""
         if self._file is not None:
