@@ -104,13 +104,14 @@ class Job:
         self._key = uuid.uuid4().hex  # one for the object's life: a submit that is repeated is the same job
         self._lock = threading.Lock()
         self._last: JobInfo | None = None
+        self._noticed: set[str] = set()
 
     @classmethod
     def of(cls, client: Api, info: JobInfo) -> Job:
         """A handle on a job that is there already; used by `get_job`."""
         job = object.__new__(cls)
         job._script, job._spec, job._client = info.spec.script, info.spec, client
-        job._key, job._lock, job._last = "", threading.Lock(), info
+        job._key, job._lock, job._last, job._noticed = "", threading.Lock(), info, set()
         return job
 
     @property
@@ -172,11 +173,12 @@ class Job:
         attempt: int | None = None,
         file: TextOut | None = None,
     ) -> None:
-        """Print the job's lines, and follow while it isn't final; while it waits, say why on stderr.
+        """Print the job's lines, and follow while it isn't final; on stderr its notices and, while it waits, why.
 
         `tail`: only so many last lines. `since`: `10m`, `2h` or a time. `rank`, `stream`: one or several. `attempt`:
-        None is all, in order. `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of
-        a pending job the platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
+        None is all, in order. What the launcher says about the job goes to stderr, unless `stream` names it.
+        `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of a pending job the
+        platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
         """
         out = sys.stdout if file is None else file
         info = self.info()
@@ -187,7 +189,8 @@ class Job:
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         prefix = not isinstance(rank, int) and display.may_have_several_ranks(info.spec)
-        self._print(LogOutput(info.name, out, prefix, timestamps or bool(verbose), self._api.config.retry_s), params)
+        output = LogOutput(info.name, out, prefix, timestamps or bool(verbose), self._api.config.retry_s)
+        self._print(output, params, info.notices)
 
     def kill(self) -> str:
         """Cancel the job; the platform's sentence. Its logs stay."""
@@ -220,7 +223,7 @@ class Job:
         if follow:
             prefix = display.may_have_several_ranks(info.spec)
             output = LogOutput(info.name, sys.stdout, prefix, False, self._api.config.retry_s, deadline)
-            self._print(output, logs.log_params(follow=True))
+            self._print(output, logs.log_params(follow=True), info.notices)
             info = self.info()
         while not info.state.final:
             info = self._changed(info, deadline)
@@ -238,7 +241,10 @@ class Job:
         stream: Streams = None,
         attempt: int | None = None,
     ) -> Iterator[str]:
-        """The lines' texts without their ends, as they come; filters as in `logs`."""
+        """The job's own lines without their ends, as they come; filters as in `logs`. Of a progress bar the last state.
+
+        What the launcher says about the job is not among them; `stream="launcher"` asks for it.
+        """
         params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         return logs.log_lines(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
 
@@ -252,7 +258,10 @@ class Job:
         stream: Streams = None,
         attempt: int | None = None,
     ) -> Iterator[LogEntry]:
-        """The lines with all that is known of them (time, worker, rank, stream, ...); filters as in `logs`."""
+        """The lines with all that is known of them (time, worker, rank, stream, ...); filters as in `logs`.
+
+        All streams are among them, also `launcher`: what the launcher says about the job.
+        """
         params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         return logs.log_entries(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
 
@@ -318,7 +327,11 @@ class Job:
         self._last = self._api.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
         return self._last
 
-    def _print(self, output: LogOutput, params: Mapping[str, str | list[str]]) -> None:
+    def _print(self, output: LogOutput, params: Mapping[str, str | list[str]], notices: Sequence[str]) -> None:
+        """`notices`, what the server reads otherwise than it was asked for, are said once per object."""
+        new = [notice for notice in notices if notice not in self._noticed]
+        self._noticed.update(new)
+        sys.stderr.writelines(f"{notice}\n" for notice in new)
         try:
             output.write(partial(self._api.open_logs, output.name), params)
         except KeyboardInterrupt:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def follow(job: Job) -> int:
     """The exit code of the job. Raises JobFailed or JobCancelled with the report.
 
-    Ctrl-C ends the look: `logs` says that the job goes on.
+    Ctrl-C ends the look: `logs` says that the job goes on, and the job's notices before its lines.
     """
-    job.logs(follow=True, file=printer.stdout())
+    job.logs(follow=True)
     with goes_on(job):
         info = job.wait()
     printer.hint(f"{info.name} {info.state}")

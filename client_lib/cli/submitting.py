@@ -92,5 +92,5 @@ def announce(info: JobInfo, output: str, follow: bool) -> None:
     else:
         printer.data(f'Job "{info.name}" created.')
         printer.hint(f"`client-lib logs -f {info.name}` follows it")
-    for notice in info.notices:
+    for notice in [] if follow else info.notices:  # with -f they stand before the job's lines
         printer.hint(notice)

@@ -86,6 +86,17 @@ def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     assert (script.parent / "done.txt").read_text() == "['--steps', '2', '-n', 'a b']"
 
 
+def test_what_the_server_reads_otherwise_is_said_once_beside_the_data(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    notice = "instance_type='a100.8gpu' asks for 8 GPUs per worker"
+    for follow in ([], ["-f"]):
+        done = cli("submit", *follow, "-i", "a100.8gpu", "train.py", "--steps", "1")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count(notice) == 1
+        assert notice not in done.stdout
+
+
 def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text("print('before'); raise KeyError('learning_rate')")
     done = cli("submit", "-f", "--name", "bad", "train.py")

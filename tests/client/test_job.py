@@ -127,6 +127,19 @@ def test_without_following_a_pending_job_prints_the_platform_s_sentence(
     assert capsys.readouterr().out == '"Job a in queue. Try later"\n'
 
 
+def test_what_the_server_reads_otherwise_is_said_once_before_the_lines(
+    script: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(script=script(), instance_type="a100.1gpu", base_image="pytorch/pytorch")
+    job.submit()
+    job.wait(30, follow=True)
+    job.logs()
+    shown = capsys.readouterr().err
+    notices = job.info().notices
+    assert any("a100.1gpu" in notice for notice in notices)
+    assert [shown.count(notice) for notice in notices] == [1] * len(notices)
+
+
 def test_a_reader_that_is_gone_ends_the_printing(script: Callable[..., str]) -> None:
     job = ran(Job(script=script("for n in range(50_000): print(n)\n")))
     code = f"from client_lib import get_job; get_job({job.job_name!r}).logs()"
