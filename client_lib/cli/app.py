@@ -105,7 +105,7 @@ def run(args: list[str] | None = None) -> int:
         code = _outcome(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
-    except (BrokenPipeError, printer.ReaderGone):
+    except BrokenPipeError:
         printer.abandon_stdout()
         return exits.BROKEN_PIPE
 

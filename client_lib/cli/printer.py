@@ -6,14 +6,13 @@ both. What is shown is decided elsewhere (`show`); rich is loaded only where it 
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from client_lib.errors import ClientLibError
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 Row = Sequence[str]
-T = TypeVar("T")
 
 PATIENCE_S = 1.0  # what takes longer than this says on a terminal that it goes on
 STATE_COLOURS = {
@@ -51,35 +49,6 @@ def data_at_once(text: str) -> None:
     """As data, and it is out before this returns: for what somebody watches while it comes."""
     data(text)
     sys.stdout.flush()
-
-
-class ReaderGone(Exception):
-    """Nobody reads our output any more."""
-
-
-class _Stdout(io.TextIOBase):
-    """The SDK takes an OSError for a cut connection and would come again: a reader that is gone is ReaderGone here."""
-
-    def write(self, text: str) -> int:
-        return self._at_stdout(lambda: sys.stdout.write(text))
-
-    def flush(self) -> None:
-        self._at_stdout(sys.stdout.flush)
-
-    def isatty(self) -> bool:
-        return sys.stdout.isatty()
-
-    @staticmethod
-    def _at_stdout(act: Callable[[], T]) -> T:
-        try:
-            return act()
-        except BrokenPipeError as error:
-            raise ReaderGone from error
-
-
-def stdout() -> IO[str]:
-    """For the SDK to print logs on."""
-    return cast("IO[str]", _Stdout())
 
 
 def lines(texts: Iterable[str]) -> None:

@@ -76,13 +76,15 @@ def command(
         _print_json(job, follow=follow, rank=ranks or None, **filters)
     else:
         rank = ranks[0] if len(ranks) == 1 else ranks or None  # lines of one rank carry no prefix
-        job.logs(follow=follow, rank=rank, timestamps=timestamps, file=printer.stdout(), **filters)
+        job.logs(follow=follow, rank=rank, timestamps=timestamps, **filters)
 
 
 def _print_json(job: Job, follow: bool, **filters: Any) -> None:
+    from client_lib.logs import settled_entries
+
     write = printer.data_at_once if follow else printer.data
     with following.goes_on(job):
-        for entry in job.log_entries(follow=follow, **filters):
+        for entry in settled_entries(job.log_entries(follow=follow, **filters)):
             write(_as_json(entry))
 
 
