@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
@@ -15,6 +16,7 @@ from client_lib.log_frames import Params
 from client_lib.log_printer import LogPrinter
 from client_lib.logs import Gap, log_entries
 from client_lib.spec.states import State
+from client_lib.worker.format import LAUNCHER
 
 _SAID = frozenset({State.PENDING, State.RESTARTING})  # while a job is in one of these, its log is silent
 
@@ -64,11 +66,15 @@ class LogOutput:
                 yield block
                 self._flush()  # the lines of this block are written; the next may be long in coming
 
-        entries = log_entries(blocks, params, on_state=self._say, on_gap=self._say_gap, retry_s=self.retry_s)
+        say, say_gap = partial(self._say, printer), partial(self._say_gap, printer)
+        entries = log_entries(blocks, params, on_state=say, on_gap=say_gap, retry_s=self.retry_s)
         try:
             with closing(entries):  # type: ignore[type-var]
                 for entry in entries:
-                    self.out.write(printer.feed(entry))
+                    if entry.stream == LAUNCHER and "stream" not in params:
+                        self._beside(printer, f"job {self.name}, worker {entry.worker}: {entry.text}\n")
+                    else:
+                        self.out.write(printer.feed(entry))
         except _OutputGone as gone:
             raise gone.error from None
         except (KeyboardInterrupt, ClientLibError):
@@ -91,17 +97,23 @@ class LogOutput:
     def _columns(self) -> int | None:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
 
-    def _say(self, facts: dict[str, Any]) -> None:
-        """Why there are no lines, once for each reason, beside the lines: on stderr."""
+    def _say(self, printer: LogPrinter, facts: dict[str, Any]) -> None:
+        """Why there are no lines, once for each reason."""
         why = f": {facts['message']}" if facts.get("message") else ""
         sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}"
         if facts.get("state") in _SAID and sentence not in self._reasons:
             self._reasons.add(sentence)
-            sys.stderr.write(f"{sentence}\n")
-            sys.stderr.flush()
+            self._beside(printer, f"{sentence}\n")
 
-    def _say_gap(self, gap: Gap) -> None:
-        sys.stderr.write(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+    def _say_gap(self, printer: LogPrinter, gap: Gap) -> None:
+        self._beside(printer, f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+
+    def _beside(self, printer: LogPrinter, text: str) -> None:
+        """What is no line of the job: on stderr, so that nothing takes it for one."""
+        self.out.write(printer.clear())
+        self.out.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def goes_on(name: str) -> str:

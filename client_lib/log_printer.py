@@ -57,6 +57,10 @@ class LogPrinter:
         """Nothing came for a moment: what waited for identical lines of other ranks waits no longer."""
         return self._write([self._render(line) for line in self._collapser.flush()]) if self._collapser else ""
 
+    def clear(self) -> str:
+        """Others are about to write to the terminal: takes the bars away until the next `feed`."""
+        return self._erased()
+
     def close(self) -> str:
         """The end: all that was held back, the last progress too."""
         bars, self._bars = [*self._bars.values()], {}

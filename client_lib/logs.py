@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from client_lib.log_frames import FrameStream, Gap, OpenStream, Params, Records
-from client_lib.worker.format import GOES_ON, LINE, NO_RANK, PROGRESS
+from client_lib.worker.format import GOES_ON, JOB_STREAMS, LAUNCHER, LINE, NO_RANK, PROGRESS
 
 MAX_LINE = 2**20
 """Bytes; a longer line is given in pieces."""
@@ -75,7 +75,8 @@ def log_entries(
     on_gap: OnGap | None = None,
     retry_s: float = 30.0,
 ) -> Iterator[LogEntry]:
-    """Every entry, as soon as it is there; ends when all are out (`follow`: when the job is final, too).
+    """Every entry, as soon as it is there; ends when all are out (`follow`: when the job is final, too). The
+    launcher's own words are among them, as stream `launcher`.
 
     Survives broken connections and restarts of the server without losing or repeating one. Raises what `open_stream`
     raises, and after `retry_s` without an answer what went wrong last.
@@ -96,12 +97,15 @@ def log_lines(
 ) -> Iterator[str]:
     """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
 
-    Otherwise as `log_entries`.
+    Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`.
     """
+    own = "stream" not in params
+    if own and "tail" in params:  # the server counts; without a tail it has less to do when it sends everything
+        params = {**params, "stream": list(JOB_STREAMS)}
     stream = FrameStream(open_stream, params, retry_s=retry_s)
     whole = _WholeLines()
     for records in _records(stream, on_state, on_gap):
-        yield from whole.feed(records)
+        yield from whole.feed(_without_launcher(records) if own else records)
     yield from whole.flush()
 
 
@@ -183,8 +187,17 @@ def _text(key: tuple[int, int, str, str], kind: str, text: str, parts: _Parts) -
 _TEXTS = re.compile(r"\d+ \S{27} \S+ [a-z.]+ (.*)\n")
 _PIECES = re.compile(rb"\d+ \S{27} (\S+ [a-z.]+)([+~]?) (.*)\n")
 
+_LAUNCHERS = re.compile(rb"^\d+ \S{27} - %b[+~]? .*\n" % LAUNCHER.encode(), re.MULTILINE)
+_A_LAUNCHERS = f" - {LAUNCHER}".encode()
+
 _Key = tuple[int, int, bytes]
 """(attempt, worker, rank and stream)"""
+
+
+def _without_launcher(records: Records) -> Records:
+    if _A_LAUNCHERS not in records.data:
+        return records
+    return records._replace(data=_LAUNCHERS.sub(b"", records.data))
 
 
 class _WholeLines:

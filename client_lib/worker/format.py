@@ -26,7 +26,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into records that go on (`+`)
-STREAMS = ("stdout", "stderr", "train.log", "launcher")
+JOB_STREAMS = ("stdout", "stderr", "train.log")
+LAUNCHER = "launcher"  # what the launcher has to say about the worker: nothing that the script wrote
+STREAMS = (*JOB_STREAMS, LAUNCHER)
 NO_RANK = "-"
 
 LINE, GOES_ON, PROGRESS = "", "+", "~"

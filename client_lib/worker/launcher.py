@@ -6,6 +6,7 @@ The phases follow each other on one loop: prepare -> wait for go -> run -> (stop
 Standard library only, Python >= 3.8.
 """
 
+import os
 import signal
 import socket
 import time
@@ -72,10 +73,11 @@ class Launcher:
         self._tell(control.READY)
 
     def _say_defaults(self) -> None:
+        """Once per job, and only where its processes get fewer threads than they would take by themselves."""
         threads = default_threads(self._plan)
-        if threads is not None and self._plan.worker == 0:
+        if self._plan.worker == 0 and threads is not None and threads < (os.cpu_count() or 1):
             self._output.say(
-                "OMP_NUM_THREADS=%d in every process (%d cores / %d processes); env_variables can set another"
+                "OMP_NUM_THREADS=%d in every process (cores: %d, processes: %d); env_variables can set another"
                 % (threads, self._plan.cores, self._plan.processes_per_worker)
             )
 

@@ -10,7 +10,7 @@ import os
 import time
 from typing import Dict, List, Optional
 
-from client_lib.worker.format import NO_RANK
+from client_lib.worker.format import LAUNCHER, NO_RANK
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.stamp import Sequence, Stamper
@@ -32,7 +32,7 @@ class Output:
         self._sequence = Sequence()
         self._stampers: List[Stamper] = []
         self._of_rank: Dict[int, List[Stamper]] = {}
-        self._own = self._stamper(NO_RANK, "launcher")
+        self._own = self._stamper(NO_RANK, LAUNCHER)
         self._pipes: Dict[int, Stamper] = {}
         self._tail: Optional[Tail] = None
         self._tailed: Dict[str, Stamper] = {}

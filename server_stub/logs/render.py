@@ -1,7 +1,8 @@
 """The three forms in which logs leave the server. Pure: records and facts in, bytes out; one renderer per answer.
 
 Frames (client_lib.spec.log_stream) carry records as they lie in the files. Text is for people and pipes: no cursor, no
-states; the last progress of a run of them only. NDJSON is for other programs: one object per record, and objects with
+states, no heartbeat (whatever is sent would be a line: a proxy in between must bear silence); the last progress of a
+run of them only. NDJSON is for other programs: one object per record, and objects with
 `event` for what is no record; the newest `position` of each log, joined by commas, is the cursor.
 """
 
@@ -16,7 +17,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
 from client_lib.spec.log_stream import Position, format_cursor
-from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
+from client_lib.worker.format import GOES_ON, LAUNCHER, NO_RANK, PROGRESS
 from server_stub.logs.source import JobLogs
 
 FIELDS = re.compile(r"(\d+) (\S{27}) (-|\d+) ([a-z.]+)([+~]?) (.*)\n")
@@ -59,7 +60,8 @@ class Frames:
 
 
 class Text:
-    """`[rank] text`, or the text alone where one rank was asked for; `…` where a line goes on."""
+    """`[rank] text`, or the text alone where one rank was asked for; `…` where a line goes on. The rank of train.log is
+    `-`, of what the launcher says `launcher`."""
 
     def __init__(self, *, prefix: bool, timestamps: bool) -> None:
         self._prefix = prefix
@@ -73,9 +75,8 @@ class Text:
             key = (position, rank, stream)
             before = "…" if key in self._going_on else ""
             after = "…" if kind == GOES_ON else ""
-            line = (
-                f"{time + ' ' if self._timestamps else ''}{f'[{rank}] ' if self._prefix else ''}{before}{text}{after}\n"
-            )
+            who = f"[{LAUNCHER if stream == LAUNCHER else rank}] " if self._prefix else ""
+            line = f"{time + ' ' if self._timestamps else ''}{who}{before}{text}{after}\n"
             (self._going_on.add if after else self._going_on.discard)(key)
             last_progress = self._progress.pop(key, "")
             if kind == PROGRESS:

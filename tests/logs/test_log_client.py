@@ -13,6 +13,7 @@ from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.log_frames import FrameStream, Params, Records, read_frames
 from client_lib.logs import MAX_LINE, log_entries, log_lines, log_params, settled_entries
 from client_lib.retry import Transient
+from client_lib.worker.format import JOB_STREAMS
 
 STATE = b'@state {"state": "RUNNING"}\n'
 END = b'@end {"state": "SUCCEEDED"}\n'
@@ -89,6 +90,17 @@ def test_lines_hold_the_last_progress_of_each_run():
     assert [entry.text for entry in log_entries(Bodies(body), {})] == ["1 %", "99 %", "done", "1 %", "99 %"]
 
 
+def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for():
+    said = ("- launcher", b"OMP_NUM_THREADS=1")
+    body = STATE + records(said, ("0 stdout", b"7 - launcher x"), ("- train.log", b"- launcher"), said) + END
+    bodies = Bodies(body, body, body)
+    assert list(log_lines(bodies, {})) == ["7 - launcher x", "- launcher"]
+    assert "OMP_NUM_THREADS=1" in list(log_lines(bodies, {"stream": ["launcher", "stdout"]}))
+    list(log_lines(bodies, {"tail": "2"}))
+    assert bodies.asked == [{}, {"stream": ["launcher", "stdout"]}, {"tail": "2", "stream": list(JOB_STREAMS)}]
+    assert "launcher" in [entry.stream for entry in log_entries(Bodies(body), {})]
+
+
 def test_entries_can_be_asked_for_without_what_progress_redraws():
     bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
     body = STATE + records(*bars, ("0 stdout", b"line"), ("0 stderr", b"done"), *bars) + END
@@ -113,7 +125,7 @@ def test_tail_is_asked_for_once_only():
     skipped = b'@state {"state": "RUNNING", "cursor": "1.0:500,1.1:70"}\n'
     bodies = Bodies(skipped, STATE + END)
     facts: list[dict] = []
-    list(log_lines(bodies, log_params(tail=5, since="10m"), on_state=facts.append))
+    list(log_entries(bodies, log_params(tail=5, since="10m"), on_state=facts.append))
     assert bodies.asked == [{"tail": "5", "since": "10m"}, {"cursor": "1.0:500,1.1:70"}]
     assert facts == [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
 

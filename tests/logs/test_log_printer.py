@@ -81,6 +81,15 @@ def test_a_terminal_redraws_progress_below_the_lines():
     assert screen(text) == ["[0] line", "[0] 100 %", "[1] " + "x" * 50, ""]
 
 
+def test_others_can_write_above_the_bars_of_a_terminal():
+    printer = LogPrinter(columns=20, prefix=False)
+    text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.clear() + "of another\n"
+    assert screen(text) == ["of another", ""]
+    text += printer.feed(entry("2 %", kind=PROGRESS))
+    assert screen(text) == ["of another", "2 %"]
+    assert LogPrinter().clear() == ""
+
+
 def test_identical_lines_of_several_ranks_become_one():
     lines = [entry("loading", rank=rank, at=0.01 * rank) for rank in (0, 1, 2, 5)]
     assert printed(LogPrinter(collapse=True), *lines) == "[0-2,5] loading\n"

@@ -225,6 +225,13 @@ def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writ
     assert server.text(rank=1, timestamps=True) == f"{stamp(0)} a long…\n{stamp(0)} … line\n"
 
 
+def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter):
+    writer.write("OMP_NUM_THREADS=1", rank="-", stream="launcher")
+    writer.write("epoch 1", rank="-", stream="train.log")
+    assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[-] epoch 1\n"
+    assert server.text(stream="stdout") == ""
+
+
 def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
     data = writer.write("hello", rank=3)
     with server.get(NDJSON) as response:

@@ -152,12 +152,20 @@ def test_stdin_is_empty_and_sigpipe_is_as_in_a_shell(worker: Make) -> None:
     assert (one.lines(), one.lines("stderr")) == (["y"], [])
 
 
-def test_the_launcher_says_once_what_it_set_for_threads(worker: Make) -> None:
-    first, second = worker(n_workers=2), worker(n_workers=2, worker=1)
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core: nothing is taken from a process")
+def test_the_launcher_says_once_what_it_took_from_each_process(worker: Make) -> None:
+    first, second = worker(n_workers=2, cores=1), worker(n_workers=2, cores=1, worker=1)
     first.run()
     second.run()
-    assert "OMP_NUM_THREADS=4 " in first.lines("launcher", None)[0]
+    said = "OMP_NUM_THREADS=1 in every process (cores: 1, processes: 1); env_variables can set another"
+    assert first.lines("launcher", None) == [said]
     assert second.lines("launcher", None) == []
+
+
+def test_the_launcher_says_nothing_where_a_process_has_the_whole_machine(worker: Make) -> None:
+    alone = worker(cores=os.cpu_count())
+    alone.run()
+    assert alone.lines("launcher", None) == []
 
 
 def test_a_snapshot_is_unpacked_and_run_from(worker: Make, tmp_path: Path) -> None:

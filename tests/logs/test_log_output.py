@@ -1,0 +1,61 @@
+"""Logs printed to real files and pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+
+import pytest
+from test_log_client import END, STATE, records
+
+from client_lib.log_frames import Params
+from client_lib.log_output import LogOutput
+
+SAID = ("- launcher", b"OMP_NUM_THREADS=1")
+
+
+class Bodies:
+    """`Api.open_logs`: each piece is a block that arrives by itself."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+        self.asked = 0
+
+    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        self.asked += 1
+        yield from self.pieces
+
+
+def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixture[str]):
+    body, out = STATE + records(SAID, ("0 stdout", b"hello")) + END, io.StringIO()
+    LogOutput("train-1", out).write(Bodies(body), {})
+    assert out.getvalue() == "[0] hello\n"
+    assert capsys.readouterr().err == "job train-1, worker 0: OMP_NUM_THREADS=1\n"
+
+
+def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    out = io.StringIO()
+    LogOutput("train-1", out).write(Bodies(STATE + records(SAID) + END), {"stream": ["launcher"]})
+    assert (out.getvalue(), capsys.readouterr().err) == ("[-] OMP_NUM_THREADS=1\n", "")
+
+
+def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):
+    waits = b'@state {"state": "PENDING", "reason": "Queued", "message": "%b"}\n'
+    body = waits % b"" + waits % b"3 jobs before it" + waits % b"3 jobs before it" + END
+    LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
+    assert capsys.readouterr().err == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
+
+
+@pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "by block"])
+def test_a_reader_that_goes_away_ends_the_printing(buffering: int):
+    """`python script.py | head -1`: the error of our own output is no broken connection, which would be tried again."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    bodies = Bodies(STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)])  # and no end
+    with open(writer, "w", buffering) as out:
+        with pytest.raises(BrokenPipeError):
+            LogOutput("train-1", out, retry_s=5.0).write(bodies, {"follow": "true"})
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), writer)  # what is left in the buffer has to go somewhere
+    assert bodies.asked == 1
