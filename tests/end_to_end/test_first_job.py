@@ -42,8 +42,8 @@ def test_another_process_finds_the_job_by_name(local_server: LocalServer, script
     job = Job(script=str(script))
     job.submit()
     code = f"from client_lib import get_job; print(get_job({job.job_name!r}).wait().state)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert found.stdout.strip() == "SUCCEEDED"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == "SUCCEEDED", found.stderr
     assert [info.name for info in list_jobs()] == [job.job_name]
 
 
