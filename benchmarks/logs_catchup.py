@@ -27,7 +27,7 @@ from log_server import NAME, log_directory, write_job
 from log_support import LogWriter, ServerProcess, stamp
 
 from client_lib.log_frames import Params
-from client_lib.logs import log_entries, log_lines, log_params
+from client_lib.log_reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON, job_logs
 
 TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "  # about 120 bytes with its head

@@ -27,7 +27,7 @@ from log_server import NAME, log_directory, write_job
 from log_support import ServerProcess, eventually
 from logs_catchup import open_stream
 
-from client_lib.logs import log_lines, log_params
+from client_lib.log_reader import log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, job_logs
 from client_lib.worker.control import Connection, go
 from client_lib.worker.directory import Directory, launcher_command

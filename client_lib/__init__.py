@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from client_lib.job import Job
-    from client_lib.logs import LogEntry
+    from client_lib.log_reader import LogEntry
     from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
     from client_lib.spec.states import Reason, State
     from client_lib.spec.wire import Event, Failure, JobInfo, Manifest

@@ -23,7 +23,7 @@ from client_lib import display, failure_report, logs, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.errors import ClientLibError, Conflict, WaitTimeout
 from client_lib.log_output import LogOutput, TextOut, goes_on
-from client_lib.logs import LogEntry
+from client_lib.log_reader import LogEntry
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar, split_script
 from client_lib.spec.states import State
 from client_lib.spec.validation import invalid_request

@@ -1,7 +1,7 @@
 """The framed log stream as a client reads it: bytes to frames, and going on where a broken connection left off.
 
-Format: client_lib.spec.log_stream. HTTP is not here: whoever has a connection passes an `OpenStream`. Only `logs` uses
-this.
+Format: client_lib.spec.log_stream. HTTP is not here: whoever has a connection passes an `OpenStream`. Only `log_reader`
+uses this.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.log_frames import Params
 from client_lib.log_printer import LogPrinter
-from client_lib.logs import Gap, log_entries
+from client_lib.log_reader import Gap, log_entries
 from client_lib.spec.states import State
 from client_lib.worker.format import LAUNCHER
 

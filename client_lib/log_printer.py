@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from client_lib.logs import GOES_ON, PROGRESS, LogEntry
+from client_lib.log_reader import GOES_ON, PROGRESS, LogEntry
 
 COLLAPSE = timedelta(seconds=0.3)
 """So much later another rank's identical line is another line."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.log_frames import FrameStream, Params, Records, read_frames
-from client_lib.logs import MAX_LINE, log_entries, log_lines, log_params, settled_entries
+from client_lib.log_reader import MAX_LINE, log_entries, log_lines, log_params, settled_entries
 from client_lib.retry import Transient
 from client_lib.worker.format import JOB_STREAMS
 

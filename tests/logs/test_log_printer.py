@@ -7,7 +7,7 @@ from datetime import timedelta
 from log_support import START
 
 from client_lib.log_printer import LogPrinter
-from client_lib.logs import GOES_ON, LINE, PROGRESS, LogEntry
+from client_lib.log_reader import GOES_ON, LINE, PROGRESS, LogEntry
 
 
 def entry(text: str, *, rank: int | None = 0, kind: str = LINE, at: float = 0.0, stream: str = "stdout") -> LogEntry:

@@ -13,7 +13,7 @@ from log_server import FileSource, log_directory, read_job, write_job
 from log_support import START, LogWriter
 
 from client_lib.log_frames import Params
-from client_lib.logs import log_entries, log_lines
+from client_lib.log_reader import log_entries, log_lines
 from client_lib.worker.format import parse
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.merge import Head, merge

@@ -11,7 +11,7 @@ import pytest
 from log_server import write_job
 from log_support import LogWriter, ServerProcess, opener
 
-from client_lib.logs import log_lines, log_params
+from client_lib.log_reader import log_lines, log_params
 
 LINES = 3000
 

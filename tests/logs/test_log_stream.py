@@ -13,7 +13,7 @@ from log_server import log_directory, write_job
 from log_support import LogWriter, Server, eventually, stamp
 
 from client_lib.errors import NotFound
-from client_lib.logs import log_entries, log_lines, log_params
+from client_lib.log_reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 
 

@@ -14,7 +14,7 @@ from client_lib.spec.states import State
 
 if TYPE_CHECKING:
     from client_lib.job import Job
-    from client_lib.logs import LogEntry
+    from client_lib.log_reader import LogEntry
 
 TEXT = "text"
 
@@ -80,7 +80,7 @@ def command(
 
 
 def _print_json(job: Job, follow: bool, **filters: Any) -> None:
-    from client_lib.logs import settled_entries
+    from client_lib.log_reader import settled_entries
 
     write = printer.data_at_once if follow else printer.data
     with following.goes_on(job):
