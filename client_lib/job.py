@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from client_lib import display, failure_report, logs, naming, submission
+from client_lib import display, failure_report, log_reader, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.errors import ClientLibError, Conflict, WaitTimeout
 from client_lib.log_output import LogOutput, TextOut, goes_on
@@ -185,7 +185,7 @@ class Job:
         if follow is False and info.state is State.PENDING:
             out.write(f'"Job {info.name} in queue. Try later"\n')
             return
-        params = logs.log_params(
+        params = log_reader.log_params(
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         prefix = not isinstance(rank, int) and display.may_have_several_ranks(info.spec)
@@ -223,7 +223,7 @@ class Job:
         if follow:
             prefix = display.may_have_several_ranks(info.spec)
             output = LogOutput(info.name, sys.stdout, prefix, False, self._api.config.retry_s, deadline)
-            self._print(output, logs.log_params(follow=True), info.notices)
+            self._print(output, log_reader.log_params(follow=True), info.notices)
             info = self.info()
         while not info.state.final:
             info = self._changed(info, deadline)
@@ -245,8 +245,10 @@ class Job:
 
         What the launcher says about the job is not among them; `stream="launcher"` asks for it.
         """
-        params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return logs.log_lines(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
+        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return log_reader.log_lines(
+            partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s
+        )
 
     def log_entries(
         self,
@@ -262,8 +264,10 @@ class Job:
 
         All streams are among them, also `launcher`: what the launcher says about the job.
         """
-        params = logs.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return logs.log_entries(partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s)
+        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return log_reader.log_entries(
+            partial(self._api.open_logs, self._submitted), params, retry_s=self._api.config.retry_s
+        )
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, also while it waits; the end itself arrives later (`wait`). Final: nothing."""
