@@ -8,11 +8,12 @@ nothing below an ignored directory can be taken back in.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, NamedTuple
 
 from client_lib.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 FILES = (".gitignore", ".clientlibignore")
 PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.source: lies beside the script for a moment
@@ -45,6 +46,8 @@ class Ignore:
         lines = [line for name in FILES for line in _lines(directory / name)]
         if not lines:
             return self
+        from pathspec import GitIgnoreSpec  # 20 ms that a folder without ignore files does not cost
+
         try:
             spec = GitIgnoreSpec.from_lines(lines, backend="simple")
         except ValueError as error:

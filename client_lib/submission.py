@@ -10,15 +10,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from client_lib.api import Api, OnUpload
 from client_lib.errors import InvalidRequest, NotShared
-from client_lib.snapshot import Packed, packed
 from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, Manifest, SubmitRequest, Submitter
 from client_lib.submitter import submitter
+
+if TYPE_CHECKING:
+    from client_lib.snapshot import Packed
 
 T = TypeVar("T")
 _log = logging.getLogger("client_lib")
@@ -92,6 +94,8 @@ def _in_place(submission: Submission, post: Callable[[SubmitRequest], T]) -> T:
 
 
 def _as_snapshot(submission: Submission, post: Callable[[SubmitRequest], T], upload: Callable[[Packed], None]) -> T:
+    from client_lib.snapshot import packed  # 20 ms that a job in place does not cost
+
     source = submission.source
     root = snapshot_root(source.folder, Path.home())
     script, working_dir = place_in_root(source, submission.spec, root)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from pydantic import ValidationError
 
-from client_lib.cli import interpreter, job_file, job_spec, printer
+from client_lib.cli import interpreter, job_spec, printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME
 from client_lib.job import Job
@@ -48,13 +48,19 @@ def job_of(connection: Connection, values: dict[str, Any], file: str | None) -> 
         UsageError: no script in either.
     """
     line = job_spec.given(values)
-    fields = job_spec.merged(job_file.read(file), line) if file else line
+    fields = job_spec.merged(_of_file(file), line) if file else line
     if "script" not in fields:
         raise click.UsageError(
             "which SCRIPT? Give its path, or `script:` in the file of -c", click.get_current_context()
         )
     _check_names(fields)
     return Job(**fields, client=connection.client)
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    from client_lib.cli import job_file  # loads yaml, 20 ms
+
+    return job_file.read(path)
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
