@@ -44,12 +44,29 @@ class JobType(str, Enum):
         return self in (JobType.BINARY, JobType.BINARY_EXP)
 
 
+REFUSED_TYPES: dict[str, str] = {
+    "horovod": "there is no MPI launcher here; type='pytorch2' starts the processes of a torch.distributed script, "
+    "type='binary' any command, with the rank variables of MPI",
+    "spark": "this service runs no Spark; type='binary' runs any command line",
+    "cce": "the clusters of that type are gone; type='nogpu' or 'binary' with an instance type like cpu.8C.32G",
+}
+"""Types of the ML Space platform that are known and not offered -> the way out."""
+
+
 class PriorityClass(str, Enum):
+    """Order in the queue. Members are written as constants, and as the ML Space platform writes them."""
+
     SHARED_LOW = "shared-low"
     SHARED_MEDIUM = "shared-medium"
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"
+
+    shared_low = SHARED_LOW
+    shared_medium = SHARED_MEDIUM
+    low = LOW
+    medium = MEDIUM
+    high = HIGH
 
     __str__ = str.__str__
 
@@ -60,8 +77,23 @@ class PriorityClass(str, Enum):
 
 
 class HealthAction(str, Enum):
+    """What the watchdog does to a silent job."""
+
     DELETE = "delete"
     RESTART = "restart"
+
+    delete = DELETE
+    restart = RESTART
+
+    __str__ = str.__str__
+
+
+class HealthSubAction(str, Enum):
+    """What the watchdog does besides."""
+
+    NOTIFY = "notify"
+
+    notify = NOTIFY
 
     __str__ = str.__str__
 
@@ -79,7 +111,7 @@ class HealthParams(Strict):
     """Minutes without any output after which the job counts as hung."""
     action: HealthAction | None = None
     """`delete`: the job is FAILED with reason HungSilent. `restart`: a new attempt, counted in max_retry."""
-    sub_actions: list[Literal["notify"]] = []
+    sub_actions: list[HealthSubAction] = []
     """`notify`: an event, and nothing else happens unless `action` says so."""
 
     @model_validator(mode="after")
@@ -89,7 +121,7 @@ class HealthParams(Strict):
         return self
 
 
-def _one_line(value: str, what: str) -> str:
+def _without_nul(value: str, what: str) -> str:
     if "\0" in value:
         raise ValueError(f"{what} {value!r} holds a NUL byte; no process can receive one")
     return value
@@ -210,8 +242,15 @@ class JobSpec(Strict):
     def _script_splits_into_words(cls, script: str) -> str:
         if not script.strip():
             raise ValueError("is empty; give the path of a .py file or a command line")
-        split_script(_one_line(script, "script"))
+        split_script(_without_nul(script, "script"))
         return script
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _type_is_offered(cls, kind: Any) -> Any:
+        if isinstance(kind, str) and kind in REFUSED_TYPES:
+            raise ValueError(f"type={str(kind)!r} does not run here: {REFUSED_TYPES[kind]}")
+        return kind
 
     @field_validator("base_image")
     @classmethod
@@ -230,7 +269,7 @@ class JobSpec(Strict):
     @field_validator("args")
     @classmethod
     def _args_without_nul(cls, args: list[str]) -> list[str]:
-        return [_one_line(arg, "argument") for arg in args]
+        return [_without_nul(arg, "argument") for arg in args]
 
     @field_validator("flags")
     @classmethod
@@ -238,7 +277,7 @@ class JobSpec(Strict):
         for key, value in flags.items():
             if not key or key.startswith("-") or "=" in key:
                 raise ValueError(f"flag {key!r}: give the name without dashes and without '='")
-            _one_line(key + _scalar_text(value), "flag")
+            _without_nul(key + _scalar_text(value), "flag")
         return flags
 
     @field_validator("env_variables")
@@ -246,7 +285,8 @@ class JobSpec(Strict):
     def _variables_can_be_set(cls, variables: dict[str, Scalar]) -> dict[str, Scalar]:
         for key, value in variables.items():
             check_env_name(key)
-            _one_line(_scalar_text(value), f"the value of {key}")
+            if "\0" in _scalar_text(value):  # not shown: it may be a token
+                raise ValueError(f"the value of {key} holds a NUL byte; no process can receive one")
         return variables
 
     @field_validator("secrets")

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from client_lib.errors import InvalidRequest
 
 _VALUE_SHOWN = 80  # characters of a wrong value in a message
+_PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter"})
+"""Fields whose values, or those below, may be secrets: they are named and not shown."""
 
 
 def invalid_request(error: ValidationError, model: type[BaseModel]) -> InvalidRequest:
@@ -38,15 +40,20 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"unknown field {path!r}{_nearest(field, _names(model))}"
     if finding["type"] == "missing":
         return f"{path} is missing"
-    message, value = str(finding["msg"]), finding["input"]
-    shown = repr(value)
-    if len(shown) > _VALUE_SHOWN:
-        shown = shown[:_VALUE_SHOWN] + "…"
+    message, shown = str(finding["msg"]), _shown(finding)
     if finding["type"] != "value_error":
-        return f"{path}={shown}: {message[:1].lower()}{message[1:]}"
+        return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
     message = message.removeprefix("Value error, ")  # a sentence of ours: it begins with the thing that it names
-    # a mapping is not shown: beside the entry that is wrong it may hold a token
-    return f"{path}: {message}" if shown in message or isinstance(value, Mapping) else f"{path}={shown}: {message}"
+    return f"{path}: {message}" if shown[1:] in message else f"{path}{shown}: {message}"
+
+
+def _shown(finding: Mapping[str, Any]) -> str:
+    """`=<value>`, cut short; "" where the value may hold a secret: of a mapping the entries beside the wrong one."""
+    value = finding["input"]
+    if not _PRIVATE.isdisjoint(map(str, finding["loc"])) or isinstance(value, Mapping):
+        return ""
+    text = repr(value)
+    return f"={text[:_VALUE_SHOWN]}…" if len(text) > _VALUE_SHOWN else f"={text}"
 
 
 def _names(model: type[BaseModel]) -> list[str]:

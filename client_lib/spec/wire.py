@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from client_lib.spec.job import JobSpec, Strict
 from client_lib.spec.states import Reason, State
@@ -60,6 +60,17 @@ class CodeSnapshot(Strict):
 Code = Annotated[CodeInPlace | CodeSnapshot, Field(discriminator="mode")]
 
 
+def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:  # the value is not shown: it may be a token
+            raise ValueError(f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte")
+    return variables
+
+
+Variables = Annotated[dict[str, str], AfterValidator(_can_be_set)]
+"""Environment variables as a process can receive them."""
+
+
 class Submitter(Strict):
     """Who submits, as the local runtime needs it; stored 0600 outside the database, never shown.
 
@@ -68,7 +79,7 @@ class Submitter(Strict):
 
     python: str | None = None
     """Absolute path of the interpreter that runs the scripts."""
-    environment: dict[str, str] = {}
+    environment: Variables = {}
     working_dir: str | None = None
     """Absolute; the caller's."""
     gpus: list[str] | None = None
@@ -81,7 +92,7 @@ class SubmitRequest(Strict):
     spec: JobSpec
     code: Code
     submitter: Submitter = Submitter()
-    secret_values: dict[str, str] = {}
+    secret_values: Variables = {}
     """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
 
 

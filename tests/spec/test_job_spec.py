@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from client_lib.spec.job import MASK, JobSpec, JobType, check_name, split_script
-from client_lib.spec.wire import JobInfo, SubmitRequest
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
 
 text = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30)
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
@@ -84,7 +85,9 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"name": "7-train"}, "beginning with a letter"),
         ({"env_variables": {"A=B": 1}}, "'A=B'"),
         ({"env_variables": {"RANK": 1}}, "set for each process by the launcher"),
-        ({"env_variables": {"A": "x\0y"}}, "NUL"),
+        ({"env_variables": {"A": "x\0y"}}, "the value of A holds a NUL byte"),
+        ({"env_variables": {"": "x"}}, "''"),
+        ({"env_variables": {"A\0": "x"}}, "'A"),
         ({"args": ["a\0"]}, "NUL"),
         ({"flags": {"--lr": 1}}, "without dashes"),
         ({"script": "  "}, "is empty"),
@@ -98,6 +101,31 @@ def test_a_wrong_field_is_refused_and_named(fields: dict[str, object], told: str
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate({"script": "train.py"} | fields)
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["a\nb\n", "$HOME", "'\"`", "", " ", "ü\ud7ff", "=", "\r\t\x1b"])
+def test_a_value_may_hold_whatever_a_process_can_receive(value: str) -> None:
+    spec = JobSpec(script="train.py", args=[value], flags={"x": value}, env_variables={"A": value})
+    assert (spec.environment()["A"], spec.command()[1:]) == (value, [value, f"--x={value}"])
+    code = CodeInPlace()
+    request = SubmitRequest(
+        spec=spec, code=code, submitter=Submitter(environment={"A": value}), secret_values={"B": value}
+    )
+    assert SubmitRequest.model_validate_json(request.model_dump_json()) == request
+
+
+@pytest.mark.parametrize("variables", [{"A=B": "hush"}, {"": "hush"}, {"A\0": "hush"}, {"A": "hush\0"}])
+@pytest.mark.parametrize("field", ["environment", "secret_values"])
+def test_a_variable_that_no_process_can_receive_is_refused_without_its_value(
+    field: str, variables: dict[str, str]
+) -> None:
+    body = {"spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
+    body |= {field: variables} if field == "secret_values" else {"submitter": {field: variables}}
+    with pytest.raises(ValidationError) as refused:
+        SubmitRequest.model_validate(body)
+    message = invalid_request(refused.value, SubmitRequest).message
+    assert "can't be set" in message
+    assert "hush" not in message
 
 
 def test_a_name_of_fifty_characters_is_fine() -> None:
