@@ -83,14 +83,13 @@ def _load(server: Server, body: bytes, clients: int, seconds: float) -> dict[str
     return figures
 
 
-def _body(folder: Path, script: str = "train.py", name: str | None = None) -> bytes:
+def _body(folder: Path, **fields: Any) -> bytes:
     """What the SDK sends from an ordinary shell: a spec with a few fields, a proof, an environment of 2 kB."""
     nonce = secrets.token_hex(16)
     (folder / "train.py").write_text("print('hello')\n")
     (folder / ".proof").write_text(nonce)
     spec: dict[str, Any] = {
-        "script": str(folder / "train.py") if script == "train.py" else script,
-        "type": "pytorch2" if script == "train.py" else "binary",
+        "script": str(folder / "train.py"),
         "args": ["--epochs", "3"],
         "env_variables": {"NCCL_DEBUG": "INFO"},
         "instance_type": "cpu.1C.1G",
@@ -98,7 +97,7 @@ def _body(folder: Path, script: str = "train.py", name: str | None = None) -> by
     }
     environment = {f"VARIABLE_{number}": "x" * 60 for number in range(28)}
     order = {
-        "spec": spec | ({"name": name} if name else {}),
+        "spec": spec | fields,
         "code": {"mode": "in_place", "proof": {"path": str(folder / ".proof"), "nonce": nonce}},
         "submitter": {
             "python": sys.executable,
@@ -130,16 +129,24 @@ def _ours(folder: Path) -> Iterator[Server]:
         _until(told.exists)
         port = int(json.loads(told.read_text())["url"].rsplit(":", 1)[1].strip("/"))
         server = Server(port, (state / "token").read_text().strip())
-        _ask(server, "/api/v1/jobs", _body(folder, script="sleep 600", name="holder"))
-        try:
-            yield server
-        finally:
-            _ask(server, "/api/v1/jobs/holder/cancel", b"")
+        _ask(server, "/api/v1/jobs", _body(folder, script="sleep 600", type="binary", args=[], name="holder"))
+        _until(lambda: _holds(server))
+        yield server
+        if not _holds(server):  # then jobs ran, and took more of the machine than the submits
+            raise RuntimeError("the job that holds the only place has ended")
+        _ask(server, "/api/v1/jobs/holder/cancel", b"")
 
 
-def _ask(server: Server, path: str, body: bytes) -> None:
+def _holds(server: Server) -> bool:
+    return bool(_ask(server, "/api/v1/jobs/holder")["state"] == "RUNNING")
+
+
+def _ask(server: Server, path: str, body: bytes | None = None) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", body, headers)).close()
+    request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        told: dict[str, Any] = json.load(answer)
+    return told
 
 
 @contextlib.contextmanager
