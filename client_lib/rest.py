@@ -1,4 +1,6 @@
-"""HTTP as the client needs it: one session per server, a time-out on every call, every failure as one of our errors.
+"""HTTP as the client needs it: one pool of connections per server, a time-out on every call, every failure as one of
+our errors. It is the adapter of requests without its Session: what that adds (cookies, .netrc, redirects, merged
+settings) is what a token must be kept from, and half a millisecond per call.
 
 Two tables translate, and nothing else does: `_FAILURES` for requests' exceptions, `_STATUSES` for answers that don't
 carry one of our error bodies (a proxy's HTML, another program). What every call is and returns is `api`; when a call is
@@ -16,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import BadStatusLine
-from http.cookiejar import DefaultCookiePolicy
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -122,7 +123,7 @@ class Rest:
     def close(self) -> None:
         with self._lock:
             if self._connection:
-                self._connection.session.close()
+                self._connection.adapter.close()
             self._connection = None
 
     def _connect(self) -> _Connection:
@@ -135,7 +136,7 @@ class Rest:
             return self._connection
 
     def _forget(self, connection: _Connection) -> None:
-        """The next call asks `locate` again. Calls of other threads on the old session end as they end."""
+        """The next call asks `locate` again. Calls of other threads on the old connections end as they end."""
         with self._lock:
             if self._connection is connection:
                 self._connection = None
@@ -151,13 +152,20 @@ class _Request(NamedTuple):
 
 
 class _Connection:
-    """A session to one endpoint."""
+    """Keep-alive connections to one endpoint."""
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         _refuse_to_leak(endpoint, config)
         self.endpoint = endpoint
         self.pid = os.getpid()
-        self.session = _session(endpoint, config)
+        self.adapter = HTTPAdapter(pool_maxsize=_POOL)
+        self._headers = {"User-Agent": "client-lib", "Accept-Encoding": "identity"}
+        if endpoint.token:
+            self._headers["Authorization"] = f"Bearer {endpoint.token}"
+        # what of the environment counts is read here, once
+        self._verify = _existing(config.ca_bundle) or os.environ.get("REQUESTS_CA_BUNDLE") or True
+        here = is_loopback(urlsplit(endpoint.url).hostname or "")
+        self._proxies = {} if here else get_environ_proxies(endpoint.url)
 
     def exchange(self, request: _Request) -> bytes:
         with self.send(request) as response, translated(self.endpoint.url, request.read_s):
@@ -166,48 +174,18 @@ class _Connection:
     def send(self, request: _Request) -> requests.Response:
         """A good answer, its body unread; an answer that is none is raised as the error that it means."""
         method, path, params, body, headers, read_s = request
-        sent = {**(headers or {}), **({"Content-Type": body.content_type} if body else {})}
+        sent = {**self._headers, **(headers or {}), **({"Content-Type": body.content_type} if body else {})}
         with translated(self.endpoint.url, read_s):
-            response = self.session.request(
-                method,
-                self.endpoint.url + path,
-                params=params,
-                data=body.data if body else None,
-                headers=sent,
-                timeout=(CONNECT_S, read_s),
-                allow_redirects=False,  # a token follows nobody
-                stream=True,
+            prepared = requests.Request(
+                method, self.endpoint.url + path, params=params, data=body.data if body else None, headers=sent
+            ).prepare()
+            response = self.adapter.send(
+                prepared, stream=True, timeout=(CONNECT_S, read_s), verify=self._verify, proxies=self._proxies
             )
         if 200 <= response.status_code < 300:
             return response
         with response:
             raise _refusal(response)
-
-
-class _Bearer(requests.auth.AuthBase):
-    """Set as the session's auth, because requests would else put the password of ~/.netrc in its place."""
-
-    def __init__(self, token: str | None) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
-
-
-def _session(endpoint: Endpoint, config: Config) -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # what of the environment counts is read once, here: per request it costs 0.3 ms
-    if not is_loopback(urlsplit(endpoint.url).hostname or ""):
-        session.proxies = get_environ_proxies(endpoint.url)
-    session.verify = _existing(config.ca_bundle) or os.environ.get("REQUESTS_CA_BUNDLE") or True
-    session.auth = _Bearer(endpoint.token)
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # the only state that threads would share
-    session.headers["User-Agent"] = "client-lib"
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=_POOL))
-    return session
 
 
 def _existing(ca_bundle: str | None) -> str | None:

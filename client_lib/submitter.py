@@ -63,10 +63,11 @@ def _expand(listed: str) -> list[str]:
 
 def _that_can_travel(environ: Mapping[str, str]) -> dict[str, str]:
     """Without our own token, and without variables that hold no text: JSON can't carry their bytes."""
-    text = {name: value for name, value in environ.items() if _is_text(name) and _is_text(value)}
-    if len(text) < len(environ):
-        lost = sorted(repr(name) for name in environ.keys() - text.keys())
+    text = dict(environ)
+    lost = sorted(repr(name) for name, value in text.items() if not _is_text(name + value))
+    if lost:
         _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
+        text = {name: value for name, value in text.items() if _is_text(name + value)}
     text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
     return text
 
