@@ -249,7 +249,7 @@ class JobSpec(Strict):
     @classmethod
     def _type_is_offered(cls, kind: Any) -> Any:
         if isinstance(kind, str) and kind in REFUSED_TYPES:
-            raise ValueError(f"type={str(kind)!r} does not run here: {REFUSED_TYPES[kind]}")
+            raise ValueError(f"does not run here: {REFUSED_TYPES[kind]}")
         return kind
 
     @field_validator("base_image")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from enum import Enum
 
-from client_lib.spec.job import JobType
+from client_lib.spec.job import REFUSED_TYPES, JobType
 from client_lib.spec.states import Reason, State
 
 DEFAULT_REGION = "DGX2-MT"
@@ -18,13 +18,24 @@ REGIONS = ("DGX2-MT", "A100-MT", "SR002-MT", "SR003", "SR004", "SR005", "SR006",
 
 DEFAULT_TYPE = "horovod"
 """The platform's, of a request without `type`; the default of our SDK is pytorch2."""
-REFUSED_TYPES: dict[str, str] = {
-    "horovod": "there is no MPI launcher here; type='pytorch2' starts the processes of a torch.distributed script",
-    "spark": "this service runs no Spark; type='binary' runs any command line",
-    "cce": "the clusters of that type are gone; type='nogpu' or 'binary' with an instance type like cpu.8C.32G",
-}
-"""Types of the platform that are known and not offered -> the way out. All others are JobType's."""
 TYPES = (*(str(kind) for kind in JobType), *REFUSED_TYPES)
+
+
+class PlatformType(str, Enum):
+    """Each type under its own name, as scripts write them: `Job.Type.pytorch2`."""
+
+    binary = "binary"
+    binary_exp = "binary_exp"
+    cce = "cce"
+    horovod = "horovod"
+    nogpu = "nogpu"
+    pytorch = "pytorch"
+    pytorch2 = "pytorch2"
+    pytorch_elastic = "pytorch_elastic"
+    spark = "spark"
+    torchrun = "torchrun"
+
+    __str__ = str.__str__
 
 
 class Status(str, Enum):

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from client_lib.spec.job import MASK, JobSpec, JobType, check_name, split_script
+from client_lib.spec.job import (
+    MASK,
+    REFUSED_TYPES,
+    HealthAction,
+    HealthSubAction,
+    JobSpec,
+    JobType,
+    PriorityClass,
+    check_name,
+    split_script,
+)
+from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
 
@@ -164,3 +175,19 @@ def test_requests_are_strict_and_answers_lenient() -> None:
         "spec": {"script": "a.py"}, "code": {"mode": "in_place"}, "created_at": "2026-01-01T00:00:00Z",
     }  # fmt: skip
     assert JobInfo.model_validate(answer | {"new": 1}).state == "PENDING"
+
+
+@pytest.mark.parametrize("kind", REFUSED_TYPES)
+def test_a_type_of_the_platform_that_is_not_offered_is_refused_with_the_way_out(kind: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        JobSpec(script="a.py", type=kind)  # type: ignore[arg-type]
+    message = str(invalid_request(caught.value, JobSpec))
+    assert f"type='{kind}': does not run here" in message
+    assert "type='" in message.split("does not run here", 1)[1]
+
+
+def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
+    assert [PriorityClass.low, PriorityClass.medium, PriorityClass.high] == ["low", "medium", "high"]
+    assert len(PriorityClass) == 5
+    assert (HealthAction.restart, HealthSubAction.notify) == ("restart", "notify")
+    assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN  # type: ignore[arg-type]
