@@ -36,6 +36,8 @@ class Attempt:
     """The archive, where the code is a snapshot."""
     created_at: datetime
     """Of the job: its place in the queue among those of its priority class."""
+    fresh: bool = False
+    """No runtime was ever given it: there is nothing to be found again."""
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:

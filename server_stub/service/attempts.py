@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class Attempts:
     def newest(self, active: Active) -> Attempt:
         """The newest attempt of a job. The runtime makes its directory when it starts: a job that waits has none."""
         request = active.request or self.request_of(active.row)
-        return self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at)
+        made = self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at)
+        return replace(made, fresh=True) if active.request else made
 
     def stored(self, row: JobRow) -> Attempt:
         """The newest attempt as it was stored; nothing is made."""

@@ -66,12 +66,14 @@ class Decision:
     """What is left for those behind."""
 
 
-def decide(queue: Iterable[Waiting], capacity: Capacity) -> Decision:
-    """Start what fits of `queue`, which is in order of `place`; say of the others what they wait for."""
+def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Decision:
+    """Start what fits of `queue`, which is in order of `place`; say of the others what they wait for.
+
+    `before`: how many wait before the first of `queue`, where `capacity` is what the decision about those has left."""
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
     for waiting in queue:
-        if len(waits) > MANY and capacity.exhausted:
+        if before + len(waits) > MANY and capacity.exhausted:
             break
         usable = sorted(capacity.free_gpus & set(waiting.needs.allowed))
         why = _obstacle(waiting.needs, usable, capacity)
@@ -79,7 +81,7 @@ def decide(queue: Iterable[Waiting], capacity: Capacity) -> Decision:
             grants[waiting.key] = grant(waiting.needs, usable)
             capacity = _taken(capacity, waiting.needs, grants[waiting.key])
         else:
-            waits[waiting.key] = why + _before(len(waits))
+            waits[waiting.key] = why + _before(before + len(waits))
             capacity = _kept_back(capacity, waiting.needs, usable)
     return Decision(grants, waits, capacity)
 

@@ -43,10 +43,12 @@ class Queue:
     def __iter__(self) -> Iterator[Waiting]:
         return (queued.waiting for queued in self._in_order)
 
-    def add(self, queued: Queued) -> None:
+    def add(self, queued: Queued) -> bool:
+        """True: it goes behind all others."""
         self._by_key[queued.waiting.key] = queued
         insort(self._in_order, queued, key=_place)
         self.wanting_gpus += queued.waiting.needs.wants_gpus
+        return self._in_order[-1] is queued
 
     def pop(self, key: str) -> Queued | None:
         queued = self._by_key.pop(key, None)

@@ -21,7 +21,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
 from server_stub.instances import Catalogue, Size, load, of_machine
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir
 from server_stub.runtimes.local import admission, conda, doctor, machine, notices, plan, record, volumes
-from server_stub.runtimes.local.admission import Capacity, Grant, Waiting
+from server_stub.runtimes.local.admission import Capacity, Decision, Grant, Waiting
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.needs import Needs, needs
@@ -49,8 +49,10 @@ class LocalRuntime:
         self._catalogue = Catalogue(by_pattern=options.parse_instance_types)
         self._sink: Sink | None = None
         self._queue = Queue()
-        self._untold: set[str] = set()
-        """Keys of those in the queue that no one was told of what they wait for."""
+        self._untold: dict[str, None] = {}
+        """Keys of those in the queue that no one was told of what they wait for, in the order of their arrival."""
+        self._left: Capacity | None = None
+        """What the last decision left for those that come behind all others; None: it must be made anew for all."""
         self._gangs: dict[str, Gang] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = 0
@@ -92,7 +94,7 @@ class LocalRuntime:
         await self._gpus.look()
         self._catalogue = self._read_catalogue()
         self._sink = sink
-        self._admit_soon()
+        self._admit_anew()
 
     def _read_catalogue(self) -> Catalogue:
         by_pattern = self._options.parse_instance_types
@@ -116,8 +118,9 @@ class LocalRuntime:
         key = _key(attempt.job_id, attempt.number)
         if key in self._queue or key in self._gangs:
             return
-        started = record.read(attempt_dir(attempt.job_dir, attempt.number))
+        started = None if attempt.fresh else record.read(attempt_dir(attempt.job_dir, attempt.number))
         if started is not None:
+            self._left = None
             self._run(attempt, started, lambda gang: gang.adopt(self._machine.boot_id))
             return
         try:
@@ -127,8 +130,9 @@ class LocalRuntime:
             return
         self._arrivals += 1
         place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)
-        self._queue.add(Queued(attempt, place))
-        self._untold.add(key)
+        if not self._queue.add(Queued(attempt, place)):
+            self._left = None
+        self._untold[key] = None
         self._admit_soon()
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
@@ -136,7 +140,7 @@ class LocalRuntime:
         queued = self._dequeue(key)
         if queued is not None:
             self._tell_end(queued.attempt, Reason.CANCELLED, "stopped while it waited")
-            self._admit_soon()
+            self._admit_anew()
         elif key in self._gangs:
             self._gangs[key].stop(grace_s)
 
@@ -150,6 +154,11 @@ class LocalRuntime:
 
     # --- who goes first
 
+    def _admit_anew(self) -> None:
+        """Something that was not free may be free now."""
+        self._left = None
+        self._admit_soon()
+
     def _admit_soon(self) -> None:
         """After this turn of the loop, so that attempts found again hold what is theirs before others get it."""
         if not self._admitting and self._sink is not None and self._queue:
@@ -160,28 +169,36 @@ class LocalRuntime:
         try:
             if self._queue.wanting_gpus:
                 await self._gpus.look()
+                self._left = None
         finally:
             self._admitting = False
-        capacity = self._capacity()
-        decision = admission.decide(self._queue, capacity)
+        decision = self._decide()
+        self._left = decision.left
         for key, granted in decision.grants.items():
             queued = self._dequeue(key)
             assert queued is not None
             self._begin(queued, granted)
-        for key in self._untold - decision.waits.keys():
+        for key in self._untold.keys() - decision.waits.keys():
             self._tell_wait(key, admission.far_back(self._queue[key].waiting, decision.left))
         for key, why in decision.waits.items():
             self._tell_wait(key, why)
-        if decision.waits and capacity.held_gpus and self._look_again is None:
+        if decision.waits and decision.left.held_gpus and self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
 
+    def _decide(self) -> Decision:
+        """About those that arrived alone, where nothing has changed for those before them."""
+        if self._left is None:
+            return admission.decide(self._queue, self._capacity())
+        arrived = [self._queue[key].waiting for key in self._untold]
+        return admission.decide(arrived, self._left, before=len(self._queue) - len(arrived))
+
     def _dequeue(self, key: str) -> Queued | None:
-        self._untold.discard(key)
+        self._untold.pop(key, None)
         return self._queue.pop(key)
 
     def _admit_again(self) -> None:
         self._look_again = None
-        self._admit_soon()
+        self._admit_anew()
 
     def _capacity(self) -> Capacity:
         running = [gang.record for gang in self._gangs.values()]
@@ -215,6 +232,7 @@ class LocalRuntime:
         except ClientLibError as error:
             self._ports.release(key)
             self._tell_end(attempt, Reason.START_FAILED, error.message)
+            self._admit_anew()
             return
         setting = plan.Setting(granted, port, prefix)
         plans = plan.worker_plans(attempt, wanted, setting, self._machine, self._options)
@@ -232,7 +250,7 @@ class LocalRuntime:
         await life
         del self._gangs[key]
         self._ports.release(key)
-        self._admit_soon()
+        self._admit_anew()
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -252,7 +270,7 @@ class LocalRuntime:
 
     def _tell_wait(self, key: str, why: str) -> None:
         queued = self._queue[key]
-        self._untold.discard(key)
+        self._untold.pop(key, None)
         if queued.told != why:
             queued.told = why
             attempt = queued.attempt
