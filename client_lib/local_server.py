@@ -35,6 +35,7 @@ START_S = 60.0  # a cold disk reads the server's libraries for some seconds; lon
 STOP_S = 15.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
+WORKER_DIR = "CLIENT_LIB_WORKER_DIR"  # client_lib.worker.directory.MARKER, which would cost an import
 _TAIL = 30  # lines of its log that a failed start shows
 
 _log = logging.getLogger("client_lib")
@@ -209,7 +210,7 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
     environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ}
-    environment.pop("CLIENT_LIB_WORKER_DIR", None)  # started from inside a job it is no process of that job
+    environment[WORKER_DIR] = ""  # one that a job starts is no process of that job, and outlives it
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "server_stub", "--state-dir", str(directory)],

@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Optional
 
 from client_lib.worker.system import boot_id, start_time
 
-MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker
+MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it is of no worker
 ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
 ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
 

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
+from client_lib.worker.directory import MARKER
 from client_lib.worker.environment import Process
 from client_lib.worker.output import Output
 from client_lib.worker.spawn import start
@@ -79,7 +80,7 @@ class Ranks:
 
     def left_over(self) -> List[int]:
         """Processes that the ranks, all of them ended, have left behind."""
-        return self._system.descendants() or [group for group in self._groups if _kill_group(group, 0)]
+        return self._system.descendants(MARKER) or [group for group in self._groups if _kill_group(group, 0)]
 
     def signal_left_over(self, signum: int) -> None:
         for pid in self.left_over():

@@ -37,8 +37,9 @@ class Linux:
     def rank_ended(self, pid: int) -> None:
         """The rank was reaped: its pid may belong to another process from now on."""
 
-    def descendants(self) -> List[int]:
-        """Living processes below this one, also those in sessions of their own whose parents are gone."""
+    def descendants(self, marker: str) -> List[int]:
+        """Living processes below this one, also those in sessions of their own whose parents are gone. Not one in whose
+        environment `marker` is empty, nor what is below it: it says that it is no process of any worker."""
         try:  # orphans come to the subreaper: who has no child has no descendant, and /proc need not be searched
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -48,7 +49,7 @@ class Linux:
             fields = _stat(pid)
             if fields and fields[0] not in "ZX":
                 children.setdefault(int(fields[1]), []).append(pid)
-        return sorted(_below(self._launcher, children))
+        return sorted(_below(self._launcher, children, os.fsencode(marker + "=")))
 
     def close(self) -> None:
         """Nothing of the ranks lives any more."""
@@ -72,7 +73,7 @@ class Portable:
         """The rank was reaped: its pid may belong to another process from now on."""
         os.write(self._pipe, b"-%d\n" % pid)
 
-    def descendants(self) -> List[int]:
+    def descendants(self, marker: str) -> List[int]:  # noqa: ARG002  # as on Linux
         """Not known here: what left its rank's process group is not found."""
         return []
 
@@ -134,15 +135,7 @@ def start_time(pid: int) -> Optional[str]:
 def marked(name: str, value: str) -> List[int]:
     """Living processes that were started with `name=value` in their environment (Linux; elsewhere none is found)."""
     wanted = os.fsencode("%s=%s" % (name, value))
-    found = []
-    for pid in _pids():
-        try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(pid)
-        except OSError:  # gone, or another user's
-            continue
-    return found
+    return [pid for pid in _pids() if wanted in _environment(pid)]
 
 
 def out_of_memory_kills() -> int:
@@ -177,11 +170,11 @@ def _answer(argv: List[str]) -> Optional[str]:
     return done.stdout.decode().strip() or None
 
 
-def _below(root: int, children: Dict[int, List[int]]) -> Set[int]:
+def _below(root: int, children: Dict[int, List[int]], apart: bytes) -> Set[int]:
     found: Set[int] = set()
     waiting = [root]
     while waiting:
-        below = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in found and apart not in _environment(pid)]
         found.update(below)
         waiting.extend(below)
     return found
@@ -189,6 +182,15 @@ def _below(root: int, children: Dict[int, List[int]]) -> Set[int]:
 
 def _pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []
+
+
+def _environment(pid: int) -> List[bytes]:
+    """As the process was started; empty for one that is gone, or another user's."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def _stat(pid: int) -> Optional[List[str]]:

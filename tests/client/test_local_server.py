@@ -20,7 +20,9 @@ import pytest
 from client_lib import local_server, server_version
 from client_lib.client import Client
 from client_lib.errors import Conflict, ServerError
+from client_lib.job import Job
 from client_lib.local_server import Running, find, find_or_start, stop
+from client_lib.worker.directory import MARKER
 from tests.client.conftest import stop_server, until
 
 ASK = "from client_lib.client import Client; print(Client().server_info().runtime)"
@@ -80,6 +82,21 @@ def test_it_inherits_no_descriptor_of_the_client(own_state: Path, tmp_path: Path
     assert str(tmp_path / "held") not in opened
 
 
+def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path, folder: Path) -> None:
+    (folder / "start.py").write_text(
+        "import pathlib, sys\nfrom client_lib.local_server import find_or_start\n"
+        "print(find_or_start(pathlib.Path(sys.argv[1])).pid)\n"
+    )
+    job = Job(script="start.py", args=[str(own_state)], client=client)
+    job.submit()
+    job.wait(timeout=60)
+    running = find(own_state)
+    assert running
+    assert list(job.log_lines()) == [str(running.pid)]
+    assert Client(endpoint=running.url, token=running.endpoint.token).server_info().runtime == "local"
+    assert local_server.WORKER_DIR == MARKER
+
+
 def test_after_kill_9_the_same_client_goes_on_with_a_new_one(own_state: Path) -> None:
     client = Client()
     first = client.server_info() and find(own_state)
@@ -109,8 +126,11 @@ def test_half_a_state_file_is_none(own_state: Path, text: str) -> None:
 def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(own_state: Path) -> None:
     running = find_or_start(own_state)
     file = own_state / "server.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
+    described = file.read_text()
+    file.write_text(json.dumps(json.loads(described) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
     assert find(own_state) is None
+    file.write_text(described)
+    assert find(own_state) == running
 
 
 def test_the_state_of_another_host_is_never_adopted(own_state: Path) -> None:
