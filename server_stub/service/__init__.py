@@ -1,6 +1,6 @@
 """The server without HTTP. Import from here; the modules inside are private to the package."""
 
 from server_stub.service.service import Service
-from server_stub.service.values import JobFilters, JobLogs, JobText
+from server_stub.service.values import JobFilters, JobLogs, JobSearch, JobText
 
-__all__ = ["JobFilters", "JobLogs", "JobText", "Service"]
+__all__ = ["JobFilters", "JobLogs", "JobSearch", "JobText", "Service"]

@@ -11,9 +11,10 @@ from client_lib.spec.wire import EventList, JobInfo
 from server_stub.service.active import Active
 from server_stub.service.changes import Changes
 from server_stub.service.conductor import Conductor
-from server_stub.service.values import JobFilters, JobLogs, JobText
+from server_stub.service.values import JobFilters, JobLogs, JobSearch, JobText
 from server_stub.store import Store, rows
 from server_stub.store.rows import Found
+from server_stub.store.search import search
 from server_stub.users import ALL_OWNERS, User
 
 _NAMES_COMPARED = 1000
@@ -66,6 +67,24 @@ class Desk:
         texts = ",".join(info for _, info in found[:limit])
         next_cursor = f'"{found[limit - 1][0]}"' if len(found) > limit else "null"
         return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
+
+    async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
+        """See `Service.search`."""
+        owners = wanted.owners or (user.name,)
+        if not self._sees_all(user):
+            owners = tuple(owner for owner in owners if owner == user.name)
+        return await self._store.read(
+            lambda connection: search(
+                connection,
+                owners,
+                wanted.states,
+                wanted.since,
+                wanted.until,
+                wanted.fields,
+                wanted.limit,
+                wanted.offset,
+            )
+        )
 
     async def events(self, found: Active | Found) -> bytes:
         seq = found.row.seq if isinstance(found, Active) else found.seq

@@ -67,11 +67,13 @@ class Intake:
         found = mounts()
         self._on_network = lru_cache(_FOLDERS_KNOWN)(lambda folder: on_network(Path(folder), found))
 
-    async def submit(self, user: User, request: SubmitRequest, key: str | None) -> tuple[JobText, bool]:
+    async def submit(
+        self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
+    ) -> tuple[JobText, bool]:
         """See `Service.submit`."""
         used = Key(user.name, key, fingerprint(request)) if key else None
         try:
-            admitted = await self._admit(user, request)
+            admitted = await self._admit(user, request, shared)
             return await self._store_new(user, admitted, used)
         except ClientLibError:
             # a repeat of what was accepted answers as the first did, whatever would be refused by now
@@ -79,10 +81,11 @@ class Intake:
                 return await self._repeated(used, before), False
             raise
 
-    async def _admit(self, user: User, request: SubmitRequest) -> Admitted:
+    async def _admit(self, user: User, request: SubmitRequest, shared: bool) -> Admitted:
         self._check_room()
         admitted = self._admission.admit(user, request)
-        if isinstance(request.code, CodeInPlace) and not await self._known_in_place(user, request, admitted):
+        in_place = isinstance(request.code, CodeInPlace)
+        if in_place and not (shared or await self._known_in_place(user, request, admitted)):
             await self._check_shared(request, admitted.script_path)
         return admitted
 

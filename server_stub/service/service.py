@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
+from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Check, DoctorReport, InstanceType, Manifest, SubmitRequest, Submitter
 from server_stub.lifecycle import Pauses, Stop
@@ -25,7 +25,7 @@ from server_stub.service.clock import Clock
 from server_stub.service.conductor import Conductor
 from server_stub.service.desk import Desk, text_of
 from server_stub.service.intake import FreeBytes, Intake, free_bytes
-from server_stub.service.values import JobFilters, JobLogs, JobText
+from server_stub.service.values import JobFilters, JobLogs, JobSearch, JobText
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
 from server_stub.store import Store, rows
@@ -127,8 +127,11 @@ class Service:
 
     # --- one job
 
-    async def submit(self, user: User, request: SubmitRequest, key: str | None) -> tuple[JobText, bool]:
-        """Accept a job; durable when this returns. False: the job was there already by this key.
+    async def submit(
+        self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
+    ) -> tuple[JobText, bool]:
+        """Accept a job; durable when this returns. False: the job was there already by this key. `shared`: the caller
+        knows that this server sees the folder of an in-place job, and no proof is looked for.
 
         Raises:
             KeyReused: the key belongs to another spec or code.
@@ -138,7 +141,23 @@ class Service:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
             StorageFull: nothing was accepted.
         """
-        return await self._intake.submit(user, request, key)
+        return await self._intake.submit(user, request, key, shared=shared)
+
+    async def again(self, user: User, name: str) -> JobText:
+        """Submit what was submitted as this job once more, with all that its submitter sent, under a new name.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it is another's: the values of its secrets are not this user's to run with.
+            as `submit` does.
+        """
+        row = await self._row(await self._desk.find(user, name, None))
+        if row.owner != user.name:
+            raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
+        request = await asyncio.to_thread(self._attempts.request_of, row)
+        unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None})})
+        text, _ = await self._intake.submit(user, unnamed, None, shared=True)
+        return text
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now. Raises NotFound."""
@@ -210,6 +229,10 @@ class Service:
         Raises InvalidRequest: the cursor is none of ours.
         """
         return await self._desk.page(user, filters, min(limit, self._settings.max_page), cursor)
+
+    async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
+        """How many jobs match, and those of the wanted page as JobInfo in JSON, newest first."""
+        return await self._desk.search(user, wanted)
 
     async def counts(self) -> dict[State, int]:
         """How many jobs of all users are in each state; for `/metrics`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,23 @@ class JobFilters:
     name_prefix: str | None = None
     owner: str | None = None
     """None: the asking user; `*` (users.ALL_OWNERS): everybody, for those who may see them."""
+
+
+@dataclass(frozen=True)
+class JobSearch:
+    """What the lists of `/public/v2` are narrowed to and which page of them; None: not narrowed by that."""
+
+    limit: int
+    offset: int = 0
+    owners: tuple[str, ...] | None = None
+    """None: the asking user. Those that this user may not see are left out."""
+    states: frozenset[State] | None = None
+    since: datetime | None = None
+    """Accepted then or later."""
+    until: datetime | None = None
+    """Accepted then or before."""
+    fields: tuple[tuple[str, str, bool], ...] = ()
+    """(field of the spec, its value, whether a job that sets none counts too)."""
 
 
 @dataclass(frozen=True)

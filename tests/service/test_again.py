@@ -1,0 +1,71 @@
+"""A job that was submitted is submitted once more, with all that its submitter sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from client_lib.errors import Forbidden, NotFound, NotShared
+from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
+from server_stub.service import JobSearch
+from server_stub.users import User
+from tests.service.bench import ANN, Bench
+
+ROOT, BEN = User("root", admin=True), User("ben")
+
+
+def test_the_same_again_under_a_new_name(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server():
+            request = bench.request(name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1})
+            await bench.service.submit(ANN, request, None)
+            (bench.scripts / ".proof").unlink()
+            again = JobInfo.model_validate_json((await bench.service.again(ANN, "first")).json)
+            assert again.name != "first"
+            given = bench.runtime.attempts[again.id]
+            assert given.spec == request.spec.model_copy(update={"name": None})
+            assert (given.submitter, given.secret_values) == (request.submitter, {"HF_TOKEN": "s"})
+
+    asyncio.run(main())
+
+
+def test_nobody_starts_another_s_job_again(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server():
+            await bench.submit(name="first")
+            with pytest.raises(NotFound):
+                await bench.service.again(BEN, "first")
+            with pytest.raises(Forbidden):  # it would run with ann's secrets as root's
+                await bench.service.again(ROOT, "first")
+
+    asyncio.run(main())
+
+
+def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Bench) -> None:
+    spec = bench.request(script="ls", type="binary").spec
+    request = SubmitRequest(spec=spec, code=CodeInPlace(), submitter=Submitter(working_dir=str(bench.scripts)))
+
+    async def main() -> None:
+        async with bench.server():
+            with pytest.raises(NotShared):
+                await bench.service.submit(ANN, request, None)
+            _, created = await bench.service.submit(ANN, request, None, shared=True)
+            assert created
+
+    asyncio.run(main())
+
+
+def test_a_search_is_among_the_jobs_that_one_may_see(bench: Bench) -> None:
+    async def count(user: User, *owners: str) -> int:
+        found, _ = await bench.service.search(user, JobSearch(limit=10, owners=owners or None))
+        return found
+
+    async def main() -> None:
+        async with bench.server():
+            await bench.submit(name="of-ann")
+            await bench.submit(BEN, name="of-ben")
+            assert [await count(ANN), await count(ANN, "ben"), await count(ANN, "ann", "ben")] == [1, 0, 1]
+            assert [await count(ROOT), await count(ROOT, "ben"), await count(ROOT, "ann", "ben")] == [0, 1, 2]
+
+    asyncio.run(main())

@@ -1,0 +1,42 @@
+"""The search that looks into the texts of jobs, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+
+from server_stub.store.search import search
+from tests.store.test_store import T0, State, added, opened, row
+
+WANTED = {"owners": ("ann",), "states": None, "since": None, "until": None, "fields": (), "limit": 10, "offset": 0}
+
+
+def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> None:
+    specs = [{"region": "SR006"}, {"region": None}, {"region": "SR003"}, {}, {"region": "SR006"}]
+
+    async def main() -> None:
+        async with opened(url) as store:
+            for number, spec in enumerate(specs):
+                info = json.dumps({"n": number, "spec": spec})
+                new = row(number, info=info, created_at=T0 + timedelta(hours=number))
+                await store.write(lambda connection, new=new: added(connection, new))  # type: ignore[misc]
+            await store.write(lambda connection: added(connection, row(9, owner="ben", info='{"n": 9, "spec": {}}')))
+
+            async def found(**wanted: object) -> tuple[int, list[int]]:
+                count, texts = await store.read(
+                    lambda connection: search(connection, **{**WANTED, **wanted})  # type: ignore[arg-type]
+                )
+                return count, [json.loads(text)["n"] for text in texts]
+
+            assert await found() == (5, [4, 3, 2, 1, 0])
+            assert await found(limit=2, offset=1) == (5, [3, 2])
+            assert await found(fields=[("region", "SR006", False)]) == (2, [4, 0])
+            assert await found(fields=[("region", "SR006", True)]) == (4, [4, 3, 1, 0])
+            assert await found(since=T0 + timedelta(hours=3)) == (2, [4, 3])
+            assert await found(since=T0, until=T0 + timedelta(hours=1)) == (2, [1, 0])
+            assert await found(states={State.RUNNING}) == (0, [])
+            assert await found(states={State.RUNNING, State.PENDING}, owners=("ben", "ann")) == (6, [9, 4, 3, 2, 1, 0])
+            assert await found(owners=()) == (0, [])
+
+    asyncio.run(main())
