@@ -88,7 +88,7 @@ __all__ = [
 _ELSEWHERE = {
     "client": ("Client", "get_job", "list_jobs"),
     "job": ("Job",),
-    "logs": ("LogEntry",),
+    "log_reader": ("LogEntry",),
     "spec.job": ("HealthParams", "JobSpec", "JobType", "PriorityClass"),
     "spec.states": ("Reason", "State"),
     "spec.wire": ("Event", "Failure", "JobInfo", "Manifest"),

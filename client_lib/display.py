@@ -18,20 +18,6 @@ _COLOURS = {
     State.CANCELLED: "#6c6c6c",
 }
 
-_PLATFORM = {  # the platform's word for each state, as `Job.status()` prints it
-    State.PENDING: "Pending",
-    State.RUNNING: "Running",
-    State.RESTARTING: "Restarting",
-    State.SUCCEEDED: "Completed",
-    State.FAILED: "Failed",
-    State.CANCELLED: "Deleted",  # there a job is stopped by deleting it
-}
-
-
-def platform_status(state: State) -> str:
-    """`Job status=Running`: users of the platform take what stands behind the last `=`."""
-    return f"Job status={_PLATFORM[state]}"
-
 
 def as_html(info: JobInfo, now: datetime | None = None, note: str = "") -> str:
     """A table of what a user asks first. Every value is escaped. `note`: why this may be out of date."""

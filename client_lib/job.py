@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import html
 import os
-import shlex
 import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from client_lib import display, failure_report, log_reader, naming, submission
+from client_lib import arguments, display, failure_report, legacy, log_reader, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.errors import ClientLibError, Conflict, WaitTimeout
 from client_lib.log_output import LogOutput, TextOut, goes_on
 from client_lib.log_reader import LogEntry
-from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar, split_script
+from client_lib.spec import mlspace
+from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
+from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
-from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, JobInfo, Manifest
 
 Ranks = int | Sequence[int] | None
@@ -43,6 +42,9 @@ class Job:
 
     Thread-safe. Nothing of the calling process is changed. An argument of None counts as not given, except `log_file`.
     """
+
+    Type = PlatformType
+    """The ML Space platform's names of the types: `Job.Type.pytorch2`."""
 
     def __init__(
         self,
@@ -88,17 +90,34 @@ class Job:
         labels: Mapping[str, str] | None = None,
         logs_dir: str | os.PathLike[str] | None = None,
         client: Api | None = None,
+        n_gpus: int | None = None,
+        detached: bool | None = None,
+        warm_cache: bool | None = None,
+        memory_limit: Any = None,
+        cpu_limit: Any = None,
+        spark_executor_memory: float | None = None,
+        cuda11: bool | None = None,
+        preflight_check: bool | None = None,
+        forbid_s3: bool | None = None,
+        forbid_internet: bool | None = None,
+        in_communal_cluster: bool | None = None,
     ) -> None:
         """Checks the values and stores them; touches neither disk nor network.
 
-        `client`: the server that it goes to (a `client_lib.Client`); None: the configured one.
+        `client`: the server that it goes to (a `client_lib.Client`); None: the configured one. Those behind it are the
+        ML Space platform's of earlier years: a DeprecationWarning each says what to write instead.
 
         Raises:
             InvalidRequest: with a line for each field that is wrong.
+            NotSupported: something of the platform that can't be had, by name.
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
+        old = legacy.translate(given)
+        for sentence in old.sentences:
+            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
         self._script = os.fspath(script) if script is not None else ""
-        self._spec = _checked_spec({name: given[name] for name in JobSpec.model_fields})
+        self._spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
+        self._attached = old.attached
         self._client = client
         self._drawn: str | None = None
         self._key = uuid.uuid4().hex  # one for the object's life: a submit that is repeated is the same job
@@ -112,6 +131,7 @@ class Job:
         job = object.__new__(cls)
         job._script, job._spec, job._client = info.spec.script, info.spec, client
         job._key, job._lock, job._last, job._noticed = "", threading.Lock(), info, set()
+        job._attached = False
         return job
 
     @property
@@ -154,11 +174,16 @@ class Job:
             self._client = self._api  # from here on it is that server, whatever the environment says later
             prepared = submission.prepare(self._client, spec, self._script, python)
             self._last = submission.submit(self._client, prepared, self._key, on_upload)
-        return f'Job "{self._last.name}" created.'
+        if self._attached:
+            self.logs()
+        return mlspace.submitted(self._last.name)
 
     def status(self) -> str:
-        """The platform's sentence: `Job status=Running` (Pending, Running, Restarting, Completed, Failed, Deleted)."""
-        return display.platform_status(self.info().state)
+        """The platform's sentence: `Job status=Running` (Pending, Running, Completed, Failed, Deleted).
+
+        Its users take what stands behind the last `=`.
+        """
+        return f"Job status={mlspace.shown_status(self.info().state)}"
 
     def logs(
         self,
@@ -183,7 +208,7 @@ class Job:
         out = sys.stdout if file is None else file
         info = self.info()
         if follow is False and info.state is State.PENDING:
-            out.write(f'"Job {info.name} in queue. Try later"\n')
+            out.write(f"{mlspace.in_queue(info.name)}\n")
             return
         params = log_reader.log_params(
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
@@ -194,7 +219,7 @@ class Job:
 
     def kill(self) -> str:
         """Cancel the job; the platform's sentence. Its logs stay."""
-        return f'Job "{self.cancel().name}" deleted'
+        return mlspace.deleted(self.cancel().name)
 
     # --- typed
 
@@ -341,30 +366,3 @@ class Job:
         except KeyboardInterrupt:
             sys.stderr.write(goes_on(output.name))
             raise
-
-
-def _checked_spec(values: dict[str, Any]) -> JobSpec:
-    """What differs from the defaults: clients send only fields that were set, so that older servers understand them."""
-    given = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in values.items()
-        if (value is not None or name == "log_file") and value != JobSpec.model_fields[name].default
-    }
-    if "script" in given:
-        given["script"] = _words_of(values["script"])
-    try:
-        return JobSpec.model_validate(given)
-    except ValidationError as error:
-        raise invalid_request(error, JobSpec) from error
-
-
-def _words_of(script: Any) -> Any:
-    """A path object is one word. A text that no shell rule can split may still be the name of a file: submit looks."""
-    if isinstance(script, os.PathLike):
-        return shlex.quote(str(os.fspath(script)))
-    if isinstance(script, str) and script.rstrip().endswith(".py"):
-        try:
-            split_script(script)
-        except ValueError:
-            return shlex.quote(script.strip())
-    return script

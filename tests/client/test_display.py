@@ -36,21 +36,6 @@ def failed(**failure: Any) -> JobInfo:
     return job(State.FAILED, Reason.EXIT_CODE, failure=Failure(**failure))
 
 
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [
-        (State.PENDING, "Pending"),
-        (State.RUNNING, "Running"),
-        (State.RESTARTING, "Restarting"),
-        (State.SUCCEEDED, "Completed"),
-        (State.FAILED, "Failed"),
-        (State.CANCELLED, "Deleted"),
-    ],
-)
-def test_every_state_has_the_platform_s_word(state: State, word: str) -> None:
-    assert display.platform_status(state) == f"Job status={word}"
-
-
 def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
     info = failed(
         worker=1,

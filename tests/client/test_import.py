@@ -9,7 +9,7 @@ import time
 import pytest
 
 import client_lib
-from client_lib import errors
+from client_lib import errors, legacy
 from client_lib.spec.job import JobSpec
 
 HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
@@ -63,9 +63,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = client_lib.jobz  # type: ignore[attr-defined]
 
 
-def test_each_field_of_the_spec_is_a_keyword_of_job_and_nothing_else_but_client() -> None:
+def test_the_keywords_of_job_are_the_fields_of_the_spec_those_of_earlier_years_and_client() -> None:
     parameters = inspect.signature(client_lib.Job.__init__).parameters
-    assert set(parameters) - {"self", "client"} == set(JobSpec.model_fields)
+    assert set(parameters) - {"self", "client"} == set(JobSpec.model_fields) | legacy.NAMES
 
 
 def test_the_platform_s_positional_order() -> None:
