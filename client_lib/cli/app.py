@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Run a server in the foreground."),
     "server": ("server", "The local server: status, stop, token."),
     "config": ("config", "Profiles: which server, which token."),
+    "mls-config": ("mls_config", "Point ML Space's own command line at this server."),
     "completion": ("completion", "Completion for bash, zsh or fish."),
 }
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from client_lib import __version__, config, local_server
 from client_lib.cli import names, printer, quick_read
 from client_lib.cli.quick_read import NotQuick, Target
-from client_lib.errors import NotFound
+from client_lib.config import Endpoint
+from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
 
 if TYPE_CHECKING:
@@ -47,6 +48,21 @@ class Connection:
     def _target(self) -> Target:
         chosen = config.resolve(self._endpoint, profile=self._profile)
         return Target.of(chosen.endpoint, chosen.token) if chosen.endpoint else local_target()
+
+    @property
+    def is_local(self) -> bool:
+        """It is the server of this machine that is started on demand."""
+        return config.resolve(self._endpoint, profile=self._profile).endpoint is None
+
+    def address(self) -> Endpoint:
+        """URL and token, for another program. Raises ServerUnreachable: the local server doesn't run."""
+        chosen = config.resolve(self._endpoint, profile=self._profile)
+        if chosen.endpoint:
+            return Endpoint(chosen.endpoint, chosen.token)
+        running = local_server.find()
+        if running is None:
+            raise ServerUnreachable("the local server does not run")
+        return running.endpoint
 
     # --- reads
 

@@ -1,0 +1,100 @@
+"""`client-lib mls-config`: the profile of ML Space's command line that means our server."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from client_lib.cli import mls_files
+
+from .conftest import Run
+from .small_server import SmallServer
+
+TOKEN = "clt_secret"
+
+
+@pytest.fixture
+def home(environment: dict[str, str], tmp_path: Path, server: SmallServer) -> Path:
+    environment["HOME"] = str(tmp_path)
+    environment["CLIENT_LIB_TOKEN"] = TOKEN
+    server.answers["GET", "/api/v1/info"] = (200, {"version": "0.1.0", "runtime": "local", "user": "ann"})
+    return tmp_path
+
+
+def read(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read_string(path.read_text())
+    return parser
+
+
+def test_both_files_are_written_for_this_user_alone(home: Path, server: SmallServer, cli: Run) -> None:
+    done = cli("mls-config")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    config, credentials = home / ".mls" / "config", home / ".mls" / "credentials"
+    assert dict(read(config)["default"]) == {
+        "region": "SR006",
+        "output": "json",
+        "endpoint_url": f"{server.url}/public/v2",
+    }
+    assert dict(read(credentials)["default"]) == {
+        "key_id": "ann",
+        "key_secret": TOKEN,
+        "x_workspace_id": "00000000-0000-4000-8000-000000000000",
+        "x_api_key": "client-lib",
+    }
+    assert [path.stat().st_mode & 0o777 for path in (config.parent, config, credentials)] == [0o700, 0o600, 0o600]
+
+
+def test_print_writes_nothing(home: Path, server: SmallServer, cli: Run) -> None:
+    done = cli("mls-config", "--print", "--mls-profile", "lab", "--region", "SR003")
+    assert done.returncode == 0
+    assert (
+        f"# ~/.mls/config\n[lab]\nregion = SR003\noutput = json\nendpoint_url = {server.url}/public/v2\n" in done.stdout
+    )
+    assert f"# ~/.mls/credentials\n[lab]\nkey_id = ann\nkey_secret = {TOKEN}\n" in done.stdout
+    assert not (home / ".mls").exists()
+
+
+def test_a_profile_of_another_service_is_not_replaced_unless_forced(home: Path, server: SmallServer, cli: Run) -> None:
+    folder = home / ".mls"
+    folder.mkdir()
+    before = "[default]\nkey_id = theirs  \n\n; a comment\n[other]\nkey_id = x\n"
+    (folder / "credentials").write_text(before)
+    refused = cli("mls-config")
+    assert (refused.returncode, "--mls-profile" in refused.stderr) == (5, True)
+    assert (folder / "credentials").read_text() == before
+    assert cli("mls-config", "--mls-profile", "ours").returncode == 0
+    assert (folder / "credentials").read_text().startswith(before)
+    assert cli("mls-config", "--force").returncode == 0
+    assert read(folder / "credentials")["default"]["key_id"] == "ann"
+    assert read(folder / "credentials")["other"]["key_id"] == "x"
+
+
+def test_our_own_profile_is_written_anew_when_the_address_changed(home: Path, server: SmallServer, cli: Run) -> None:
+    assert cli("mls-config").returncode == 0
+    config = home / ".mls" / "config"
+    config.write_text(config.read_text().replace(server.url, "http://127.0.0.1:1"))
+    assert cli("mls-config").returncode == 0
+    assert server.url in config.read_text()
+
+
+def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run) -> None:
+    server.answers["GET", "/api/v1/info"] = (401, {"code": "unauthorized", "message": "no"})
+    assert cli("mls-config").returncode == 5
+    assert not (home / ".mls").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "[p]\na = 1\n"),
+        ("[q]\nx = 1", "[q]\nx = 1\n\n[p]\na = 1\n"),
+        ("[p]\na = 2\nb = 3\n[q]\nx = 1\n", "[p]\na = 1\n\n[q]\nx = 1\n"),
+        ("[q]\nx = 1\n\n[p]\na = 2\n", "[q]\nx = 1\n\n[p]\na = 1\n"),
+    ],
+)
+def test_a_section_is_replaced_and_the_rest_stays(text: str, expected: str) -> None:
+    assert mls_files.with_section(text, "p", {"a": "1"}) == expected
+    assert mls_files.section(expected, "p") == {"a": "1"}
