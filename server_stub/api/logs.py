@@ -9,10 +9,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from starlette.types import Send
 
 from client_lib.spec.paths import JOBS, LOG_FRAMES, NDJSON
-from server_stub.logs import JobLogs, LogHub, LogQuery, parse_query, stream
+from server_stub.api.operation import check_query
+from server_stub.logs import JobLogs, LogHub, LogQuery, Outlet, parse_query, stream
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 
 FindLogs = Callable[[Request, str, str | None], Awaitable[JobLogs]]
@@ -43,6 +45,8 @@ def logs_router(hub: Callable[[], LogHub], find_logs: FindLogs) -> APIRouter:
         timestamps: Annotated[bool, Query(description="text: the time before each line")] = False,
         owner: Annotated[str | None, Query(description="another owner's job, for those who may see it")] = None,
     ) -> StreamingResponse:
+        """The job's lines: what there are, and with `follow` each as it is written."""
+        check_query(request, parameters)
         query = parse_query(
             now=datetime.now(timezone.utc),
             follow=follow,
@@ -57,7 +61,15 @@ def logs_router(hub: Callable[[], LogHub], find_logs: FindLogs) -> APIRouter:
         job = await find_logs(request, name, owner)
         return answer(hub(), job, query, request.headers.get("accept", ""))
 
+    parameters = _query_of(router)
     return router
+
+
+def _query_of(router: APIRouter) -> dict[str, str]:
+    """Name -> meaning of what the one route of this router reads from the query."""
+    (route,) = router.routes
+    assert isinstance(route, APIRoute)
+    return {field.alias: field.field_info.description or "" for field in route.dependant.query_params}
 
 
 def answer(hub: LogHub, job: JobLogs, query: LogQuery, accept: str) -> StreamingResponse:
@@ -66,17 +78,23 @@ def answer(hub: LogHub, job: JobLogs, query: LogQuery, accept: str) -> Streaming
     Raises NotFound: there is no such attempt.
     """
     media_type, renderer = _renderer(accept, query)
-    return LogResponse(stream(hub, job, query, renderer), media_type=media_type, headers=STREAM_HEADERS)
+    outlet = Outlet()
+    content = stream(hub, job, query, renderer, outlet)
+    return LogResponse(content, outlet, media_type=media_type, headers=STREAM_HEADERS)
 
 
 class LogResponse(StreamingResponse):
     """Closes its stream when the reader vanishes, wherever it stood, and so frees its place among the followers."""
 
-    def __init__(self, content: AsyncGenerator[bytes, None], *, media_type: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self, content: AsyncGenerator[bytes, None], outlet: Outlet, *, media_type: str, headers: dict[str, str]
+    ) -> None:
         super().__init__(content, media_type=media_type, headers=headers)
         self._stream = content
+        self._outlet = outlet
 
     async def stream_response(self, send: Send) -> None:
+        self._outlet.open(send)  # `live` uses it only behind the first piece, and so behind the head
         async with aclosing(self._stream):
             await super().stream_response(send)
 

@@ -9,6 +9,7 @@ import pytest
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo, JobPage, Manifest, SubmitRequest
+from server_stub.openapi import openapi
 from tests.api.conftest import Api, Running
 
 
@@ -134,6 +135,22 @@ def test_wrong_parameters_of_logs_are_sentences_too(ann: Api) -> None:
     answer = ann("GET", paths.job_logs("train"), params={"rank": "first"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert "rank='first'" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        (method.upper(), path)
+        for path, methods in openapi()["paths"].items()
+        for method, described in methods.items()
+        if any(parameter["in"] == "query" for parameter in described.get("parameters", ()))
+    ],
+)
+def test_a_parameter_that_a_path_does_not_know_is_named(method: str, path: str, ann: Api) -> None:
+    submit(ann, name="train")
+    answer = ann(method, path.replace("{name}", "train"), params={"flow": "true"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert answer.json()["message"].startswith("unknown parameter 'flow'; there are: ")
 
 
 def test_cancel_is_ordered_and_arrives(ann: Api) -> None:

@@ -1,28 +1,54 @@
-"""What a second user must not see, cancel, read or fetch: to others it does not exist."""
+"""What a second user must not see, cancel, read or fetch: to others it does not exist.
+
+The routes are taken from the app itself: a new one is tested here, or has to be named among those that hold nothing of
+a single user's.
+"""
 
 import hashlib
+import re
 from collections.abc import Callable
 
 import pytest
+from starlette.routing import Route
 
 from client_lib.spec import paths
+from server_stub.app import routes
 from tests.api.conftest import Api, Running
 
 JOB = paths.job("train")
 ARCHIVE = b"some archive"
 SHA = hashlib.sha256(ARCHIVE).hexdigest()
-ON_A_JOB = [
-    ("GET", JOB),
-    ("GET", f"{JOB}?after_version=0&wait=1"),
-    ("GET", paths.job_logs("train")),
-    ("GET", f"{paths.job_logs('train')}?follow=true"),
-    ("GET", paths.job_events("train")),
-    ("GET", paths.job_manifest("train")),
-    ("GET", paths.job_resubmit_source("train")),
-    ("POST", paths.job_cancel("train")),
-    ("DELETE", JOB),
-    ("DELETE", f"{JOB}?force=true"),
+ROUTES = [
+    (method, route.path) for route in routes().routes if isinstance(route, Route) for method in route.methods or ()
 ]
+OF_ALL_USERS = {
+    ("GET", paths.INFO),
+    ("GET", paths.DOCTOR),
+    ("GET", paths.INSTANCE_TYPES),
+    ("GET", paths.METRICS),
+    ("GET", paths.HEALTHZ),
+    ("GET", paths.READYZ),
+}
+OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER)}
+ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
+VARIANTS = {
+    ("GET", JOB): ["?after_version=0&wait=1"],
+    ("GET", paths.job_logs("train")): ["?follow=true"],
+    ("DELETE", JOB): ["?force=true"],
+}
+ON_A_JOB = sorted(
+    (method, path.replace("{name}", "train") + query)
+    for method, path in ROUTES
+    if "{name}" in path
+    for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))
+)
+
+
+def test_every_route_is_one_of_those_tested_here() -> None:
+    on_a_snapshot = {(method, f"{paths.SNAPSHOTS}/{{sha256}}") for method, _ in ON_A_SNAPSHOT}
+    on_a_job = {(method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")}
+    assert set(ROUTES) == OF_ALL_USERS | OF_WHO_ASKS | on_a_snapshot | on_a_job
+    assert len(ON_A_JOB) == len(on_a_job) + len(VARIANTS)
 
 
 @pytest.fixture
@@ -66,6 +92,21 @@ def test_two_users_may_use_one_name_and_one_key(ann: Api, ben: Api) -> None:
     assert [api("GET", JOB).json()["owner"] for api in (ann, ben)] == ["ann", "ben"]
 
 
+def test_a_snapshot_of_another_is_not_rendered_either(ann: Api, ben: Api) -> None:
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    body = {"spec": {"script": "echo", "type": "binary"}, "code": {"mode": "snapshot", "sha256": SHA, "root": "/x"}}
+    answers = [api("POST", paths.RENDER, json=body) for api in (ann, ben)]
+    assert answers[0].ok
+    assert (answers[1].status_code, answers[1].text) == (answers[0].status_code, answers[0].text)
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(OF_ALL_USERS))
+def test_what_all_users_see_names_no_job_of_another(method: str, path: str, train: str, ben: Api) -> None:
+    answer = ben(method, path)
+    assert answer.ok
+    assert not {train, "train", "ann"} & set(re.split(r"\W+", answer.text))
+
+
 def test_a_snapshot_of_another_does_not_exist_until_its_bytes_are_sent(ann: Api, ben: Api) -> None:
     path = paths.snapshot(SHA)
     assert ann("PUT", path, data=ARCHIVE).status_code == 201
@@ -106,20 +147,8 @@ def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, ro
     assert [api("GET", paths.INFO).json()["user"] for api in (ann, root)] == ["ann", "root"]
 
 
-EVERYTHING = [
-    *ON_A_JOB,
-    ("POST", paths.JOBS),
-    ("GET", paths.JOBS),
-    ("POST", paths.RENDER),
-    ("GET", paths.INFO),
-    ("GET", paths.DOCTOR),
-    ("GET", paths.INSTANCE_TYPES),
-    ("HEAD", paths.snapshot(SHA)),
-    ("GET", paths.snapshot(SHA)),
-    ("PUT", paths.snapshot(SHA)),
-    ("GET", paths.METRICS),
-    ("GET", "/nowhere"),
-]
+CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", paths.HEALTHZ), ("GET", paths.READYZ)})
+EVERYTHING = [*ON_A_JOB, *CLOSED, *ON_A_SNAPSHOT, ("GET", "/nowhere")]
 
 
 @pytest.mark.parametrize("token", [None, "clt_wrong"])
