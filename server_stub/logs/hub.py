@@ -8,7 +8,7 @@ object. A feed lives as long as it has followers. Event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -71,11 +71,18 @@ class Tail:
         return self._chunk
 
 
+def leave() -> bool:
+    """What a follower takes by itself while its answer is busy: nothing."""
+    return False
+
+
 class Follower:
-    """Woken when its feed has news."""
+    """Told when its feed has news."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
+        self.take: Callable[[], bool] = leave
+        """Asked first: deals with the news at once, or says False and is woken."""
 
 
 class Feed:
@@ -203,7 +210,8 @@ class Feed:
             self._wake_later = None
         self._woken_at = self._loop.time()
         for follower in self.followers:
-            follower.news.set()
+            if not follower.take():
+                follower.news.set()
 
 
 def _child_towards(parent: Path, directory: Path) -> Path:

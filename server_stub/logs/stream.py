@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from functools import partial
 from sys import maxsize
 from time import monotonic
 
 from client_lib.errors import NotFound
 from client_lib.spec.log_stream import Position
 from server_stub.logs.history import history, read_block
-from server_stub.logs.hub import Feed, Follower, LogHub, Tail
+from server_stub.logs.hub import Feed, Follower, LogHub, Tail, leave
 from server_stub.logs.merge import Part
+from server_stub.logs.outlet import Outlet
 from server_stub.logs.query import LogQuery
 from server_stub.logs.records import line_filter, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
@@ -22,14 +24,20 @@ from server_stub.logs.starts import find_starts
 SILENT_BYTES = 2**20  # so much filtered-out log is passed over before the reader is told of its new position
 
 
-def stream(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+def stream(
+    hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer, outlet: Outlet | None = None
+) -> AsyncGenerator[bytes, None]:
     """The body of the answer. It ends without `@end` where the job was deleted or the server stops.
+
+    Where an `outlet` is given, what comes while the next piece is awaited may be written to it instead.
 
     Raises NotFound, at once: there is no such attempt.
     """
     if query.attempt is not None and query.attempt > job.attempt:
         raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
-    return _follow(hub, job, query, renderer) if query.follow else _read(hub, job, query, renderer)
+    if query.follow:
+        return _follow(hub, job, query, renderer, outlet or Outlet())
+    return _read(hub, job, query, renderer)
 
 
 async def _read(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
@@ -39,12 +47,14 @@ async def _read(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) 
         yield end
 
 
-async def _follow(hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+async def _follow(
+    hub: LogHub, job: JobLogs, query: LogQuery, renderer: Renderer, outlet: Outlet
+) -> AsyncGenerator[bytes, None]:
     with hub.follow(job) as (feed, follower):
         answer = _Answer(hub, feed.job, query, renderer)
         async for piece in answer.history():
             yield piece
-        async for piece in answer.live(feed, follower):
+        async for piece in answer.live(feed, follower, outlet):
             yield piece
 
 
@@ -79,15 +89,16 @@ class _Answer:
             yield out
         self._sent_at = monotonic()
 
-    async def live(self, feed: Feed, follower: Follower) -> AsyncIterator[bytes]:
+    async def live(self, feed: Feed, follower: Follower, outlet: Outlet) -> AsyncIterator[bytes]:
         """Lines and states as they come, to the end."""
-        moved = False
+        take = partial(self._take, feed, outlet)
+        again = False
         while True:
             follower.news.clear()
             job, over = feed.job, feed.over
-            out = self._news_of(job)
+            out = self._news_of(job) if job is not self._job else []
             grown = [tail for tail in feed.tails.values() if self._offset(tail.position) < tail.end]
-            if grown and moved:
+            if grown and again:
                 await asyncio.sleep(0)  # a fast reader never makes the transport wait: let the others run
             moved = False
             for tail in grown:
@@ -102,8 +113,12 @@ class _Answer:
                 self._sent_at = monotonic()
             if over:
                 return
-            if not moved:
+            again = moved and (job.state.final or self._is_behind(feed))
+            if not again:
+                follower.take = take
                 await follower.news.wait()
+                follower.take = leave
+                await outlet.settle()
 
     # --- the beginning
 
@@ -134,21 +149,46 @@ class _Answer:
                 self._set_out(position, self._query.cursor.get(position, 0))
         return self._offsets[position]
 
+    def _take(self, feed: Feed, outlet: Outlet) -> bool:
+        """Write the new lines to the outlet while `live` waits; False: there is more to it, `live` has to go on."""
+        if feed.job is not self._job or feed.over:
+            return False
+        now = monotonic()
+        for tail in feed.tails.values():
+            if self._offsets.get(tail.position, 0) < tail.end:
+                frame = self._shared_frame(tail) if outlet.ready else None
+                if not frame or not outlet.write(frame):
+                    return False
+                self._sent_at = now
+        return now - self._sent_at < self._hub.silence_s
+
+    def _is_behind(self, feed: Feed) -> bool:
+        """Whether any log reaches farther than this answer has come, whole records or not."""
+        return any(self._offset(tail.position) < tail.end for tail in feed.tails.values())
+
     # --- records
 
     async def _advance(self, tail: Tail, out: list[bytes]) -> bool:
         """The next records of one log, behind `out`. False: there is no whole record yet."""
-        position, offset = tail.position, self._offsets[tail.position]
-        chunk = tail.chunk_at(offset)
-        if chunk and self._raw and chunk.first is not None and chunk.first == self._expected[position]:
-            self._offsets[position] = self._told[position] = chunk.end
-            self._expected[position] = chunk.next
-            out.append(chunk.frame)
+        if frame := self._shared_frame(tail):
+            out.append(frame)
             return True
-        block = chunk or await read_block(self._readers[position], offset)
+        position, offset = tail.position, self._offsets[tail.position]
+        block = tail.chunk_at(offset) or await read_block(self._readers[position], offset)
         if block:
             out += self._pieces(Part(position, block.end, block.data))
         return block is not None
+
+    def _shared_frame(self, tail: Tail) -> bytes | None:
+        """The next records as the frame that all get who stand here, and this answer stands behind it; None: they have
+        to be looked at, or are no chunk."""
+        position = tail.position
+        chunk = tail.chunk_at(self._offsets.get(position, 0)) if self._raw else None
+        if not chunk or chunk.first is None or chunk.first != self._expected.get(position):
+            return None
+        self._offsets[position] = self._told[position] = chunk.end
+        self._expected[position] = chunk.next
+        return chunk.frame
 
     def _pieces(self, part: Part) -> list[bytes]:
         """What the reader gets of `part`; afterwards this answer stands behind it."""
@@ -175,7 +215,7 @@ class _Answer:
 
     def _news_of(self, job: JobLogs) -> list[bytes]:
         before, self._job = self._job, job
-        if before is job or facts(before) == facts(job):
+        if facts(before) == facts(job):
             return []
         state = self._renderer.state(job, {})
         return [state] if state else []

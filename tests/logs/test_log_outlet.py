@@ -1,0 +1,83 @@
+"""Lines that are written to readers past their answers' tasks: in order, whole and once, however slow a reader is."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from log_server import NAME, write_job
+from log_support import LogWriter, Server, eventually
+
+from client_lib.log_reader import log_lines
+from client_lib.spec.paths import LOG_FRAMES, job_logs
+from server_stub.logs.outlet import Outlet
+
+
+def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):
+    """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
+    with _follow(server) as connection:
+        eventually(lambda: server.followers() == 1)
+        sent = [f"{number} " + "x" * 5000 for number in range(2000)]
+        for text in sent:
+            writer.write(text)
+        write_job(tmp_path, state="SUCCEEDED", reason="Completed")
+        assert list(log_lines(lambda _: _body(connection), {}, retry_s=0)) == sent
+
+
+def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter):
+    with _follow(server) as connection:
+        eventually(lambda: server.followers() == 1)
+        for number in range(2000):
+            writer.write(f"{number} " + "x" * 5000)
+        connection.recv(1)
+    eventually(lambda: server.followers() == 0)
+
+
+def test_a_write_that_has_to_wait_is_finished_by_settle():
+    async def scene() -> None:
+        room, taken = asyncio.Event(), []
+
+        async def send(message: dict) -> None:
+            await room.wait()
+            taken.append(message["body"])
+
+        outlet = Outlet()
+        assert not outlet.ready
+        outlet.open(send)
+        assert outlet.ready
+        assert not outlet.write(b"a")
+        assert (outlet.ready, taken) == (False, [])
+        settling = asyncio.ensure_future(outlet.settle())
+        await asyncio.sleep(0)
+        assert not outlet.ready
+        room.set()
+        await settling
+        assert outlet.ready
+        assert outlet.write(b"b")
+        assert taken == [b"a", b"b"]
+
+    asyncio.run(scene())
+
+
+def _follow(server: Server) -> socket.socket:
+    """A reader with little room."""
+    at = urlsplit(server.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(30)
+    connection.connect((at.hostname, at.port))
+    head = f"GET {job_logs(NAME)}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def _body(connection: socket.socket) -> Iterator[bytes]:
+    with connection.makefile("rb") as answer:
+        while answer.readline() != b"\r\n":
+            pass
+        while size := int(answer.readline(), 16):
+            yield answer.read(size)
+            answer.readline()
