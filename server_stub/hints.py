@@ -85,7 +85,8 @@ CAUSES = (
     ),
     Cause(
         re.compile(
-            r"ProcessGroupNCCL is only supported with GPUs|No CUDA GPUs are available|Found no NVIDIA driver|"
+            r"ProcessGroupNCCL is only supported with GPUs|requires at least one CUDA device|"
+            r"No CUDA GPUs are available|Found no NVIDIA driver|"
             r"not compiled with CUDA enabled|doesn't have NCCL built in|torch\.cuda\.is_available\(\) is False|"
             r"no CUDA-capable device"
         ),

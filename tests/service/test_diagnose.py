@@ -159,6 +159,7 @@ def test_hint_cuda_out_of_memory(text: str) -> None:
     "text",
     [
         "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "RuntimeError: nccl2 requires at least one CUDA device",
         "RuntimeError: No CUDA GPUs are available",
         "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
         "AssertionError: Torch not compiled with CUDA enabled",
