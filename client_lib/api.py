@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from client_lib import local_server, server_version
 from client_lib.config import Config, Endpoint, is_loopback, resolve
 from client_lib.errors import BadResponse, NotFound
-from client_lib.rest import READ_S, Body, Params, Rest, translated
+from client_lib.rest import READ_S, Body, Params, Rest, as_text, translated
 from client_lib.spec import paths
 from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.spec.states import State
@@ -102,18 +102,18 @@ class Api:
         """
         params = _given(after_version=after_version, wait=wait_s or None, owner=owner)
         body = self._rest.call("GET", paths.job(name), params=params, read_s=wait_s + READ_S, retry_s=retry_s)
-        return _read(JobInfo, body)
+        return self._read(JobInfo, body)
 
     def cancel_job(self, name: str, *, owner: str | None = None) -> JobInfo:
         """Order the end of the job; the end itself arrives later. A final job stays as it is."""
-        return _read(JobInfo, self._rest.call("POST", paths.job_cancel(name), params=_given(owner=owner)))
+        return self._read(JobInfo, self._rest.call("POST", paths.job_cancel(name), params=_given(owner=owner)))
 
     def delete_job(self, name: str, *, force: bool = False, owner: str | None = None) -> str:
         """Remove the job with its logs; the server's sentence about it."""
         body = self._rest.call(
             "DELETE", paths.job(name), params=_given(force="true" if force else None, owner=owner), removes=True
         )
-        return _read(Answer, body).message if body else f'Job "{name}" deleted'
+        return self._read(Answer, body).message if body else f'Job "{name}" deleted'
 
     def job_events(self, name: str, *, owner: str | None = None) -> list[Event]:
         return self._get(paths.job_events(name), EventList, _given(owner=owner)).events
@@ -220,12 +220,21 @@ class Api:
     # --- how a model travels
 
     def _get(self, path: str, model: type[M], params: Params | None = None) -> M:
-        return _read(model, self._rest.call("GET", path, params=params))
+        return self._read(model, self._rest.call("GET", path, params=params))
 
     def _post(self, path: str, model: type[M], request: SubmitRequest, headers: Mapping[str, str]) -> M:
         data = request.model_dump_json(exclude_unset=True).encode()
         body = Body(data, "application/json")
-        return _read(model, self._rest.call("POST", path, body=body, headers=headers))
+        return self._read(model, self._rest.call("POST", path, body=body, headers=headers))
+
+    def _read(self, model: type[M], body: bytes) -> M:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise BadResponse(
+                f"what {self.endpoint} answers is no {model.__name__}: {as_text(body)!r}",
+                hint="is that a client-lib server? `client-lib config show` says where the address comes from",
+            ) from error
 
 
 # --- the configured server
@@ -243,17 +252,6 @@ def configured() -> Api:
 
 def _given(**params: str | int | float | list[str] | None) -> Params:
     return {key: value for key, value in params.items() if value is not None}
-
-
-def _read(model: type[M], body: bytes) -> M:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        shown = body[:200].decode("utf-8", "replace")
-        raise BadResponse(
-            f"the server's answer is no {model.__name__}: {shown!r}",
-            hint="is the endpoint a client-lib server? `client-lib doctor` asks it",
-        ) from error
 
 
 class _Archive:

@@ -329,7 +329,7 @@ def _from_status(response: requests.Response, body: bytes) -> errors.ClientLibEr
         return errors.NotFound(f"{response.request.path_url} isn't there")  # by HTTP's rule without a body
     meaning = _STATUSES.get(response.status_code, _UNKNOWN)
     moved = response.headers.get("Location")
-    shown = f"a redirect to {moved}" if moved else _as_text(body)
+    shown = f"a redirect to {moved}" if moved else as_text(body)
     url = (response.request.url or "").split("?")[0]
     return meaning.ours(
         f"{url} answered {response.status_code} {response.reason}{f' ({shown})' if shown else ''}: {meaning.meaning}",
@@ -337,7 +337,7 @@ def _from_status(response: requests.Response, body: bytes) -> errors.ClientLibEr
     )
 
 
-def _as_text(body: bytes) -> str:
+def as_text(body: bytes) -> str:
     """What a human would see of an HTML page or another body, on one line."""
     text = body.decode("utf-8", "replace")
     text = re.sub(r"<(script|style|title)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)

@@ -109,8 +109,10 @@ def test_foreign_answers_are_told_with_status_and_text(
 
 
 def test_an_html_page_with_status_200_is_no_answer(odd_server: Start) -> None:
-    with pytest.raises(errors.BadResponse, match="It works"):
-        Client(odd_server(http("200 OK", HTML, "text/html")).url).server_info()
+    server = odd_server(http("200 OK", HTML, "text/html"))
+    with pytest.raises(errors.BadResponse, match="It works") as caught:
+        Client(server.url).server_info()
+    assert caught.value.message.startswith(f"what {server.url} answers is no ServerInfo")
 
 
 @pytest.mark.parametrize("code", sorted(set(errors.BY_CODE) - {"unavailable"}))
