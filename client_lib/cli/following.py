@@ -20,7 +20,7 @@ def follow(job: Job) -> int:
     job.logs(follow=True)
     with goes_on(job):
         info = job.wait()
-    printer.hint(f"{info.name} {info.state}")
+    printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")
     return exits.DONE
 
 
