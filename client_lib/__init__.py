@@ -40,6 +40,25 @@ if TYPE_CHECKING:
     )
     from client_lib.job import Job
     from client_lib.log_reader import LogEntry
+    from client_lib.mlspace.elsewhere import (
+        ImageBuildJob,
+        S3CopyJob,
+        copy_from_nfs,
+        get_transfer_data_logs,
+        save_aws_credentials,
+        update,
+    )
+    from client_lib.mlspace.environment import Environment, environment
+    from client_lib.mlspace.instance_types import get_available_resources_count, get_docker_images, get_instance_types
+    from client_lib.mlspace.verbs import get_job_status, job_status, jobs, kill, logs
+    from client_lib.mlspace.words import (
+        ClusterType,
+        JobHealthAction,
+        JobHealthParams,
+        JobHealthSubAction,
+        RegionEnum,
+        RegionMT,
+    )
     from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
     from client_lib.spec.states import Reason, State
     from client_lib.spec.wire import Event, Failure, JobInfo, Manifest
@@ -50,16 +69,22 @@ __all__ = [
     "BadResponse",
     "Client",
     "ClientLibError",
+    "ClusterType",
     "Conflict",
+    "Environment",
     "Event",
     "Failure",
     "Forbidden",
     "HealthParams",
+    "ImageBuildJob",
     "InvalidRequest",
     "Job",
     "JobCancelled",
     "JobEnded",
     "JobFailed",
+    "JobHealthAction",
+    "JobHealthParams",
+    "JobHealthSubAction",
     "JobInfo",
     "JobSpec",
     "JobType",
@@ -72,6 +97,9 @@ __all__ = [
     "NotSupported",
     "PriorityClass",
     "Reason",
+    "RegionEnum",
+    "RegionMT",
+    "S3CopyJob",
     "ServerError",
     "ServerUnreachable",
     "State",
@@ -81,14 +109,46 @@ __all__ = [
     "Unavailable",
     "WaitTimeout",
     "__version__",
+    "copy_from_nfs",
+    "environment",
+    "get_available_resources_count",
+    "get_docker_images",
+    "get_instance_types",
     "get_job",
+    "get_job_status",
+    "get_transfer_data_logs",
+    "job_status",
+    "jobs",
+    "kill",
     "list_jobs",
+    "logs",
+    "save_aws_credentials",
+    "update",
 ]
 
 _ELSEWHERE = {
     "client": ("Client", "get_job", "list_jobs"),
     "job": ("Job",),
     "log_reader": ("LogEntry",),
+    "mlspace.elsewhere": (
+        "ImageBuildJob",
+        "S3CopyJob",
+        "copy_from_nfs",
+        "get_transfer_data_logs",
+        "save_aws_credentials",
+        "update",
+    ),
+    "mlspace.environment": ("Environment", "environment"),
+    "mlspace.instance_types": ("get_available_resources_count", "get_docker_images", "get_instance_types"),
+    "mlspace.verbs": ("get_job_status", "job_status", "jobs", "kill", "logs"),
+    "mlspace.words": (
+        "ClusterType",
+        "JobHealthAction",
+        "JobHealthParams",
+        "JobHealthSubAction",
+        "RegionEnum",
+        "RegionMT",
+    ),
     "spec.job": ("HealthParams", "JobSpec", "JobType", "PriorityClass"),
     "spec.states": ("Reason", "State"),
     "spec.wire": ("Event", "Failure", "JobInfo", "Manifest"),

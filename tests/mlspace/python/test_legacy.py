@@ -31,7 +31,7 @@ def test_these_are_all() -> None:
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
 def test_each_is_one_deprecation_warning_that_names_it(name: str) -> None:
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match=name) as caught:
         Job(script="train.py", **{name: GIVEN[name]})
     assert len(caught) == 1
     assert str(caught[0].message).startswith(name)
@@ -46,7 +46,7 @@ def test_none_counts_as_not_given(name: str) -> None:
 
 
 def spec_of(**old: Any) -> Any:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="deprecated"):
         return Job(script="train.py", **old).spec
 
 

@@ -1,0 +1,157 @@
+"""The module-level names of the platform: they exist, behave as there, and cost nothing until they are used."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import client_lib
+from client_lib import Client, Job, NotFound, NotSupported
+from client_lib.spec.mlspace import TYPES
+
+
+def test_the_room_is_loaded_by_its_names_alone() -> None:
+    code = (
+        "import sys, client_lib; client_lib.Job; client_lib.get_job\n"
+        "print([name for name in sys.modules if name.startswith('client_lib.mlspace')])\n"
+        "client_lib.PriorityClass; client_lib.RegionMT\n"
+        "print([name for name in sys.modules if name.startswith('client_lib.mlspace.')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines() == ["[]", "['client_lib.mlspace.words']"]
+
+
+def test_the_distribution_s_version_is_found_by_the_module_s_name() -> None:
+    assert importlib.metadata.version("client_lib") == client_lib.__version__
+
+
+def test_enums_are_their_values_in_json_and_in_text() -> None:
+    assert client_lib.RegionEnum.SR002_MT == "SR002-MT"
+    assert json.dumps([client_lib.RegionMT.SR006, client_lib.PriorityClass.high]) == '["SR006", "high"]'
+    assert f"{client_lib.RegionMT.SR004} {client_lib.JobHealthAction.restart}" == "SR004 restart"
+    assert client_lib.ClusterType("MT") is client_lib.ClusterType.MT
+    assert isinstance(client_lib.PriorityClass, type)
+    assert {member.value for member in Job.Type} == set(TYPES)
+
+
+def test_health_params_of_the_platform_are_those_of_the_spec() -> None:
+    health = client_lib.JobHealthParams(
+        log_period=30,
+        action=client_lib.JobHealthAction.restart,
+        sub_actions=[client_lib.JobHealthSubAction.notify],
+    )
+    job = Job(script="train.py", health_params=health, region=client_lib.RegionEnum.SR002_MT)
+    assert json.loads(job.spec.model_dump_json(exclude_unset=True)) == {
+        "script": "train.py",
+        "health_params": {"log_period": 30, "action": "restart", "sub_actions": ["notify"]},
+        "region": "SR002-MT",
+    }
+
+
+# --- verbs
+
+
+def test_jobs_prints_created_name_and_status_and_nothing_else(
+    client: Client, hello: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = [Job(script=str(hello), name=name, region=region) for name, region in (("b-1", "SR006"), ("a-1", None))]
+    for job in ours:
+        job.submit()
+        job.wait(30)
+    capsys.readouterr()
+    client_lib.jobs(region="SR006")
+    shown = [line.split(" : ") for line in capsys.readouterr().out.splitlines()]
+    assert [(name, status) for _, name, status in shown] == [("a-1", "Completed"), ("b-1", "Completed")]
+    created, *_ = shown[0]
+    assert created == f"{ours[1].info().created_at:%Y-%m-%dT%H:%M:%SZ}"
+    client_lib.jobs(region="SR003")
+    assert [line.split(" : ")[1] for line in capsys.readouterr().out.splitlines()] == ["a-1"]
+    for job in ours:
+        job.delete()
+
+
+def test_verbs_by_name_say_what_a_job_says(client: Client, hello: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = Job(script=str(hello), instance_type="cpu.1C.1G")
+    job.submit()
+    job.wait(30)
+    name = str(job.job_name)
+    assert client_lib.get_job_status(name, region="SR006") == "Job status=Completed"
+    assert client_lib.job_status(name) == "Job status=Completed"
+    for tail in (10, 0, None):
+        capsys.readouterr()
+        assert client_lib.logs(name, "SR006", tail=tail, verbose=False) is None  # type: ignore[func-returns-value]
+        assert capsys.readouterr().out == "hello 0 1\n"
+    assert client_lib.kill(name, region="SR006") == f'Job "{name}" deleted'
+
+
+@pytest.mark.parametrize("verb", ["logs", "kill", "get_job_status", "job_status"])
+def test_a_job_that_is_not_there_is_an_error(client: Client, verb: str) -> None:
+    with pytest.raises(NotFound, match="lm-mpi-job-none"):
+        getattr(client_lib, verb)("lm-mpi-job-none")
+
+
+# --- environment
+
+
+def test_the_environment_has_the_variables_of_the_platform_s_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"GWAPI_ADDR": "gw:80", "GWAPI_KEY": "k", "GWAPI_V2_URL": "u", "CLUSTER_KEY": "c", "WORKSPACE_ID": "w"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NAMESPACE", "ns")
+    found = client_lib.Environment()
+    assert [found.GW_API_ADDR, found.GW_API_KEY, found.GWAPI_V2_URL, found.CLUSTER_KEY] == ["gw:80", "k", "u", "c"]
+    assert (found.NAMESPACE, found.WORKSPACE_ID) == ("ns", "w")
+    assert "'k'" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "namespace"),
+    [("/x/ai01/lab", "ai01"), ("/x/notebook/ai01/lab", "ai01"), ("", None), ("/x", None), ("/x/notebook", None)],
+)
+def test_the_namespace_falls_back_to_the_prefix(
+    prefix: str, namespace: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NAMESPACE", raising=False)
+    monkeypatch.setenv("NB_PREFIX", prefix)
+    assert vars(client_lib.Environment())["NAMESPACE"] == namespace
+
+
+def test_the_active_environment_is_reassigned_and_chooses_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_lib, "environment", client_lib.environment)
+    monkeypatch.setenv("GWAPI_ADDR", "http://127.0.0.1:9")
+    monkeypatch.setenv("NAMESPACE", "other")
+    client_lib.environment = client_lib.Environment()
+    assert client_lib.environment.NAMESPACE == "other"
+    assert Client().config.endpoint is None
+
+
+# --- outside the product's reach
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "instead"),
+    [
+        ("ImageBuildJob", {"from_image": "a", "requirements_file": "req.txt"}, "requirements="),
+        ("ImageBuildJob", {"from_image": "a", "poetrylock_file": "poetry.lock"}, "poetry install"),
+        ("S3CopyJob", {"path": "/a", "bucket": "b", "recursive": True}, "aws s3 cp"),
+        ("copy_from_nfs", {"source_path": "/a", "from_region": "SR003", "destination_path": "/b"}, "rsync"),
+        ("get_transfer_data_logs", {"id": "1"}, "rsync"),
+        ("save_aws_credentials", {"ns": "n", "key": "AKIA", "secret": "hidden"}, "secrets="),
+    ],
+)
+def test_what_is_not_here_says_what_to_use_instead(name: str, arguments: dict[str, Any], instead: str) -> None:
+    with pytest.raises(NotSupported, match=f"Error: {name}") as caught:
+        getattr(client_lib, name)(**arguments)
+    assert instead in str(caught.value.hint)
+    assert "hidden" not in str(caught.value)
+
+
+def test_update_says_the_version_and_the_command() -> None:
+    assert client_lib.__version__ in client_lib.update()
+    assert "pip install" in client_lib.update()
