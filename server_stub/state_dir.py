@@ -20,6 +20,7 @@ from typing import Any
 
 from client_lib.errors import Conflict, ServerError
 from client_lib.spec import state_dir
+from client_lib.worker.system import boot_id
 from server_stub.users_file import new_token
 
 Facts = dict[str, Any]
@@ -137,14 +138,6 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
         "started_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "data_dir": str(data_dir),
     }
-
-
-def boot_id() -> str | None:
-    """Tells one run of this machine from the next; None where the system has none (macOS)."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
 
 
 def prepare(settings_state_dir: Path, data_dir: Path) -> None:

@@ -121,7 +121,8 @@ def boot_id() -> str:
     if _HAS_PROC:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
-    return _answer(["sysctl", "-n", "kern.boottime"]) or "unknown"
+    # macOS. Not kern.boottime: that moves when the clock is set, and every running job would count as lost
+    return _answer(["sysctl", "-n", "kern.bootsessionuuid"]) or "unknown"
 
 
 def start_time(pid: int) -> Optional[str]:

@@ -75,6 +75,16 @@ def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) ->
     assert system.boot_id()
 
 
+def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kern.boottime follows the clock; a stand-in for sysctl answers as macOS does."""
+    sysctl = tmp_path / "sysctl"
+    sysctl.write_text('#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo 8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11\n')
+    sysctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(system, "_HAS_PROC", False)
+    assert system.boot_id() == "8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11"
+
+
 def test_marked_processes_are_found_by_their_environment() -> None:
     process = subprocess.Popen(["sleep", "1000"], env=os.environ | {"CLIENT_LIB_WORKER_DIR": "/of/this/test"})
     try:
