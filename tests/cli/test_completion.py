@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,20 @@ def test_the_lines_for_a_shell(cli: Run, shell: str) -> None:
 def test_bash_takes_the_lines(cli: Run) -> None:
     lines = cli("completion", "bash").stdout
     assert subprocess.run(["bash", "-n"], input=lines, text=True, capture_output=True, check=False).stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_bash_that_took_the_lines_completes_names_of_jobs(server: SmallServer, environment: dict[str, str]) -> None:
+    server.add(job("train-1"), job("train-2"), job("other"))
+    asks = """
+        source <(client-lib completion bash)
+        COMP_WORDS=(client-lib logs -f tr) COMP_CWORD=3
+        "$(complete -p client-lib | sed 's/.*-F \\([^ ]*\\).*/\\1/')" client-lib
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    here = {**environment, "PATH": os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]])}
+    done = subprocess.run(["bash", "-c", asks], env=here, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["train-2", "train-1"], "")
 
 
 def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:

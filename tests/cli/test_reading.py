@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +116,30 @@ def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Ru
     found = cli("doctor", "--endpoint", "http://127.0.0.1:9")
     assert found.returncode == 1
     assert "127.0.0.1:9 does not answer" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "about"),
+    [('profile = "lab', "is no TOML"), ('profile = "lab"', "no profile 'lab'"), ("[profiles.a]\nurl = 1", "'url'")],
+)
+def test_doctor_tells_what_is_wrong_with_the_configuration(cli: Run, tmp_path: Path, config: str, about: str) -> None:
+    (tmp_path / "config.toml").write_text(config)
+    found = cli("doctor")
+    assert found.returncode == 1
+    assert (about in found.stdout, str(tmp_path / "config.toml") in found.stdout, found.stderr) == (True, True, "")
+
+
+@pytest.mark.parametrize("command", [["list"], ["status", "x"], ["logs", "x"], ["wait", "x"], ["cancel", "x"]])
+def test_a_page_in_place_of_an_answer_is_told_with_its_address(
+    server: SmallServer, cli: Run, command: list[str]
+) -> None:
+    for method, path in (("GET", "/api/v1/jobs"), ("GET", "/api/v1/jobs/x"), ("POST", "/api/v1/jobs/x/cancel")):
+        server.answers[method, path] = 200, b"<html><body><h1>Sign in</h1></body></html>"
+    told = cli(*command)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert server.url in told.stderr
+    assert "Sign in" in told.stderr
+    assert "<h1>" not in told.stderr
 
 
 @pytest.mark.parametrize("command", [["status", "one"], ["list"], ["list", "-o", "json"], ["--help"]])
