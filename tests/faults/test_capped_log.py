@@ -1,0 +1,27 @@
+"""A job that logs without end: its head and its tail are kept, and who reads it is told how much is between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client_lib.spec import paths
+from tests.faults.conftest import Start
+
+LINES = 40_000
+LIMIT = 2**20
+
+
+def test_head_and_tail_are_kept_and_the_gap_is_counted(start: Start, tmp_path: Path) -> None:
+    server = start(CLIENT_LIB_SERVER_LOG_LIMIT_BYTES=str(LIMIT), CLIENT_LIB_SERVER_SEGMENT_BYTES=str(2**16))
+    server.accepted("talks", f"for i in range({LINES}): print('line', i, 'x' * 60)")
+    assert server.ended("talks")["state"] == "SUCCEEDED"
+    kept = sum(path.stat().st_size for path in tmp_path.glob("state/data/jobs/*/attempts/1/workers/0/log/*"))
+    assert kept < 1.3 * LIMIT
+
+    text = server.lines("talks")
+    numbers = [int(line.split()[1]) for line in text if line.startswith("line ")]
+    assert (numbers[0], numbers[-1]) == (0, LINES - 1)
+    assert numbers == sorted(set(numbers))
+    frames = server.call("GET", paths.job_logs("talks"), headers={"Accept": paths.LOG_FRAMES}).content
+    gaps = [line.split() for line in frames.splitlines() if line.startswith(b"@gap ")]
+    assert gaps == [[b"@gap", b"1", b"0", b"%d" % (LINES - len(numbers))]]
