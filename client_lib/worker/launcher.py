@@ -75,7 +75,8 @@ class Launcher:
     def _say_defaults(self) -> None:
         """Once per job, and only where its processes get fewer threads than they would take by themselves."""
         threads = default_threads(self._plan)
-        if self._plan.worker == 0 and threads is not None and threads < (os.cpu_count() or 1):
+        first = self._plan.worker == 0 and self._plan.attempt == 1
+        if first and threads is not None and threads < (os.cpu_count() or 1):
             self._output.say(
                 "OMP_NUM_THREADS=%d in every process (cores: %d, processes: %d); env_variables can set another"
                 % (threads, self._plan.cores, self._plan.processes_per_worker)
