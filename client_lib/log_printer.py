@@ -3,6 +3,7 @@
     [0] epoch 1 loss 0.25          `[rank]`, where the job has several
     [0-3] loading…                 identical lines of several ranks, collapsed; a line that goes on
     [1] …done                      and its continuation
+    [train.log] epoch 1            what belongs to no rank: its stream, and its worker behind the first (`train.log 1`)
 
 Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last of each run of it is printed.
 """
@@ -77,7 +78,7 @@ class LogPrinter:
 
     def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
         stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self._timestamps else ""
-        return f"{stamp}[{_ranks(ranks)}] " if self._prefix else stamp
+        return f"{stamp}[{_ranks(ranks) or _place(entry)}] " if self._prefix else stamp
 
     def _write(self, lines: list[str]) -> str:
         """Lines above the bars."""
@@ -111,9 +112,14 @@ class LogPrinter:
 
 
 def _ranks(ranks: Iterable[int | None]) -> str:
-    """`0-3,7`; `-` for no rank."""
+    """`0-3,7`; nothing for no rank."""
     known = sorted(rank for rank in ranks if rank is not None)
-    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(known)) or "-"
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(known))
+
+
+def _place(entry: LogEntry) -> str:
+    """Where a line comes from that belongs to no rank. Each worker has a train.log of its own in a snapshot."""
+    return f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

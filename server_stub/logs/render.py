@@ -17,7 +17,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
 from client_lib.spec.log_stream import Position, format_cursor
-from client_lib.worker.format import GOES_ON, LAUNCHER, NO_RANK, PROGRESS
+from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
 from server_stub.logs.source import JobLogs
 
 FIELDS = re.compile(r"(\d+) (\S{27}) (-|\d+) ([a-z.]+)([+~]?) (.*)\n")
@@ -60,8 +60,8 @@ class Frames:
 
 
 class Text:
-    """`[rank] text`, or the text alone where one rank was asked for; `…` where a line goes on. The rank of train.log is
-    `-`, of what the launcher says `launcher`."""
+    """`[rank] text`, or the text alone where one rank was asked for; `…` where a line goes on. What belongs to no rank
+    has its stream there, and its worker behind the first: `[train.log]`, `[train.log 1]`."""
 
     def __init__(self, *, prefix: bool, timestamps: bool) -> None:
         self._prefix = prefix
@@ -75,7 +75,7 @@ class Text:
             key = (position, rank, stream)
             before = "…" if key in self._going_on else ""
             after = "…" if kind == GOES_ON else ""
-            who = f"[{LAUNCHER if stream == LAUNCHER else rank}] " if self._prefix else ""
+            who = f"[{_place(position, stream) if rank == NO_RANK else rank}] " if self._prefix else ""
             line = f"{time + ' ' if self._timestamps else ''}{who}{before}{text}{after}\n"
             (self._going_on.add if after else self._going_on.discard)(key)
             last_progress = self._progress.pop(key, "")
@@ -96,6 +96,10 @@ class Text:
 
     def end(self, job: JobLogs) -> bytes:
         return "".join(self._progress.values()).encode()
+
+
+def _place(position: Position, stream: str) -> str:
+    return f"{stream} {position[1]}" if position[1] else stream
 
 
 class NdJson:

@@ -37,7 +37,7 @@ def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixtur
 def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
     out = io.StringIO()
     LogOutput("train-1", out).write(Bodies(STATE + records(SAID) + END), {"stream": ["launcher"]})
-    assert (out.getvalue(), capsys.readouterr().err) == ("[-] OMP_NUM_THREADS=1\n", "")
+    assert (out.getvalue(), capsys.readouterr().err) == ("[launcher] OMP_NUM_THREADS=1\n", "")
 
 
 def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):

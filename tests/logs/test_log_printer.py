@@ -10,8 +10,10 @@ from client_lib.log_printer import LogPrinter
 from client_lib.log_reader import GOES_ON, LINE, PROGRESS, LogEntry
 
 
-def entry(text: str, *, rank: int | None = 0, kind: str = LINE, at: float = 0.0, stream: str = "stdout") -> LogEntry:
-    return LogEntry(START + timedelta(seconds=at), 0, rank, 1, 0, stream, kind, text)
+def entry(
+    text: str, *, rank: int | None = 0, kind: str = LINE, at: float = 0.0, stream: str = "stdout", worker: int = 0
+) -> LogEntry:
+    return LogEntry(START + timedelta(seconds=at), worker, rank, 1, 0, stream, kind, text)
 
 
 def printed(printer: LogPrinter, *entries: LogEntry) -> str:
@@ -43,7 +45,13 @@ def screen(text: str) -> list[str]:
 
 
 def test_lines_carry_their_rank():
-    assert printed(LogPrinter(), entry("a"), entry("b", rank=3), entry("c", rank=None)) == "[0] a\n[3] b\n[-] c\n"
+    assert printed(LogPrinter(), entry("a"), entry("b", rank=3)) == "[0] a\n[3] b\n"
+
+
+def test_lines_of_no_rank_carry_their_stream_and_a_workers_number():
+    shared = entry("epoch 1", rank=None, stream="train.log")
+    of_second = entry("epoch 1", rank=None, stream="train.log", worker=1)
+    assert printed(LogPrinter(), shared, of_second) == "[train.log] epoch 1\n[train.log 1] epoch 1\n"
 
 
 def test_one_process_needs_no_prefix():

@@ -228,7 +228,7 @@ def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writ
 def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter):
     writer.write("OMP_NUM_THREADS=1", rank="-", stream="launcher")
     writer.write("epoch 1", rank="-", stream="train.log")
-    assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[-] epoch 1\n"
+    assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[train.log] epoch 1\n"
     assert server.text(stream="stdout") == ""
 
 
