@@ -352,7 +352,8 @@ class Job:
         """The job after its next change, or some time later. Raises WaitTimeout at the deadline."""
         left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}): {info.message}")
+            why = f": {info.message}" if info.message else ""
+            raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}")
         self._last = self._api.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
         return self._last
 
