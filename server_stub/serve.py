@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from client_lib import __version__
 from client_lib.errors import Conflict, InvalidRequest, ServerError
 from client_lib.spec.state_dir import SERVER_LOG
-from server_stub import state_dir
+from server_stub import server_files
 from server_stub.api.context import Context
 from server_stub.app import build
 from server_stub.auth import FileUsers, LocalUsers, Users
@@ -48,10 +48,10 @@ def serve(settings: Settings) -> None:
 
     Raises ClientLibError with a sentence where it can't start: a busy port, another server, a directory.
     """
-    state_dir.prepare(settings.state_dir, settings.data_dir)
+    server_files.prepare(settings.state_dir, settings.data_dir)
     users = _users(settings)
-    facts = state_dir.facts(__version__, settings.data_dir)
-    with state_dir.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
+    facts = server_files.facts(__version__, settings.data_dir)
+    with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
         facts["url"] = settings.public_url or _url(listening)
         for lock in locks:
             lock.say(facts)
@@ -78,13 +78,13 @@ async def _run(
     settings: Settings,
     users: Users,
     listening: socket.socket,
-    facts: state_dir.Facts,
-    locks: Sequence[state_dir.DirectoryLock],
+    facts: server_files.Facts,
+    locks: Sequence[server_files.DirectoryLock],
 ) -> None:
     parts = await _start(settings)
     try:
         config = uvicorn_config(build(parts, users), settings)
-        server = Server(config, parts, lambda: state_dir.remove_server_json(settings.state_dir))
+        server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _keep_log_small(settings)]
         tasks = [asyncio.create_task(watch) for watch in watches]
         await server.listen(listening, lambda: _announce(settings, facts))
@@ -129,7 +129,7 @@ def _users(settings: Settings) -> Users:
             f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
             hint="python -m server_stub token NAME --users-file FILE makes the file and a token",
         )
-    return LocalUsers(state_dir.local_token(settings.state_dir))
+    return LocalUsers(server_files.local_token(settings.state_dir))
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -177,8 +177,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
-async def _announce(settings: Settings, facts: state_dir.Facts) -> None:
-    state_dir.write_server_json(settings.state_dir, facts)
+async def _announce(settings: Settings, facts: server_files.Facts) -> None:
+    server_files.write_server_json(settings.state_dir, facts)
     log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
 
 
@@ -192,7 +192,7 @@ async def _end_when_idle(server: Server, parts: Context) -> None:
             return
 
 
-async def _end_when_lost(server: Server, locks: Sequence[state_dir.DirectoryLock]) -> None:
+async def _end_when_lost(server: Server, locks: Sequence[server_files.DirectoryLock]) -> None:
     """A server that can keep nothing must not go on as if it could; its directories were removed under it."""
     while True:
         await asyncio.sleep(_DIRECTORY_LOOK_S)

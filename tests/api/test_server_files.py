@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import Conflict, ServerError
-from server_stub import state_dir
-from server_stub.state_dir import DirectoryLock, facts, local_token, locked, prepare
+from server_stub import server_files
+from server_stub.server_files import DirectoryLock, facts, local_token, locked, prepare
 
 HOLD = """
 import sys
 from pathlib import Path
-from server_stub.state_dir import DirectoryLock, facts
+from server_stub.server_files import DirectoryLock, facts
 DirectoryLock(Path(sys.argv[1])).take(facts("1", Path("/d"), "http://127.0.0.1:5"))
 print("held", flush=True)
 sys.stdin.read()
@@ -96,13 +96,13 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
 
 def test_server_json_is_private_and_only_its_own_server_removes_it(tmp_path: Path) -> None:
     path = tmp_path / "server.json"
-    state_dir.write_server_json(tmp_path, facts("1", tmp_path, "http://127.0.0.1:5"))
+    server_files.write_server_json(tmp_path, facts("1", tmp_path, "http://127.0.0.1:5"))
     assert mode(path) == 0o600
     ours = path.read_text()
     path.write_text(json.dumps(json.loads(ours) | {"pid": 1}))
-    state_dir.remove_server_json(tmp_path)
+    server_files.remove_server_json(tmp_path)
     assert path.exists()
     path.write_text(ours)
-    state_dir.remove_server_json(tmp_path)
-    state_dir.remove_server_json(tmp_path)
+    server_files.remove_server_json(tmp_path)
+    server_files.remove_server_json(tmp_path)
     assert not path.exists()
