@@ -1,11 +1,13 @@
 """The application: routes, error answers and the layers around them. No sockets, no files: `server_stub.serve` runs it.
 
 AccessLog -> Limits -> Authentication -> FastAPI's routes -> api.* -> service
+          -> PlatformErrors -> Limits -> PlatformAuthentication -> api.public_v2 -> service, below /public/v2
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TextIO
 
@@ -14,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest
@@ -26,12 +28,39 @@ from server_stub.auth import Authentication, Users
 from server_stub.limits import Limits
 from server_stub.service import JobLogs
 
+PUBLIC_V2 = "/public/v2/"
+
 
 def build(parts: Context, users: Users, log_to: TextIO | None = sys.stderr) -> ASGIApp:
     """The whole server as one ASGI application. `log_to`: where the lines of the access log go; None: nowhere."""
     app = routes()
     app.state.context = parts
-    return AccessLog(Limits(Authentication(app, users), parts.settings), parts.traffic, log_to)
+    ours = Limits(Authentication(app, users), parts.settings)
+    return AccessLog(_Doors(ours, lambda: _public_v2(parts, users)), parts.traffic, log_to)
+
+
+class _Doors:
+    """`/public/v2` is an application of its own, made when somebody first asks for it: most servers never need it."""
+
+    def __init__(self, ours: ASGIApp, make_public_v2: Callable[[], ASGIApp]) -> None:
+        self._ours = ours
+        self._make_public_v2 = make_public_v2
+        self._public_v2: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].startswith(PUBLIC_V2):
+            await self._ours(scope, receive, send)
+            return
+        self._public_v2 = self._public_v2 or self._make_public_v2()
+        await self._public_v2(scope, receive, send)
+
+
+def _public_v2(parts: Context, users: Users) -> ASGIApp:
+    from server_stub.api.public_v2.application import PlatformErrors, application
+    from server_stub.api.public_v2.auth import PlatformAuthentication
+
+    answering = PlatformAuthentication(application(parts, users.tokens), users.tokens)
+    return PlatformErrors(Limits(answering, parts.settings))
 
 
 def routes() -> FastAPI:

@@ -1,4 +1,4 @@
-"""Makes the documents under `docs/` from the code: the OpenAPI document and the JSON Schema of the job spec.
+"""Makes the documents under `docs/` from the code: the OpenAPI documents and the JSON Schema of the job spec.
 
 `python -m server_stub.openapi --write docs`; a test compares them with what is committed. Not used by a running server.
 """
@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from client_lib.spec import wire
 from client_lib.spec.job import JobSpec
 from server_stub.api.operation import ERROR
+from server_stub.api.public_v2 import application as public_v2
 from server_stub.app import routes
 
 MODELS: tuple[type[BaseModel], ...] = (
@@ -55,6 +56,14 @@ def _answer_errors_alike(document: dict[str, Any]) -> None:
             description["responses"].setdefault("default", ERROR)
 
 
+def public_v2_openapi() -> dict[str, Any]:
+    """The OpenAPI document of `/public/v2`, the words of ML Space."""
+    document = public_v2.routes().openapi()
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}]
+    return document
+
+
 def job_spec_schema() -> dict[str, Any]:
     """The JSON Schema of what users write into a job.yaml."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | JobSpec.model_json_schema()
@@ -62,7 +71,11 @@ def job_spec_schema() -> dict[str, Any]:
 
 def documents() -> dict[str, str]:
     """File name -> content."""
-    made = {"openapi.json": openapi(), "job-spec.schema.json": job_spec_schema()}
+    made = {
+        "openapi.json": openapi(),
+        "openapi-public-v2.json": public_v2_openapi(),
+        "job-spec.schema.json": job_spec_schema(),
+    }
     return {name: json.dumps(document, indent=2, ensure_ascii=False) + "\n" for name, document in made.items()}
 
 

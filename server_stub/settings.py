@@ -70,6 +70,13 @@ class Settings(BaseSettings):
     parse_instance_types: bool = True
     """Names that the catalogue does not know are read by pattern (`a100.8gpu`, `cpu.8C.32G`): on, as one machine has
     no catalogue of its own."""
+    regions: list[str] = []
+    """Regions of the ML Space platform that this server answers for, as a JSON list; a job that names another one is
+    refused. Empty: every region."""
+    public_v2_roots: list[Path] | None = None
+    """Folders that this server shares with the users of `/public/v2`, as that platform shares its file system: scripts
+    below them run where they lie, and commands run in the first. A JSON list. None: without `users_file` every file
+    that the one user of this server can read, and commands run in the home; with `users_file` none."""
     secrets_file: Path | None = None
     """TOML table of names and values for `spec.secrets` that a client did not send; None: there are none."""
     rank_runner: bool = True

@@ -1,0 +1,80 @@
+"""Instance types, workspaces, allocations and queues, as far as the platform's command line needs them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.api.conftest import Running
+from tests.mlspace.rest.conftest import Platform, platform
+
+V2 = "/public/v2"
+WORKSPACE = "11111111-1111-4111-8111-111111111111"
+
+
+def test_configs_are_regions_with_instance_types(start_server: Callable[..., Running]) -> None:
+    ann = platform(start_server(regions=["SR006"]), "ann")
+    answer = ann("GET", f"{V2}/configs", params={"cluster_type": "MT"}).json()
+    limits = {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "0"}
+    types = [
+        {"key": "cpu.2C.8G", "name": "cpu.2C.8G", "images": [], "resource": {"limits": limits, "requests": limits}}
+    ]
+    ssh = {"url": "", "port": 0}
+    assert answer == {
+        "regions": [
+            {
+                "key": "SR006",
+                "name": "SR006",
+                "description": "",
+                "nfsName": "",
+                "instances_types": types,
+                "ssh": ssh,
+            }
+        ],
+        "datahub_images": [],
+        "custom_images": [],
+    }
+
+
+def test_a_server_without_regions_of_its_own_lists_those_that_clients_know(ann: Platform) -> None:
+    keys = [region["key"] for region in ann("GET", f"{V2}/configs").json()["regions"]]
+    assert {"DGX2-MT", "SR006"} <= set(keys)
+    assert ann("GET", f"{V2}/configs?cluster_type=INF").json()["regions"] == []
+
+
+def test_what_is_available(ann: Platform) -> None:
+    assert ann("GET", f"{V2}/instance_types/SR006/available?allocation_name=x").json() == {
+        "instance_types": [{"key": "cpu.2C.8G", "name": "cpu.2C.8G", "count": 0}]
+    }
+    assert ann("GET", f"{V2}/allocations/default/instance_types_availability").json() == [
+        {"key": "cpu.2C.8G", "instance_type": "cpu.2C.8G", "available": 0}
+    ]
+
+
+def test_whatever_workspace_a_client_names_is_this_server(ann: Platform) -> None:
+    (workspace,) = ann("GET", f"{V2}/workspaces/v3/").json()
+    assert workspace["allocations"][0].keys() == {"id", "name", "cluster_key", "cluster_name"}
+    one = ann("GET", f"{V2}/workspaces/v3/{WORKSPACE}").json()
+    assert one == workspace | {"id": WORKSPACE}
+    (allocation,) = ann("GET", f"{V2}/workspaces/v3/{WORKSPACE}/allocations").json()
+    assert allocation.keys() == {"id", "name", "description", "region_key"}
+    (queue,) = ann("GET", f"{V2}/workspaces/v3/{WORKSPACE}/allocations/{allocation['id']}/queues").json()
+    assert queue.keys() == {
+        *("id", "name", "description", "allocation_id", "active", "type", "default_for_job", "default_for_notebook")
+    }
+    expected = [{"key": "cpu.2C.8G", "name": "cpu.2C.8G", "availability": 0, "storage_presets": []}]
+    assert ann("GET", f"{V2}/queues/{queue['id']}/instance-types").json() == expected
+    assert ann("GET", f"{V2}/allocations/{allocation['id']}/instance-types").json() == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"workspaces/v3/{WORKSPACE}/allocations/x/queues",
+        "queues/x/instance-types",
+        "allocations/x/instance-types",
+        "allocations/x/instance_types_availability",
+    ],
+)
+def test_an_id_that_is_none_is_404(path: str, ann: Platform) -> None:
+    answer = ann("GET", f"{V2}/{path}")
+    assert (answer.status_code, answer.json()) == (404, {"error_code": 1, "error_message": "not found"})

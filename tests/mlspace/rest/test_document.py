@@ -1,0 +1,26 @@
+"""What docs/openapi-public-v2.json promises, and what it costs those who never ask in these words."""
+
+import subprocess
+import sys
+
+from server_stub.openapi import public_v2_openapi
+
+
+def test_every_operation_tells_its_errors() -> None:
+    document = public_v2_openapi()
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert {"200", "400", "401", "404", "422", "503"} <= operation["responses"].keys()
+            assert operation["summary"]
+
+
+def test_logs_are_text_and_everything_else_json() -> None:
+    for path, operations in public_v2_openapi()["paths"].items():
+        for operation in operations.values():
+            (kind,) = operation["responses"]["200"]["content"]
+            assert kind == ("text/plain" if path.endswith("/logs") else "application/json")
+
+
+def test_a_server_starts_without_it() -> None:
+    asks = "import sys, server_stub.serve; sys.exit(any('public_v2' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", asks], check=False).returncode == 0
