@@ -177,8 +177,10 @@ class Launcher:
                 raise OSError("the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError:
-            self._loop.call_later(_RETRY_S, self._report)
-            return
+            if os.path.isdir(self._directory.path):
+                self._loop.call_later(_RETRY_S, self._report)
+                return
+            # removed by somebody, with the server's data: there is nobody to tell
         self._writer.close()
         self._tell(control.ENDED)
         self._loop.stop()

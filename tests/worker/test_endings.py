@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -304,3 +305,13 @@ def test_as_process_1_signals_work_and_orphans_are_reaped(worker: Make) -> None:
     inner = int(subprocess.run(["pgrep", "-P", str(one.process.pid)], capture_output=True).stdout.split()[0])
     os.kill(inner, signal.SIGTERM)
     assert one.report()["reason"] == "Cancelled"
+
+
+def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(worker: Make, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    script = f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+    started = worker(script).start().go()
+    started.waits_for("up")
+    shutil.rmtree(started.directory.path)
+    go_on.touch()
+    assert started.process and started.process.wait(timeout=10) == 0
