@@ -61,8 +61,9 @@ class _OpenFile:
     def read(self, size: int, offset: int) -> bytes:
         return os.pread(self.descriptor, size, offset)
 
-    def read_cached(self, size: int, offset: int) -> bytes:
-        """Raises BlockingIOError where the bytes would have to come from the disk."""
+    def records_cached(self, size: int, offset: int) -> bytes:
+        """The whole records among the bytes there, copied once. Raises BlockingIOError where the bytes would have to
+        come from the disk, or are but a part of a record: that may mean that only this part is in the cache."""
         if not _NOWAIT:
             raise BlockingIOError
         buffer = bytearray(size)
@@ -70,7 +71,10 @@ class _OpenFile:
             count = os.preadv(self.descriptor, [buffer], offset, _NOWAIT)
         except OSError as error:  # EAGAIN, or a file system that can't tell
             raise BlockingIOError from error
-        return bytes(memoryview(buffer)[:count])
+        cut = buffer.rfind(b"\n", 0, count) + 1
+        if count and not cut:
+            raise BlockingIOError
+        return bytes(memoryview(buffer)[:cut])
 
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
@@ -168,12 +172,11 @@ class LogReader:
         file = self._file(segment)
         if not file:
             return b""
-        read = file.read_cached if cached else file.read
-        data = read(size, offset - segment.start)
+        if cached:
+            return file.records_cached(size, offset - segment.start)
+        data = file.read(size, offset - segment.start)
         cut = data.rfind(b"\n") + 1
         if data and not cut:
-            if cached:
-                raise BlockingIOError  # a part of a record may mean that only this part is in the cache
             data = file.read(max(size, _RECORD), offset - segment.start)
             cut = data.find(b"\n") + 1
         return data if cut == len(data) else data[:cut]
