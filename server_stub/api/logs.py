@@ -109,7 +109,8 @@ def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:
 
 _RESPONSES: dict[int | str, dict[str, object]] = {
     200: {
-        "description": "The log. Frames are described in client_lib.spec.log_stream, for readers that resume.",
+        "description": "The log. Frames, for readers that resume, are described in client_lib.spec.log_stream. Frames "
+        "and NDJSON carry a sign of life every 15 s; text has none: whatever is sent would be a line.",
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             NDJSON: {"schema": {"type": "string"}},
