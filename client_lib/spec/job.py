@@ -221,11 +221,11 @@ class JobSpec(Strict):
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
     elastic_min_workers: WholeNumber | Literal["default"] | None = None
-    """Lower bound of workers of `pytorch_elastic`."""
+    """Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers."""
     elastic_max_workers: WholeNumber | Literal["default"] | None = None
-    """Upper bound of workers of `pytorch_elastic`."""
+    """Upper bound of workers of `pytorch_elastic`; never more than n_workers are started."""
     elastic_max_restarts: Annotated[WholeNumber, Field(ge=0)] | None = None
-    """Restarts of the elastic agent."""
+    """How often the agents of `pytorch_elastic` start the ranks anew within an attempt; None: 5."""
 
     # --- what it is called
     name: str | None = None
@@ -295,6 +295,15 @@ class JobSpec(Strict):
         for name in names:
             check_env_name(name)
         return names
+
+    @model_validator(mode="after")
+    def _elastic_bounds_hold(self) -> JobSpec:
+        if self.type is JobType.PYTORCH_ELASTIC:
+            bounds = {"elastic_min_workers": self.elastic_min_workers, "elastic_max_workers": self.elastic_max_workers}
+            least, most = (value if isinstance(value, int) else self.n_workers for value in bounds.values())
+            if not 1 <= least <= self.n_workers <= most:
+                raise ValueError(f"elastic_min_workers={least} <= n_workers={self.n_workers} <= {most} does not hold")
+        return self
 
     def command(self) -> list[str]:
         """The script's words, then args, then flags: the argv behind the interpreter, or all of a command's."""

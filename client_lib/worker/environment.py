@@ -7,6 +7,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional
 
 from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.elastic import TYPE as ELASTIC
 from client_lib.worker.plan import WorkerPlan
 
 _BINARY = ("binary", "binary_exp")
@@ -53,11 +54,11 @@ class Process(NamedTuple):
     working_dir: str
 
 
-def processes(plan: WorkerPlan, directory: Directory, host: str, local_rank_option: Optional[str]) -> List[Process]:
+def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
     """The ranks of this worker, local rank 0 first: RANK = worker x processes_per_worker + LOCAL_RANK, always.
 
-    `host` is this machine's name. `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its
-    local rank as an argument too.
+    `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local rank as an argument too.
+    Of an elastic worker it is the one agent that starts the ranks.
     """
     folder = working_dir(plan, directory)
     return [
@@ -65,10 +66,10 @@ def processes(plan: WorkerPlan, directory: Directory, host: str, local_rank_opti
             plan.worker * plan.processes_per_worker + local_rank,
             local_rank,
             _argv(plan, local_rank, local_rank_option),
-            _environment(plan, directory, host, local_rank),
+            _environment(plan, directory, local_rank),
             folder,
         )
-        for local_rank in range(plan.processes_per_worker)
+        for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker)
     ]
 
 
@@ -92,7 +93,12 @@ def default_threads(plan: WorkerPlan) -> Optional[int]:
 
 
 def uses_rank_runner(plan: WorkerPlan) -> bool:
-    return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
+    return (
+        plan.rank_runner
+        and plan.python is not None
+        and plan.command[0].endswith(".py")
+        and plan.type != ELASTIC  # torchrun starts `python script` itself
+    )
 
 
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
@@ -102,10 +108,10 @@ def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]
     return ([plan.python] if plan.python else []) + [script] + arguments
 
 
-def _environment(plan: WorkerPlan, directory: Directory, host: str, local_rank: int) -> Dict[str, str]:
+def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dict[str, str]:
     own = set(plan.user_variables)
     seen = {name: value for name, value in plan.environment.items() if name in own or name not in _STALE}
-    for name, value in _defaults(plan, host, local_rank).items():
+    for name, value in _defaults(plan, local_rank).items():
         if name not in own:
             seen[name] = value
     for name, value in _if_absent(plan).items():
@@ -129,7 +135,7 @@ def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
     }
 
 
-def _defaults(plan: WorkerPlan, host: str, local_rank: int) -> Dict[str, str]:
+def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
     """The user's own variables of the spec win over these; those that the submitter's shell happens to have do not."""
     rank = plan.worker * plan.processes_per_worker + local_rank
     set_by_us = {
@@ -148,8 +154,14 @@ def _defaults(plan: WorkerPlan, host: str, local_rank: int) -> Dict[str, str]:
         set_by_us["OMPI_COMM_WORLD_RANK"] = str(rank)
         set_by_us["OMPI_COMM_WORLD_SIZE"] = str(plan.n_workers * plan.processes_per_worker)
         set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
-        set_by_us["PMIX_HOSTNAME"] = host
+        set_by_us["PMIX_HOSTNAME"] = _platform_host(plan)
     return set_by_us
+
+
+def _platform_host(plan: WorkerPlan) -> str:
+    """As pods are called on the ML Space platform: scripts find out by it which worker is the master."""
+    role = "mpimaster-0" if plan.worker == 0 else "mpiworker-%d" % (plan.worker - 1)
+    return "%s-%s" % (plan.job, role)
 
 
 def _if_absent(plan: WorkerPlan) -> Dict[str, str]:

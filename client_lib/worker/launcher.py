@@ -8,7 +8,6 @@ Standard library only, Python >= 3.8.
 
 import os
 import signal
-import socket
 import time
 from typing import Dict, List, Optional
 
@@ -63,7 +62,7 @@ class Launcher:
 
     def _prepare(self) -> None:
         try:
-            self._processes = prepare(self._plan, self._directory, socket.gethostname())
+            self._processes = prepare(self._plan, self._directory)
         except Refused as refused:
             self._never_ran(refused.reason, str(refused))
             return

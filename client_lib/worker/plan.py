@@ -51,6 +51,10 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     """Pass the argument in the spelling that the script declares, if it declares one."""
     rank_runner: bool = True
     """False: `python script` itself, without the rank runner."""
+    elastic_min_workers: Optional[int] = None
+    """Of `pytorch_elastic`: workers that are enough to go on; None: all."""
+    elastic_max_restarts: int = 5
+    """Of `pytorch_elastic`: how often its agents start the ranks anew within an attempt."""
     grace_s: float = 30.0
     log_limit_bytes: int = 10 * 2**30
     segment_bytes: int = 64 * 2**20

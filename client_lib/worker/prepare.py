@@ -6,13 +6,14 @@ Standard library only, Python >= 3.8.
 import os
 from typing import List, Optional
 
+from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
 from client_lib.worker.environment import Process, processes, script_path, uses_rank_runner, working_dir
 from client_lib.worker.local_rank import declared_option
 from client_lib.worker.outcome import CODE_FETCH, START_FAILED
 from client_lib.worker.plan import WorkerPlan
 
-_TYPES = ("pytorch2", "pytorch", "torchrun", "binary", "binary_exp", "nogpu")
+_TYPES = ("pytorch2", "pytorch", "torchrun", elastic.TYPE, "binary", "binary_exp", "nogpu")
 _RUNNER = "rank_runner.py"
 
 
@@ -24,7 +25,7 @@ class Refused(Exception):
         self.reason = reason
 
 
-def prepare(plan: WorkerPlan, directory: Directory, host: str) -> List[Process]:
+def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     """The ranks' processes, ready to be started. Raises Refused."""
     if plan.type not in _TYPES:
         raise Refused(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
@@ -38,7 +39,7 @@ def prepare(plan: WorkerPlan, directory: Directory, host: str) -> List[Process]:
         _check_script(script)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
-    started = processes(plan, directory, host, _local_rank_option(plan, script))
+    started = processes(plan, directory, _local_rank_option(plan, script))
     if script is None:
         return started
     return [process._replace(argv=_python_argv(plan, directory, script, process.argv)) for process in started]
@@ -85,8 +86,14 @@ def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List
     python, name, arguments = argv[0], argv[1], argv[2:]
     if plan.snapshot:
         name = script
-    runner = [_runner_path(directory)] if uses_rank_runner(plan) else []
-    return [python] + runner + [name] + arguments
+    return [python] + _runner(plan, directory) + [name] + arguments
+
+
+def _runner(plan: WorkerPlan, directory: Directory) -> List[str]:
+    """What starts the script: torchrun, the rank runner, or nothing."""
+    if plan.type == elastic.TYPE:
+        return elastic.agent(plan)
+    return [_runner_path(directory)] if uses_rank_runner(plan) else []
 
 
 def _runner_path(directory: Directory) -> str:

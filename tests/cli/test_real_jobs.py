@@ -190,7 +190,7 @@ def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script
         ([".", "x"], 2, "directory"),
         (["-i", "no-such-type", "train.py"], 2, "no-such-type"),
         (["-N", "0", "train.py"], 2, "n_workers"),
-        (["-t", "pytorch_elastic", "train.py"], 5, "pytorch_elastic"),
+        (["-t", "horovod", "train.py"], 2, "horovod"),
         (["--outputs-glob", "*.pt", "train.py"], 5, "outputs"),
     ],
 )

@@ -217,16 +217,30 @@ def test_every_field_of_fate_named_is_named() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"type": "pytorch_elastic"}, "type 'pytorch_elastic' is not in this version"),
+        (
+            {"type": "pytorch_elastic", "script": "bash t.sh"},
+            "type 'pytorch_elastic' starts a .py file, and script='bash t.sh' is a command",
+        ),
         ({"outputs": ["*.pt"]}, "outputs=['*.pt'] is not in this version"),
         ({"requirements": ["einops"]}, "requirements=['einops'] is not in this version"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_by_name(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(NotSupported) as caught:
-        refuse(JobSpec(script="t.py", **spec))
+        refuse(JobSpec(**({"script": "t.py"} | spec)))
     assert caught.value.message == said
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("value", [None, "default"])
+def test_elastic_fields_that_ask_for_nothing_are_not_named(value: Any) -> None:
+    assert said(elastic_min_workers=value, elastic_max_workers=value) == said()
+
+
+def test_elastic_fields_are_named_for_other_types_only() -> None:
+    spec = {"n_workers": 2, "elastic_min_workers": 1, "elastic_max_restarts": 3}
+    assert len([line for line in said(**spec) if "only type 'pytorch_elastic' reads it" in line]) == 2
+    assert said(**spec, type="pytorch_elastic") == said(n_workers=2)
 
 
 def test_asking_for_nothing_is_not_refused() -> None:

@@ -188,6 +188,25 @@ def test_pytorch_use_env(use_env: bool | None, argument: str | None, auto: bool)
     assert (order.local_rank_argument, order.local_rank_auto) == (argument, auto)
 
 
+@pytest.mark.parametrize(("use_env", "argument"), [(None, "--local_rank"), (False, "--local_rank"), (True, None)])
+def test_type_pytorch_asks_for_the_argument_unless_told_otherwise(use_env: bool | None, argument: str | None) -> None:
+    assert first(attempt(type="pytorch", pytorch_use_env=use_env)).local_rank_argument == argument
+
+
+@pytest.mark.parametrize("use_env", [None, False, True])
+def test_an_elastic_agent_s_ranks_share_one_command_line(use_env: bool | None) -> None:
+    order = first(attempt(type="pytorch_elastic", pytorch_use_env=use_env))
+    assert (order.local_rank_argument, order.local_rank_auto) == (None, False)
+
+
+def test_elastic_bounds_reach_the_agents() -> None:
+    default = first(attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers="default"), grant=((), (), ()))
+    assert (default.elastic_min_workers, default.elastic_max_restarts) == (None, 5)
+    given = attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers=1, elastic_max_restarts=0)
+    order = first(given, grant=((), (), ()))
+    assert (order.elastic_min_workers, order.elastic_max_restarts) == (1, 0)
+
+
 def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:
     assert first(attempt(env_variables={"CLIENT_LIB_RANK_RUNNER": 0})).rank_runner is False
 

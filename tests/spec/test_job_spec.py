@@ -1,6 +1,7 @@
 """The job spec: what it accepts, what it refuses and how it says so, and that JSON keeps it."""
 
 import shlex
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -191,3 +192,21 @@ def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
     assert len(PriorityClass) == 5
     assert (HealthAction.restart, HealthSubAction.notify) == ("restart", "notify")
     assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "holds"),
+    [
+        ({}, True),
+        ({"elastic_min_workers": 1, "elastic_max_workers": 3}, True),
+        ({"elastic_min_workers": "default", "elastic_max_workers": "default"}, True),
+        ({"elastic_max_workers": 9}, True),
+        ({"elastic_min_workers": 0}, False),
+        ({"elastic_min_workers": 4}, False),
+        ({"elastic_max_workers": 2}, False),
+    ],
+)
+def test_elastic_bounds_enclose_the_workers_where_the_type_reads_them(bounds: dict[str, object], holds: bool) -> None:
+    JobSpec(script="a.py", n_workers=3, **bounds)  # type: ignore[arg-type]
+    with nullcontext() if holds else pytest.raises(ValidationError, match="n_workers=3"):
+        JobSpec(script="a.py", n_workers=3, type="pytorch_elastic", **bounds)  # type: ignore[arg-type]

@@ -270,7 +270,7 @@ def test_if_one_rank_can_not_start_none_runs(worker: Make, tmp_path: Path) -> No
         ({"command": ["/nowhere/train.py"]}, "/nowhere/train.py does not exist"),
         ({"command": ["/tmp"]}, "is a directory"),
         ({"working_dir": "/nowhere"}, "working directory /nowhere does not exist"),
-        ({"type": "pytorch_elastic"}, "pytorch_elastic"),
+        ({"type": "horovod"}, "horovod"),
         ({"checkpoint_dir": "/dev/null/x"}, "/dev/null/x"),
     ],
 )

@@ -24,7 +24,7 @@ SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, os.g
 
 
 def environment(plan: WorkerPlan, local_rank: int = 0) -> dict[str, str]:
-    return processes(plan, Directory("/w"), "host-1", None)[local_rank].environment
+    return processes(plan, Directory("/w"), None)[local_rank].environment
 
 
 @pytest.fixture
@@ -93,15 +93,18 @@ def test_what_an_outer_launcher_set_is_not_believed(plan: Callable[..., WorkerPl
     assert stale.items() <= environment(plan(environment=stale, user_variables=list(stale))).items()
 
 
+@pytest.mark.parametrize(("index", "host"), [(0, "job-1-mpimaster-0"), (1, "job-1-mpiworker-0")])
 @pytest.mark.parametrize("kind", ["binary", "binary_exp"])
-def test_binary_types_get_what_mpi_programs_read(plan: Callable[..., WorkerPlan], kind: str) -> None:
-    seen = environment(plan(type=kind, worker=1, n_workers=2, processes_per_worker=2), local_rank=1)
+def test_binary_types_get_what_mpi_programs_read(
+    plan: Callable[..., WorkerPlan], kind: str, index: int, host: str
+) -> None:
+    seen = environment(plan(type=kind, worker=index, n_workers=2, processes_per_worker=2), local_rank=1)
     mpi = {name: value for name, value in seen.items() if name.startswith(("OMPI_", "PMIX_"))}
     assert mpi == {
-        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_RANK": str(2 * index + 1),
         "OMPI_COMM_WORLD_SIZE": "4",
         "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-        "PMIX_HOSTNAME": "host-1",
+        "PMIX_HOSTNAME": host,
     }
 
 

@@ -27,7 +27,7 @@ class Fate(Enum):
 FIELDS: dict[str, Fate] = {
     "script": Fate.HONOURED,
     "base_image": Fate.NAMED,
-    "type": Fate.HONOURED,  # but for pytorch_elastic, which is refused
+    "type": Fate.HONOURED,
     "args": Fate.HONOURED,
     "flags": Fate.HONOURED,
     "env_variables": Fate.HONOURED,
@@ -76,7 +76,7 @@ MEANS_NOTHING: dict[str, str] = {
     "region": "the job runs on this machine",
     "queue_name": "there is one queue, by priority_class",
     "allocation_name": "there is one machine, this one",
-    "elastic_min_workers": "only type 'pytorch_elastic' reads it",
+    "elastic_min_workers": "only type 'pytorch_elastic' reads it",  # and then there is no notice
     "elastic_max_workers": "only type 'pytorch_elastic' reads it",
     "elastic_max_restarts": "only type 'pytorch_elastic' reads it",
     "logs_dir": "read the logs with `client-lib logs`",
@@ -85,9 +85,10 @@ MEANS_NOTHING: dict[str, str] = {
 
 def refuse(spec: JobSpec) -> None:
     """Raises NotSupported for what this version can't do, by name."""
-    if spec.type is JobType.PYTORCH_ELASTIC:
+    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None:
         raise NotSupported(
-            "type 'pytorch_elastic' is not in this version", hint="type='torchrun' starts a fixed number of workers"
+            f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
+            hint="type='binary' starts a command; it may be torchrun itself",
         )
     if spec.outputs:
         raise NotSupported(
@@ -108,8 +109,13 @@ def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine,
 
 
 def _nothing(spec: JobSpec) -> list[str]:
+    elastic = spec.type is JobType.PYTORCH_ELASTIC
     given = ((name, getattr(spec, name), why) for name, why in MEANS_NOTHING.items())
-    return [f"{name}={_shown(value)} has no effect here: {why}" for name, value, why in given if value is not None]
+    return [
+        f"{name}={_shown(value)} has no effect here: {why}"
+        for name, value, why in given
+        if value not in (None, "default") and not (elastic and name.startswith("elastic_"))
+    ]
 
 
 def _shown(value: object) -> str:

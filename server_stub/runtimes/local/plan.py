@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.job import MASK, JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot, Manifest
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
@@ -59,7 +59,7 @@ def _first_plan(
     spec = attempt.spec
     given = spec.environment()
     environment = _environment(attempt, setting.conda_prefix, machine)
-    argument, auto = _local_rank(spec.pytorch_use_env)
+    argument, auto = _local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
         attempt=attempt.number,
@@ -81,6 +81,8 @@ def _first_plan(
         log_file=spec.log_file,
         local_rank_argument=argument,
         local_rank_auto=auto,
+        elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
+        elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
         rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
         grace_s=spec.grace_s,
         log_limit_bytes=options.log_limit_bytes,
@@ -155,11 +157,16 @@ def _working_dir(attempt: Attempt) -> str:
     return os.path.dirname(script) if script else "/"
 
 
-def _local_rank(use_env: bool | None) -> tuple[str | None, bool]:
-    """(argument, auto) of the plan. Asked for outright, it is passed also where the script declares no such option."""
-    if use_env is None:
+def _local_rank(spec: JobSpec) -> tuple[str | None, bool]:
+    """(argument, auto) of the plan. Asked for outright, it is passed also where the script declares no such option.
+
+    `pytorch` asks for it, as torch.distributed.launch did; an elastic agent hands on one command line to all its ranks.
+    """
+    if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
+        return None, False
+    if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:
         return None, True
-    return (None, False) if use_env else ("--local_rank", True)
+    return "--local_rank", True
 
 
 def check_paths(spec: JobSpec, working_dir: str | None) -> None:
