@@ -301,3 +301,33 @@ def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
         assert sqlite3.connect(tmp_path / "test.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
     asyncio.run(run())
+
+
+class FilesThatFailLater:
+    """The first sync works, the second does not."""
+
+    unsynced = True
+    syncs = 0
+
+    def sync(self) -> None:
+        self.syncs += 1
+        if self.syncs == 2:
+            raise OSError("the disk is gone")
+
+
+def test_a_commit_that_fails_takes_its_files_sync_with_it(tmp_path: Path) -> None:
+    def violate(connection: Connection) -> None:
+        connection.execute(text("PRAGMA defer_foreign_keys = ON"))  # found at the commit, when the sync has begun
+        connection.execute(text("INSERT INTO labels (job_seq, key, value) VALUES (1, 'team', 'vision')"))
+
+    async def check() -> None:
+        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater())
+        await store.open()
+        with pytest.raises(SQLAlchemyError):
+            await store.write(violate)
+        with pytest.raises(OSError, match="the disk is gone"):
+            await store.write(rows.counts)
+        await store.write(rows.counts)
+        await store.close()
+
+    asyncio.run(check())
