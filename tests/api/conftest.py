@@ -88,6 +88,8 @@ class Running:
         return asyncio.run_coroutine_threadsafe(on_loop(), self._loop).result(DEADLINE_S)
 
     def log_lines(self) -> list[dict[str, Any]]:
+        if self._thread.is_alive():
+            self.call(lambda: None)  # the lines of a turn are written at its end
         return [json.loads(line) for line in self.access_log.getvalue().splitlines()]
 
     def stop(self) -> None:
