@@ -314,4 +314,5 @@ def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(worker: Make
     started.waits_for("up")
     shutil.rmtree(started.directory.path)
     go_on.touch()
-    assert started.process and started.process.wait(timeout=10) == 0
+    assert started.process
+    assert started.process.wait(timeout=10) == 0
