@@ -3,7 +3,9 @@
 A runtime (the client) orders, the launcher (the server) tells how far it is; one JSON object per line:
 
     launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script looked at; no rank runs
-                             {"event": "started"}  every rank of this worker runs
+                             {"event": "started", "warm": false, "fresh_because": null}
+                                                   every rank of this worker runs; warm: forked from the warm pool;
+                                                   fresh_because: why not, where the launcher itself was
                              {"event": "ended"}    report.json is written
                              the newest of them also to each peer that connects later
     peer -> launcher         {"do": "go"}                     start the ranks; repeating it changes nothing
@@ -144,9 +146,9 @@ class Server:
         self._socket = _listen(path)
         watch(self._socket.fileno(), self._accept)
 
-    def tell(self, event: str) -> None:
+    def tell(self, event: str, **more: object) -> None:
         """Send the event to all peers, and to each that connects from now on. A peer that does not read is dropped."""
-        self._newest = encode({"event": event})
+        self._newest = encode({"event": event, **more})
         for fd in list(self._peers):
             self._send(fd, self._newest)
 

@@ -5,6 +5,8 @@
     control.sock    see control.py
     processes.json  {rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher
     log/            segments of the log (format.py)
+    imports         JSON list of installed modules that local rank 0 had imported at its end; empty before, and only
+                    there where the plan asks for it
     errors/         TORCHELASTIC_ERROR_FILE of each rank
     work/           the unpacked snapshot
     report.json     how it ended (report.py); complete as soon as it is there
@@ -22,6 +24,7 @@ from typing import Any, Dict, List, Optional
 from client_lib.worker.system import boot_id, start_time
 
 MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it is of no worker
+IMPORTS = "imports"  # rank_runner.py knows it, too
 ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
 ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
 
@@ -37,6 +40,7 @@ class Directory:
         self.processes = self._below("processes.json")
         self.log = self._below("log")
         self.errors = self._below("errors")
+        self.imports = self._below(IMPORTS)
         self.work = self._below("work")
         self.report = self._below("report.json")
 

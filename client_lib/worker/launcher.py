@@ -9,7 +9,7 @@ Standard library only, Python >= 3.8.
 import os
 import signal
 import time
-from typing import Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from client_lib.worker import control, report
 from client_lib.worker.control import Server
@@ -22,7 +22,11 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import Refused, prepare, script_folder
 from client_lib.worker.ranks import Ranks
 from client_lib.worker.segments import SegmentWriter
+from client_lib.worker.spawn import execute
 from client_lib.worker.system import System, out_of_memory_kills
+
+if TYPE_CHECKING:
+    from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
 _LEFT_OVER_GRACE_S = 5.0  # then it gets SIGTERM, and so long to obey
@@ -34,9 +38,10 @@ _RETRY_S = 0.5
 class Launcher:
     """`run` returns when the report is written. The caller holds the lock of the directory."""
 
-    def __init__(self, directory: Directory, plan: WorkerPlan, system: System) -> None:
+    def __init__(self, directory: Directory, plan: WorkerPlan, system: System, warm: "Optional[Warm]" = None) -> None:
+        """`warm`: this process was forked from a warm pool, and its ranks can be, too."""
         self._directory, self._plan = directory, plan
-        self._system = system
+        self._system, self._warm = system, warm
         self._writer = SegmentWriter(directory.log, plan.log_limit_bytes, plan.segment_bytes)
         self._loop = Loop(self._flush)
         self._output = Output(self._loop, self._writer)
@@ -93,8 +98,10 @@ class Launcher:
             return
         self._gone = True
         self._oom_kills = out_of_memory_kills()
+        fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
+        warm = self._warm is not None and fresh_because is None
         try:
-            self._ranks.start(self._processes)
+            self._ranks.start(self._processes, self._warm.run if self._warm and warm else execute)
         except OSError as error:
             self._outcome = Outcome(1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None)
             self._output.say(self._outcome.message)
@@ -103,7 +110,7 @@ class Launcher:
             return
         self._started_at = time.time()
         self._record()
-        self._tell(control.STARTED)
+        self._tell(control.STARTED, warm=warm, fresh_because=fresh_because)
 
     def _record(self) -> None:
         """Who runs, for whoever cleans up if this process dies. A full disk delays it."""
@@ -195,9 +202,9 @@ class Launcher:
             self._plan, outcome, ranks, self._started_at, time.time(), self._output.next_seq, self._writer.offset
         )
 
-    def _tell(self, event: str) -> None:
+    def _tell(self, event: str, **more: object) -> None:
         if self._control:
-            self._control.tell(event)
+            self._control.tell(event, **more)
 
     def _flush(self) -> None:
         self._output.flush()

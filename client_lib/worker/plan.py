@@ -51,6 +51,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     """Pass the argument in the spelling that the script declares, if it declares one."""
     rank_runner: bool = True
     """False: `python script` itself, without the rank runner."""
+    record_imports: bool = False
+    """Local rank 0 leaves the names of the installed modules that it has imported in a file, for the warm pool."""
     elastic_min_workers: Optional[int] = None
     """Of `pytorch_elastic`: workers that are enough to go on; None: all."""
     elastic_max_restarts: int = 5

@@ -39,6 +39,8 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         _check_script(script)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
+    if plan.record_imports:
+        open(directory.imports, "w").close()
     started = processes(plan, directory, _local_rank_option(plan, script))
     if script is None:
         return started

@@ -6,6 +6,7 @@ What it does beyond `python script.py`:
 - garbage collection is off while torch is imported, and what was made then is frozen (never searched again);
 - ranks > 0 wait until MASTER_PORT listens before init_process_group: torch puts one that is early off by up to 0.7 s;
 - process groups live to the end of the process: gloo's threads race with a teardown;
+- where the launcher asks for it, the names of the installed modules that were imported are left in a file;
 - an exception that ends the script is written to TORCHELASTIC_ERROR_FILE, in torch's format;
 - a process that has loaded torch ends by hand: threads joined, atexit handlers called, the script's objects and files
   let go, C's streams flushed, then `_exit`. The interpreter's own teardown takes half a second then.
@@ -28,6 +29,8 @@ _OUR_FRAMES = globals()
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # how long the master is waited for before torch waits, and complains, by itself
 _PAUSE_S = 0.002
+_PID = 0  # of the process that runs the script; its forks are others
+_forked = False
 _kept: list[Any] = []  # process groups, and files that were open before torch was imported
 
 
@@ -37,8 +40,28 @@ def main() -> None:
     if "orig_argv" in vars(sys):  # new in 3.10
         vars(sys)["orig_argv"].remove(own.__file__)
     module = _main_module(own, sys.argv[0])
-    sys.meta_path.insert(0, _Hooks({"torch": _TorchImport, "torch.distributed.distributed_c10d": _Rendezvous}))
+    hook_imports()
     _end(_run(module))
+
+
+def hook_imports() -> None:
+    """From now on torch is imported as it is described above."""
+    sys.meta_path.insert(0, _Hooks({"torch": _TorchImport, "torch.distributed.distributed_c10d": _Rendezvous}))
+
+
+def run_forked(argv: list[str]) -> None:
+    """Run a script in a process that was forked from a warm pool, where torch may be imported already. Never returns.
+
+    The process ends by hand, whatever it has loaded: what stands below this call is not the script's.
+    """
+    import os
+
+    global _PID, _forked
+    _PID, _forked = os.getpid(), True
+    sys.argv = argv
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path.insert(0, "")
+    _end(_run(_main_module(sys.modules["__main__"], argv[0])))
 
 
 def _main_module(own: Any, path: str) -> ModuleType:
@@ -57,6 +80,8 @@ def _main_module(own: Any, path: str) -> ModuleType:
     module.__file__ = path
     module.__loader__ = type(own.__loader__)("__main__", path)
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # multiprocessing was imported before
+        sys.modules["__mp_main__"] = module
     return module  # type: ignore[no-any-return]
 
 
@@ -249,7 +274,8 @@ def _end(status: int) -> None:
     """End the process with `status`; by hand where the interpreter's own teardown would be slow."""
     import os
 
-    if "torch" not in sys.modules and status != _INTERRUPTED:
+    _note_imports()
+    if "torch" not in sys.modules and status != _INTERRUPTED and not _forked:
         sys.exit(status)
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
@@ -269,6 +295,31 @@ def _end(status: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)  # so that the parent sees what it was, as since Python 3.8
     os._exit(status)
+
+
+def _note_imports() -> None:
+    """Leave the names of installed modules, in the order in which their imports ended, where the launcher asks."""
+    import os
+
+    if os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
+        return
+    try:
+        with open(os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+") as file:
+            import json
+
+            json.dump(_installed(), file)
+    except OSError:  # nobody asks
+        pass
+
+
+def _installed() -> list[str]:
+    names = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if isinstance(origin, str) and "-packages/" in origin and getattr(spec, "name", None) == name:
+            names.append(name)
+    return names
 
 
 def _let_go() -> None:

@@ -10,7 +10,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 from client_lib.worker.directory import MARKER
 from client_lib.worker.environment import Process
 from client_lib.worker.output import Output
-from client_lib.worker.spawn import start
+from client_lib.worker.spawn import Run, start
 from client_lib.worker.system import System, start_time
 
 
@@ -41,10 +41,10 @@ class Ranks:
     def running(self) -> bool:
         return bool(self._running)
 
-    def start(self, processes: Sequence[Process]) -> None:
+    def start(self, processes: Sequence[Process], run: Run) -> None:
         """Start all, in the order of their ranks. Raises OSError naming what could not be started."""
         for process in processes:
-            started = start(process.argv, process.environment, process.working_dir, self._system.before_exec)
+            started = start(process.argv, process.environment, process.working_dir, self._system.before_exec, run)
             self._running[started.pid] = process.rank
             self._groups.add(started.pid)
             self._started_at[process.rank] = time.time()

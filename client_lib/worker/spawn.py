@@ -1,4 +1,4 @@
-"""Starts one process. Standard library only, Python >= 3.8.
+"""Starts one process: forks, and runs what it is given in the new process. Standard library only, Python >= 3.8.
 
 By hand, with fork and exec, and not by subprocess: between the two the child must ask for its own death when the
 launcher dies (system.py), and a fork is cheap here, because the launcher is small and has one thread. Everything that
@@ -9,6 +9,9 @@ import os
 import signal
 from typing import Callable, Dict, List, NamedTuple, NoReturn
 
+Run = Callable[[List[str], Dict[str, str]], NoReturn]
+"""What a new process runs: argv and environment. `execute`, or the warm pool's twin (warm/rank.py)."""
+
 
 class Started(NamedTuple):
     """A process that runs, leader of its own session and group. The launcher's ends of its pipes."""
@@ -18,8 +21,21 @@ class Started(NamedTuple):
     stderr: int
 
 
-def start(argv: List[str], environment: Dict[str, str], folder: str, before_exec: Callable[[], None]) -> Started:
-    """Run `argv` (a program found as a shell finds it) in `folder`; stdin is empty.
+def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
+    """Become the program, found as a shell finds it."""
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and that would be inherited
+        signal.signal(signum, signal.SIG_DFL)
+    os.execvpe(argv[0], argv, environment)
+
+
+def start(
+    argv: List[str],
+    environment: Dict[str, str],
+    folder: str,
+    before_exec: Callable[[], None],
+    run: Run = execute,
+) -> Started:
+    """Run `argv` in `folder`; stdin is empty.
 
     Raises OSError naming the program or the folder.
     """
@@ -28,7 +44,7 @@ def start(argv: List[str], environment: Dict[str, str], folder: str, before_exec
     stderr, child_stderr = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environment, folder, before_exec, child_stdout, child_stderr, tell)
+        _become(argv, environment, folder, before_exec, run, child_stdout, child_stderr, tell)
     for fd in (tell, child_stdout, child_stderr):
         os.close(fd)
     with os.fdopen(told, "rb") as pipe:
@@ -49,18 +65,17 @@ def _become(
     environment: Dict[str, str],
     folder: str,
     before_exec: Callable[[], None],
+    run: Run,
     stdout: int,
     stderr: int,
     tell: int,
 ) -> NoReturn:
-    """The child, up to exec."""
+    """The child, up to what it runs."""
     name = argv[0]
     try:
         signal.set_wakeup_fd(-1)  # a signal to this child is none to the launcher
         os.setsid()
         before_exec()
-        for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and that would be inherited
-            signal.signal(signum, signal.SIG_DFL)
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
         os.dup2(stdout, 1)
@@ -68,7 +83,7 @@ def _become(
         name = folder
         os.chdir(folder)
         name = argv[0]
-        os.execvpe(argv[0], argv, environment)
+        run(argv, environment)
     except OSError as error:
         os.write(tell, b"%d %b" % (error.errno or 0, os.fsencode(name)))
     finally:

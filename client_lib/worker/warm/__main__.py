@@ -1,0 +1,23 @@
+"""`python client_lib/worker/warm/__main__.py DESCRIPTOR CONFIG ROOM`: the pool's process. See pool.py.
+
+Run by path, with the interpreter of the jobs, which need not have this package, and without any flag, as their ranks.
+"""
+
+import sys
+
+_AT_START = frozenset(sys.modules)  # first: what follows imports more
+
+
+def main() -> None:
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        del sys.path[0]
+    root = __file__.replace("\\", "/").rsplit("/", 4)[0]
+    sys.path.insert(0, root)
+    from client_lib.worker.warm import pool
+
+    sys.path.remove(root)  # the first one: an installation of this package may stand further behind
+    pool.main(sys.argv, _AT_START)
+
+
+if __name__ == "__main__":
+    main()

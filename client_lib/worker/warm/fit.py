@@ -1,0 +1,110 @@
+"""Which ranks may be warm: those that a fresh start would give the same process. Pure. Standard library only, >= 3.8.
+
+A library that is imported in the pool has read its variables there. A job in which one of them has another value starts
+fresh. The thread counts are not among them: they are set anew in every rank (threads.py).
+"""
+
+import os
+from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+
+from client_lib.worker.environment import Process, uses_rank_runner
+from client_lib.worker.plan import WorkerPlan
+
+READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
+    ("LD_*", "the dynamic loader"),
+    ("MALLOC_*, GLIBC_TUNABLES, JEMALLOC_*, TCMALLOC_*", "the allocator"),
+    ("LANG, LANGUAGE, LC_*", "Python's text encoding; libraries that format"),
+    ("PYTHON*", "the interpreter"),
+    ("OMP_*, GOMP_*, KMP_*, MKL_*, OPENBLAS_*, GOTO_*, BLIS_*, DNNL_*, ONEDNN_*", "the OpenMP and BLAS libraries"),
+    ("NUMEXPR_*, NUMBA_*, NPY_*, NUMPY_*", "numpy and what compiles for it"),
+    ("ATEN_*, C10_*, TORCH*, PYTORCH_*, TRITON_*", "torch, its compilers and its logging"),
+    ("CUDA_*, CUBLAS_*, CUDNN_*, NVIDIA_*, HIP_*, ROCR_*, HSA_*", "the GPU libraries"),
+    ("HOME, XDG_*, TMPDIR, TEMP, TMP", "folders of caches"),
+    ("HF_*, HUGGINGFACE_*, TRANSFORMERS_*, DIFFUSERS_*, DATASETS_*, SAFETENSORS_*", "the Hugging Face libraries"),
+    ("USE_TF, USE_TORCH, USE_FLAX, USE_JAX, TF_*, XLA_*, JAX_*, KERAS_*", "frameworks that choose each other"),
+    ("MPL*, WANDB_*, SKLEARN_*, SCIPY_*, POLARS_*, ARROW_*, PANDAS_*, RAY_*", "other packages of training scripts"),
+)
+"""Patterns of variables that libraries read when they are loaded, and who does."""
+
+READ_LATER = frozenset(
+    (
+        "OMP_NUM_THREADS",  # these three are set in every rank
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "CUDA_VISIBLE_DEVICES",  # these are read with the first use of a GPU, of which there is none before the fork
+        "CUDA_DEVICE_ORDER",
+        "NVIDIA_VISIBLE_DEVICES",
+        "TORCHELASTIC_ERROR_FILE",  # these at a failure
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "WANDB_API_KEY",  # and these with each call
+        "WANDB_NAME",
+        "WANDB_RUN_ID",
+        "WANDB_PROJECT",
+        "HF_TOKEN",
+    )
+)
+"""Variables that match a pattern above, and may differ nevertheless."""
+
+THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_NAMES = frozenset(name for names, _ in READ_AT_LOAD for name in names.split(", ") if not name.endswith("*"))
+_BEGINNINGS = tuple(name[:-1] for names, _ in READ_AT_LOAD for name in names.split(", ") if name.endswith("*"))
+
+
+class Pool(NamedTuple):
+    """What a pool is."""
+
+    python: str
+    environment: Dict[str, str]
+    names: FrozenSet[str]
+    """Top-level names of what it has imported beyond what an interpreter starts with."""
+
+
+def is_read_at_load(name: str) -> bool:
+    return name not in READ_LATER and (name in _NAMES or name.startswith(_BEGINNINGS))
+
+
+def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
+    """The environment of a pool for jobs like the one that has this: what is read at load, and no job's own."""
+    kept = {name: value for name, value in environment.items() if is_read_at_load(name)}
+    for name in ("PATH", "USER", "LOGNAME", "TZ"):
+        if name in environment:
+            kept[name] = environment[name]
+    kept.update(dict.fromkeys(THREAD_COUNTS, "1"))  # one thread: what has more can't be forked
+    return kept
+
+
+def refusal(pool: Pool, plan: WorkerPlan, process: Process, beside: Iterable[str]) -> Optional[str]:
+    """Why this rank must start fresh; None: it may be warm. `beside`: the names in the script's folder."""
+    if plan.python is None:
+        return "the command is no Python script"
+    if plan.python != pool.python:
+        return "it runs with %s, the warm pool with %s" % (plan.python, pool.python)
+    if not uses_rank_runner(plan):
+        return "it runs without the rank runner"
+    return _of_environment(pool, process.environment) or _of_folder(pool, beside)
+
+
+def _of_environment(pool: Pool, environment: Dict[str, str]) -> Optional[str]:
+    names = differing(pool.environment, environment)
+    if names:  # no value: it may be anybody's
+        return "%s: other than when the warm pool loaded its libraries" % ", ".join(names[:5])
+    for name in THREAD_COUNTS:
+        if not environment.get(name, "1").isdigit():
+            return "%s=%s is not one number" % (name, environment[name])
+    if any(not os.path.isabs(path) for path in environment.get("PYTHONPATH", "/").split(os.pathsep)):
+        return "PYTHONPATH holds a relative path"
+    return None
+
+
+def differing(loaded: Dict[str, str], environment: Dict[str, str]) -> List[str]:
+    """Variables read at load that have two values."""
+    names = sorted(name for name in {**loaded, **environment} if is_read_at_load(name))
+    return [name for name in names if loaded.get(name) != environment.get(name)]
+
+
+def _of_folder(pool: Pool, beside: Iterable[str]) -> Optional[str]:
+    for name in sorted(beside):
+        if name.partition(".")[0] in pool.names and (name.endswith((".py", ".so")) or "." not in name):
+            return "%s beside the script would be imported instead of the library of that name" % name
+    return None

@@ -1,0 +1,170 @@
+"""The pool's process (`__main__` starts it): it imports packages, then forks a launcher per request.
+
+It is told DESCRIPTOR, CONFIG and ROOM. DESCRIPTOR is its end of a pair of sockets (SOCK_SEQPACKET, one JSON object per
+packet) that it has inherited from the runtime: there is no other way to it, and at its
+end of file the pool ends. CONFIG is a file, JSON:
+
+    python    the interpreter, as the jobs name it
+    modules   what to import, in this order
+    refused   {module: why it is left out}; the pool adds to it
+    idle_s    it ends when nobody asked for so long
+
+    runtime -> pool   {"do": "launch", "worker_dir": PATH}
+    pool -> runtime   {"event": "ready", "modules": COUNT}
+                      {"event": "launched", "worker_dir": PATH}   a launcher runs there, and holds its lock
+                      {"event": "gone", "worker_dir": PATH}       the launcher has ended
+                      {"event": "ending", "why": TEXT}            no request is obeyed any more
+
+Its environment holds MARKER with ROOM for value (title.py). Standard library only, Python >= 3.8.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Dict, FrozenSet, List, NoReturn, Optional
+
+from client_lib.worker import rank_runner
+from client_lib.worker.directory import Directory, acquire, read_json, write_json
+from client_lib.worker.launcher import Launcher
+from client_lib.worker.plan import from_json
+from client_lib.worker.system import Linux
+from client_lib.worker.warm import packages
+from client_lib.worker.warm.memory import is_short
+from client_lib.worker.warm.preload import Unfit, end_children, preload
+from client_lib.worker.warm.rank import AtStart, Warm
+
+_LOOK_S = 2.0
+_REFUSED_MAX = 5  # then nothing is imported that stands behind the first of them
+LAUNCHER_OUTPUT = "launcher.out"
+
+
+class Pool:
+    """One per process. `run` never returns."""
+
+    def __init__(self, runtime: socket.socket, config_path: str, at_start: AtStart) -> None:
+        self._runtime, self._config_path, self._at_start = runtime, config_path, at_start
+        self._config: Dict[str, Any] = read_json(config_path) or {}
+        self._launchers: Dict[int, str] = {}  # pid -> worker_dir
+        self._packages = packages.fingerprint(packages.folders())
+        self._warm: Optional[Warm] = None
+        self._used_at = time.monotonic()
+
+    def run(self) -> NoReturn:
+        rank_runner.hook_imports()
+        gc.disable()
+        try:
+            groups = preload(self._modules())
+        except Unfit as unfit:
+            self._begin_anew(unfit)
+        self._warm = Warm(str(self._config["python"]), self._at_start, groups)
+        gc.collect()
+        gc.freeze()
+        self._say({"event": "ready", "modules": sum(len(group.modules) for group in groups)})
+        self._serve()
+
+    def _modules(self) -> List[str]:
+        names, refused = self._config["modules"], self._config["refused"]
+        if len(refused) > _REFUSED_MAX:
+            return list(names[: min(names.index(name) for name in refused if name in names)])
+        return [name for name in names if name not in refused]
+
+    def _begin_anew(self, unfit: Unfit) -> NoReturn:
+        """What it did to this process can't be undone."""
+        self._config["refused"][unfit.module] = unfit.why
+        write_json(self._config_path, self._config)
+        end_children()
+        os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._at_start.environment)
+
+    def _serve(self) -> NoReturn:
+        wakeup, wakeup_write = os.pipe()
+        for fd in (wakeup, wakeup_write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        while True:
+            ready, _, _ = select.select([self._runtime.fileno(), wakeup], [], [], _LOOK_S)
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+            self._reap()
+            if self._runtime.fileno() in ready:
+                self._obey()
+            self._end_if_unwanted()
+
+    def _obey(self) -> None:
+        try:
+            packet = self._runtime.recv(65536)
+        except ConnectionError:
+            packet = b""
+        if not packet:
+            os._exit(0)
+        order = json.loads(packet)
+        if packages.fingerprint(packages.folders()) != self._packages:
+            self._end("the installed packages have changed")
+        self._used_at = time.monotonic()
+        self._launch(order["worker_dir"])
+
+    def _launch(self, worker_dir: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._be_launcher(worker_dir)
+            except BaseException:  # noqa: BLE001  (nothing above may run in this process)
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        self._launchers[pid] = worker_dir
+
+    def _be_launcher(self, worker_dir: str) -> NoReturn:
+        """As `python -m client_lib.worker worker_dir`."""
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        os.chdir(worker_dir)
+        output = os.open(LAUNCHER_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        directory = Directory(worker_dir)
+        with open(directory.plan, encoding="utf-8") as file:
+            plan = from_json(file.read())
+        system = Linux()
+        acquire(directory.lock)
+        self._say({"event": "launched", "worker_dir": worker_dir})
+        self._runtime.close()
+        Launcher(directory, plan, system, self._warm).run()
+        os._exit(0)
+
+    def _reap(self) -> None:
+        while self._launchers:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            self._say({"event": "gone", "worker_dir": self._launchers.pop(pid, None)})
+
+    def _end_if_unwanted(self) -> None:
+        if time.monotonic() - self._used_at > self._config["idle_s"]:
+            self._end("no job has asked for it for %g s" % self._config["idle_s"])
+        elif is_short():
+            self._end("memory is short")
+        elif not os.path.exists(self._config_path):
+            self._end("its directory is gone")
+
+    def _end(self, why: str) -> NoReturn:
+        self._say({"event": "ending", "why": why})
+        os._exit(0)
+
+    def _say(self, message: Dict[str, Any]) -> None:
+        try:
+            self._runtime.send(json.dumps(message).encode())
+        except OSError:  # the runtime is gone: the next look sees the end of file
+            pass
+
+
+def main(argv: List[str], at_start: FrozenSet[str]) -> NoReturn:
+    """`at_start`: what was in sys.modules before anything was imported."""
+    os.set_inheritable(int(argv[1]), True)  # for an exec of its own; launchers close it
+    Pool(socket.socket(fileno=int(argv[1])), argv[2], AtStart(at_start)).run()

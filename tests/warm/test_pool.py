@@ -1,0 +1,233 @@
+"""The pool's process: what it keeps out, when it ends, what its death costs, which ranks it leaves to a fresh start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker.directory import MARKER, read_json
+from client_lib.worker.environment import processes
+from client_lib.worker.system import marked
+from client_lib.worker.warm import fit
+from tests.warm.conftest import WarmPool, WarmWorker, environment_of
+from tests.worker.conftest import Worker, alive, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+Make = Callable[..., WarmPool]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Make]:
+    made: list[WarmPool] = []
+
+    def make(*modules: str, idle_s: float = 600, environment: dict[str, str] | None = None) -> WarmPool:
+        folder = tmp_path / f"pool-{len(made)}"
+        folder.mkdir()
+        made.append(WarmPool(folder, modules, environment_of(Worker(folder)) | (environment or {}), idle_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., WarmWorker]]:
+    made: list[WarmWorker] = []
+
+    def make(script: str, **fields: object) -> WarmWorker:
+        folder = tmp_path / f"worker-{len(made)}"
+        folder.mkdir()
+        made.append(WarmWorker(folder, script, **fields))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def package(folder: Path, **modules: str) -> str:
+    """The environment's PYTHONPATH with these modules, as installed ones."""
+    site = folder / "site-packages"
+    site.mkdir()
+    for name, text in modules.items():
+        (site / f"{name}.py").write_text(text)
+    return str(site)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "threads"),
+        ("import os, time; os.fork() or os.execvp('sleep', ['sleep', '1'])", "processes"),
+        ("raise RuntimeError('not here')", "import fails"),
+        ("import sys; sys.path.append(__file__.replace('site-packages/bad.py', 'own')); import mine", "no installed"),
+    ],
+)
+def test_a_module_that_must_not_be_imported_before_a_fork_is_left_out(
+    pool: Make, tmp_path: Path, text: str, why: str
+) -> None:
+    site = package(tmp_path, good="", bad=text)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text("")
+    made = pool("good", "bad", environment={"PYTHONPATH": site})
+    assert made.waits_for("ready")["modules"] == 1
+    assert why in json.loads(made.config.read_text())["refused"]["bad"]
+
+
+def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from client_lib.worker.warm import preload
+
+    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")  # this machine may have none
+    monkeypatch.setattr(os, "listdir", lambda path: ["3"])
+    monkeypatch.setattr(preload, "_has_children", lambda: False)  # pytest's own
+    assert preload.trouble() == "it opens a GPU"
+
+
+def test_it_ends_when_nobody_asks_when_its_runtime_is_gone_and_with_its_directory(pool: Make) -> None:
+    idle, lonely, lost = pool(idle_s=0), pool(), pool()
+    assert "no job" in idle.waits_for("ending")["why"]
+    lonely.ready().socket.close()
+    lost.ready().config.unlink()
+    assert "directory" in lost.waits_for("ending")["why"]
+    for one in (idle, lonely, lost):
+        assert one.process.wait(10) == 0
+
+
+def test_it_refuses_when_an_installed_package_has_changed(
+    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path
+) -> None:
+    site = package(tmp_path, good="")
+    made = pool("good", environment={"PYTHONPATH": site}).ready()
+    (Path(site) / "other-1.0.dist-info").mkdir()
+    one = worker("")
+    made.socket.send(json.dumps({"do": "launch", "worker_dir": one.directory.path}).encode())
+    assert made.message() == {"event": "ending", "why": "the installed packages have changed"}
+    assert one.start().go().report()["exit_code"] == 0  # type: ignore[attr-defined]
+
+
+def test_its_death_costs_a_running_job_nothing(pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path) -> None:
+    made = pool().ready()
+    gate = tmp_path / "gate"
+    one = worker(
+        f"import os, time\nprint('runs')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('done')"
+    )
+    one.started_by(made).go().waits_for("runs")
+    made.process.kill()
+    made.process.wait()
+    gate.write_text("")
+    assert one.report()["exit_code"] == 0
+    assert one.lines() == ["runs", "done"]
+
+
+def test_no_rank_outlives_its_launcher(pool: Make, worker: Callable[..., WarmWorker]) -> None:
+    one = worker("import time; print('runs'); time.sleep(600)", processes_per_worker=2)
+    one.started_by(pool().ready()).go().waits_for("runs")
+    ranks = until(lambda: len(found := marked(MARKER, one.directory.path)) == 2 and found, "both ranks are marked")
+    os.kill(one.lock_holder(), signal.SIGKILL)
+    until(lambda: not any(alive(pid) for pid in ranks), "the ranks are dead")
+
+
+def test_what_a_rank_leaves_behind_in_a_session_of_its_own_is_found(
+    pool: Make, worker: Callable[..., WarmWorker]
+) -> None:
+    one = worker("import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)")
+    assert one.started_by(pool().ready()).go().report()["exit_code"] == 0
+    assert not alive(int(one.lines()[0]))
+
+
+def test_a_stop_reaches_a_warm_rank(pool: Make, worker: Callable[..., WarmWorker]) -> None:
+    one = worker("import time; print('runs'); time.sleep(600)")
+    one.started_by(pool().ready()).go().waits_for("runs")
+    one.stop(5.0)
+    assert one.report()["ranks"][0]["signal"] == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"MALLOC_ARENA_MAX": "1"}, "MALLOC_ARENA_MAX"),
+        ({"OMP_PROC_BIND": "true", "TORCH_LOGS": "+dynamo"}, "OMP_PROC_BIND, TORCH_LOGS"),
+        ({"PYTHONHASHSEED": "0"}, "PYTHONHASHSEED"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "PYTORCH_CUDA_ALLOC_CONF"),
+        ({"OMP_NUM_THREADS": "2,1"}, "OMP_NUM_THREADS=2,1"),
+    ],
+)
+def test_a_rank_whose_libraries_would_read_another_value_starts_fresh_and_says_why(
+    pool: Make, worker: Callable[..., WarmWorker], variables: dict[str, str], named: str
+) -> None:
+    one = worker("import os; print(os.environ['CLIENT_LIB_WORKER_DIR'])", environment=dict(os.environ) | variables)
+    started = one.started_by(pool().ready()).go().started
+    assert started["warm"] is False
+    assert named in started["fresh_because"]
+    assert one.report()["exit_code"] == 0
+    assert one.lines() == [one.directory.path]
+
+
+def test_a_script_whose_neighbour_has_the_name_of_a_loaded_module_starts_fresh(
+    pool: Make, worker: Callable[..., WarmWorker]
+) -> None:
+    one = worker("import select; print(select.mine)")
+    (one.folder / "select.py").write_text("mine = 1")
+    started = one.started_by(pool().ready()).go().started
+    assert "select.py" in started["fresh_because"]
+    assert one.report()["exit_code"] == 0
+    assert one.lines() == ["1"]
+
+
+def test_a_rank_leaves_the_names_of_installed_modules_and_never_of_the_users_own(
+    pool: Make, worker: Callable[..., WarmWorker]
+) -> None:
+    for launch in (lambda one: one.started_by(pool().ready()), lambda one: one.start()):
+        one = worker("import mine, tqdm, json", record_imports=True)
+        (one.folder / "mine.py").write_text("")
+        assert launch(one).go().report()["exit_code"] == 0
+        names = json.loads(Path(one.directory.imports).read_text())
+        assert {"tqdm", "tqdm.std"} <= set(names)
+        assert not {"mine", "json", "__main__"} & set(names)
+
+
+def test_the_environment_of_a_pool_holds_nothing_of_the_job_but_what_is_read_at_load() -> None:
+    kept = fit.environment_of(
+        {"HF_TOKEN": "secret", "MY": "own", "HF_HOME": "/x", "PATH": "/bin", "OMP_NUM_THREADS": "8"}
+    )
+    assert kept.keys() - set(fit.THREAD_COUNTS) == {"HF_HOME", "PATH"}
+    assert kept["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.long)])
+def test_jobs_leave_nothing_in_the_pool(pool: Make, worker: Callable[..., WarmWorker], rounds: int) -> None:
+    made = pool().ready()
+
+    def size() -> tuple[int, int]:
+        status = Path(f"/proc/{made.pid}/status").read_text()
+        rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        return rss, len(os.listdir(f"/proc/{made.pid}/fd"))
+
+    def run(jobs: int) -> tuple[int, int]:
+        for _ in range(jobs):
+            one = worker("print('done')")
+            assert one.started_by(made).go().report()["exit_code"] == 0
+            one.close()
+        children = Path(f"/proc/{made.pid}/task/{made.pid}/children")
+        until(lambda: not children.read_text().split(), "no launcher and no zombie is left")
+        return size()
+
+    begun, (rss, descriptors) = run(2), run(rounds)
+    assert descriptors == begun[1]
+    assert rss < begun[0] + 1024
+
+
+def test_a_launcher_of_an_occupied_directory_is_told_to_be_gone(pool: Make, worker: Callable[..., WarmWorker]) -> None:
+    made, one = pool().ready(), worker("import time; time.sleep(600)")
+    one.started_by(made).go()
+    made.socket.send(json.dumps({"do": "launch", "worker_dir": one.directory.path}).encode())
+    assert made.waits_for("gone")["worker_dir"] == one.directory.path
+    assert read_json(one.directory.report) is None
+    assert processes(one.plan, one.directory, None)
