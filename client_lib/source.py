@@ -44,8 +44,10 @@ class Source:
         return hashlib.sha256(self.script.read_bytes()).hexdigest() if self.script else None
 
 
-def resolve(script: str, job_type: JobType, cwd: Path) -> Source:
+def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -> Source:
     """An existing path wins over splitting; a relative one counts from `cwd`.
+
+    `in_conda`: a conda environment is named, and its python runs a .py file that the binary types are given.
 
     Raises:
         InvalidRequest: the script isn't there (with the nearest files), is a directory, can't be read, needs a shell.
@@ -56,10 +58,10 @@ def resolve(script: str, job_type: JobType, cwd: Path) -> Source:
     if words[0].endswith(".py") and not job_type.is_command:
         _check_readable(path)
         return Source(shlex.join([str(path), *words[1:]]), path, cwd)
-    return Source(_command(words, path, script, job_type), None, cwd)
+    return Source(_command(words, path, script, job_type, in_conda), None, cwd)
 
 
-def _command(words: list[str], path: Path, script: str, job_type: JobType) -> str:
+def _command(words: list[str], path: Path, script: str, job_type: JobType, in_conda: bool) -> str:
     """A file of the caller's directory is named as a shell would want it, so that it is found and started."""
     if not path.is_file():
         _check_no_typing_error(words[0], path)
@@ -67,8 +69,9 @@ def _command(words: list[str], path: Path, script: str, job_type: JobType) -> st
     program = words[0] if os.sep in words[0] else f"./{words[0]}"
     if os.access(path, os.X_OK):
         return shlex.join([program, *words[1:]])
-    if path.suffix == ".sh":
-        return shlex.join(["bash", program, *words[1:]])
+    interpreter = {".sh": "bash", ".py": "python" if in_conda else ""}.get(path.suffix)
+    if interpreter:
+        return shlex.join([interpreter, program, *words[1:]])
     fix = f"python {script}" if path.suffix == ".py" else f"chmod +x {path}"
     raise InvalidRequest(
         f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command", hint=f"write {fix}"

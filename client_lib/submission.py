@@ -44,7 +44,7 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None) -> 
 
     Raises InvalidRequest for a script that can't run.
     """
-    source = resolve(script, spec.type, Path.cwd())
+    source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
     here = _submitter(api, python)
     return Submission(spec.model_copy(update={"script": source.text}), source, here, _secret_values(spec))
 

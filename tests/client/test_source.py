@@ -96,6 +96,11 @@ def test_a_shell_script_of_this_folder_is_found_and_started(here: Path) -> None:
     assert resolve("job.sh 1", BINARY, here).text == "./job.sh 1"
 
 
+def test_the_python_of_a_conda_environment_runs_a_script_of_the_binary_types(here: Path) -> None:
+    assert resolve("train.py --x", BINARY, here, in_conda=True).text == "python ./train.py --x"
+    assert resolve("sleep 1", BINARY, here, in_conda=True).text == "sleep 1"
+
+
 def test_a_python_file_of_a_command_type_needs_its_interpreter(here: Path) -> None:
     with pytest.raises(InvalidRequest, match="can't be executed") as caught:
         resolve("train.py --x", BINARY, here)
