@@ -196,12 +196,14 @@ class Job:
         stream: Streams = None,
         timestamps: bool = False,
         attempt: int | None = None,
+        collapse: bool = False,
         file: TextOut | None = None,
     ) -> None:
         """Print the job's lines, and follow while it isn't final; on stderr its notices and, while it waits, why.
 
         `tail`: only so many last lines. `since`: `10m`, `2h` or a time. `rank`, `stream`: one or several. `attempt`:
         None is all, in order. What the launcher says about the job goes to stderr, unless `stream` names it.
+        `collapse`: identical lines that several ranks print within 0.3 s are one line, `[0-3] loading`.
         `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of a pending job the
         platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
         """
@@ -214,7 +216,8 @@ class Job:
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         prefix = not isinstance(rank, int) and display.may_have_several_ranks(info.spec)
-        output = LogOutput(info.name, out, prefix, timestamps or bool(verbose), self._api.config.retry_s)
+        retry_s = self._api.config.retry_s
+        output = LogOutput(info.name, out, prefix, timestamps or bool(verbose), retry_s, collapse=collapse)
         self._print(output, params, info.notices)
 
     def kill(self) -> str:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from client_lib.job import Job
 
 
-def follow(job: Job) -> int:
+def follow(job: Job, collapse: bool = False) -> int:
     """The exit code of the job. Raises JobFailed or JobCancelled with the report.
 
     Ctrl-C ends the look: `logs` says that the job goes on, and the job's notices before its lines.
     """
-    job.logs(follow=True)
+    job.logs(follow=True, collapse=collapse)
     with goes_on(job):
         info = job.wait()
     printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")

@@ -42,6 +42,13 @@ def output(*forms: str) -> Callable[[F], F]:
     )
 
 
+def collapse(condition: str = "") -> Callable[[F], F]:
+    """--collapse; `condition` is what stands in front of its help."""
+    return click.option(
+        "--collapse", is_flag=True, help=f"{condition}Lines that several ranks print alike are one: [0-3] loading."
+    )
+
+
 def _job_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names that begin so. Never starts a server, never says a word: it would stand in the middle of the line."""
     connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))

@@ -78,6 +78,8 @@ def test_the_version(cli: Run) -> None:
         (["list", "-n", "0"], "'-n'"),
         (["status"], "NAME"),
         (["logs", "--rank", "-1", "x"], "--rank"),
+        (["logs", "--collapse", "-o", "json", "x"], "--collapse is for text"),
+        (["submit", "--collapse", "train.py"], "add -f"),
         (["wait", "--timeout", "soon", "x"], "--timeout"),
         (["config", "use", "nowhere"], "no profile 'nowhere'"),
         (["list", "--profile", "nowhere"], "no profile 'nowhere'"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from log_support import eventually
 from test_log_client import END, STATE, records
 
 from client_lib.log_frames import Params
@@ -59,3 +62,52 @@ def test_a_reader_that_goes_away_ends_the_printing(buffering: int):
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), writer)  # what is left in the buffer has to go somewhere
     assert bodies.asked == 1
+
+
+class Quiet:
+    """`Api.open_logs`: a job that prints these lines, and nothing more until `ends` is set."""
+
+    def __init__(self, *lines: tuple[str, bytes]) -> None:
+        self.lines = lines
+        self.ends = threading.Event()
+
+    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        yield STATE + records(*self.lines)
+        assert self.ends.wait(10)
+        yield END
+
+
+def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
+    job, out = Quiet(("0 stdout", b"loading"), ("1 stdout", b"loading")), io.StringIO()
+    with ThreadPoolExecutor() as pool:
+        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
+        eventually(lambda: out.getvalue() == "[0-1] loading\n")
+        job.ends.set()
+        printing.result()
+    assert out.getvalue() == "[0-1] loading\n"
+    assert "client_lib-idle" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
+    def interrupted(params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        yield STATE + records(("0 stdout", b"loading"))
+        raise KeyboardInterrupt
+
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        LogOutput("train-1", out, collapse=True).write(interrupted, {"follow": "true"})
+    assert out.getvalue() == "[0] loading\n"
+
+
+def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    job = Quiet(("0 stdout", b"loading"))
+    with open(writer, "w") as out, ThreadPoolExecutor() as pool:
+        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
+        eventually(lambda: "client_lib-idle" not in [thread.name for thread in threading.enumerate()])
+        job.ends.set()
+        with pytest.raises(BrokenPipeError):
+            printing.result()
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), writer)  # what is left in the buffer has to go somewhere

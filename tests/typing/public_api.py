@@ -46,7 +46,7 @@ assert_type(job.submit(), str)
 assert_type(job.job_name, "str | None")
 assert_type(job.status(), str)
 assert_type(job.kill(), str)
-job.logs(100, follow=False, since="10m", rank=[0, 1], stream="train.log", timestamps=True)
+job.logs(100, follow=False, since="10m", rank=[0, 1], stream="train.log", timestamps=True, collapse=True)
 
 assert_type(job.spec, JobSpec)
 assert_type(job.info(), JobInfo)

@@ -9,7 +9,7 @@ import click
 
 from client_lib.cli import following, printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, connected, job_name, output
+from client_lib.cli.parameters import JSON, collapse, connected, job_name, output
 from client_lib.spec.states import State
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Examples:
   client-lib logs -f train-x7k2m
   client-lib logs -n 100 --rank 0 --stream stderr train-x7k2m
   client-lib logs --since 10m --timestamps train-x7k2m
+  client-lib logs -f --collapse train-x7k2m      [0-7] epoch 1, once for all ranks that print it
   client-lib logs -o json train-x7k2m            a JSON object per line
 """,
 )
@@ -48,6 +49,7 @@ Examples:
     "--attempt", type=click.IntRange(min=1), metavar="NUMBER", help="Only this attempt. Default: all, in order."
 )
 @click.option("--timestamps", is_flag=True, help="When each line was written, in front of it.")
+@collapse()
 @output(TEXT, JSON)
 @connected
 def command(
@@ -60,12 +62,15 @@ def command(
     streams: tuple[str, ...],
     attempt: int | None,
     timestamps: bool,
+    collapse: bool,
     output: str,
 ) -> None:
     """What the ranks of a job print, and write to train.log.
 
     Without -f: what there is until now. Ctrl-C ends the look, never the job.
     """
+    if collapse and output == JSON:
+        raise click.UsageError("--collapse is for text; with -o json each line is an object of its own")
     found = connection.job(name)
     if found["state"] == State.PENDING and not follow:
         printer.hint(f"{found['name']} is PENDING: {show.why(found)}; -f waits for its lines")
@@ -76,7 +81,7 @@ def command(
         _print_json(job, follow=follow, rank=ranks or None, **filters)
     else:
         rank = ranks[0] if len(ranks) == 1 else ranks or None  # lines of one rank carry no prefix
-        job.logs(follow=follow, rank=rank, timestamps=timestamps, **filters)
+        job.logs(follow=follow, rank=rank, timestamps=timestamps, collapse=collapse, **filters)
 
 
 def _print_json(job: Job, follow: bool, **filters: Any) -> None:

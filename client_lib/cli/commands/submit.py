@@ -8,7 +8,7 @@ import click
 
 from client_lib.cli import exits, following, manifest, printer, submitting
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, connected, output
+from client_lib.cli.parameters import JSON, NAME, collapse, connected, output
 from client_lib.job import Job
 from client_lib.spec.wire import JobInfo
 
@@ -30,22 +30,27 @@ Exit code with -f:
 """,
 )
 @click.option("-f", "--follow", is_flag=True, help="Print its logs until it has ended; the exit code is the job's.")
+@collapse("With -f: ")
 @click.option("--dry-run", is_flag=True, help="Print what would be created; create nothing.")
 @output(submitting.TEXT, JSON, NAME)
 @connected
 @submitting.job_arguments
-def command(connection: Connection, file: str | None, follow: bool, dry_run: bool, output: str, **values: Any) -> int:
+def command(
+    connection: Connection, file: str | None, follow: bool, collapse: bool, dry_run: bool, output: str, **values: Any
+) -> int:
     """Run SCRIPT as a job.
 
     Options of ours stand in front of SCRIPT; all behind it are the script's own.
     """
+    if collapse and not follow:
+        raise click.UsageError("--collapse says how -f shows the lines; add -f, or use `client-lib logs --collapse`")
     job = submitting.job_of(connection, values, file)
     if dry_run:
         printer.data(manifest.text(submitting.render(job), as_json=output == JSON))
         return exits.DONE
     info = _submitted(job)
     submitting.announce(info, output, follow)
-    return following.follow(job) if follow else exits.DONE
+    return following.follow(job, collapse) if follow else exits.DONE
 
 
 def _submitted(job: Job) -> JobInfo:
