@@ -41,3 +41,32 @@ def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(local_server: 
     assert job.wait(timeout=30).state is State.SUCCEEDED
     logs = [sys.executable, "-m", "client_lib", "logs", "--collapse", str(job.name)]
     assert subprocess.run(logs, capture_output=True, text=True, check=True, timeout=30).stdout == "[0-1] ready\n"
+
+
+TRAIN_LOG = """
+import os, time
+from pathlib import Path
+log = Path(__file__).with_name("train.log")
+with log.open("a") as out:
+    for step in range(3):
+        print("rank", os.environ["RANK"], "step", step, file=out, flush=True)
+        time.sleep(0.1)
+"""
+
+
+def test_each_workers_own_train_log_of_a_snapshot_arrives_once(local_server: LocalServer, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN_LOG)
+    job = Job(script=str(script), n_workers=2, code="snapshot")
+    job.submit()
+    followed = [entry for entry in job.log_entries() if entry.stream == "train.log"]
+    lines = sorted((entry.worker, entry.text) for entry in followed)
+    assert lines == [(worker, f"rank {worker} step {step}") for worker in range(2) for step in range(3)]
+    assert {entry.rank for entry in followed} == {None}
+    assert job.wait(timeout=30).state is State.SUCCEEDED
+    printed = io.StringIO()
+    job.logs(file=printed)
+    assert sorted(printed.getvalue().splitlines()) == sorted(
+        f"[train.log{' 1' if worker else ''}] {text}" for worker, text in lines
+    )
+    assert not (tmp_path / "train.log").exists()
