@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import log_server
 import pytest
 import uvicorn
-from log_support import LogWriter, Server, ServerProcess, eventually, free_port
+
+from tests.logs import log_server
+from tests.logs.log_support import LogWriter, Server, ServerProcess, eventually, free_port
 
 
 @pytest.fixture

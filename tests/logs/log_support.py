@@ -12,12 +12,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import requests
-from log_server import NAME
 
 from client_lib.errors import BY_CODE
 from client_lib.log_frames import Params
 from client_lib.spec.paths import LOG_FRAMES, job_logs
 from client_lib.worker.format import segment_name
+from tests.logs.log_server import NAME
 
 START = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 

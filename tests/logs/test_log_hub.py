@@ -9,13 +9,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import log_server
-from log_server import FileSource, log_directory, read_job, write_job
-from log_support import LogWriter
-
 from client_lib.log_frames import Records, read_frames
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.render import Frames
+from tests.logs import log_server
+from tests.logs.log_server import FileSource, log_directory, read_job, write_job
+from tests.logs.log_support import LogWriter
 
 FOLLOW = LogQuery(follow=True)
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from log_server import NAME, write_job
-from log_support import LogWriter, Server, eventually
-
 from client_lib.log_reader import log_lines
 from client_lib.spec.paths import LOG_FRAMES, job_logs
 from server_stub.logs.outlet import Outlet
+from tests.logs.log_server import NAME, write_job
+from tests.logs.log_support import LogWriter, Server, eventually
 
 
 def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from log_support import eventually
-from test_log_client import END, STATE, records
 
 from client_lib.log_frames import Params
 from client_lib.log_output import LogOutput
+from tests.logs.log_support import eventually
+from tests.logs.test_log_client import END, STATE, records
 
 SAID = ("- launcher", b"OMP_NUM_THREADS=1")
 

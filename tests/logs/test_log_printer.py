@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from log_support import START
-
 from client_lib.log_printer import LogPrinter
 from client_lib.log_reader import GOES_ON, LINE, PROGRESS, LogEntry
+from tests.logs.log_support import START
 
 
 def entry(

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_server import FileSource, log_directory, read_job, write_job
-from log_support import START, LogWriter
 
 from client_lib.log_frames import Params
 from client_lib.log_reader import log_entries, log_lines
@@ -21,6 +19,8 @@ from server_stub.logs.query import parse_query
 from server_stub.logs.records import line_filter, missing_before
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import Block
+from tests.logs.log_server import FileSource, log_directory, read_job, write_job
+from tests.logs.log_support import START, LogWriter
 
 texts = st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
     [b"", b"@end {}", b"1 2 3 + ~", "zwölf ✓".encode(), b"\r\x85\xe2\x80\xa8", b"x" * 5000]

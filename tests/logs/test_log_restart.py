@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from log_server import write_job
-from log_support import LogWriter, ServerProcess, opener
 
 from client_lib.log_reader import log_lines, log_params
+from tests.logs.log_server import write_job
+from tests.logs.log_support import LogWriter, ServerProcess, opener
 
 LINES = 3000
 

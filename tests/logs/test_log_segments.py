@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from log_support import START, LogWriter, stamp
 
 from client_lib.errors import InvalidRequest
 from server_stub.logs.query import parse_since
 from server_stub.logs.segments import BLOCK, LogReader
+from tests.logs.log_support import START, LogWriter, stamp
 
 
 def read_all(reader: LogReader, size: int = BLOCK) -> bytes:

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from log_server import log_directory, write_job
-from log_support import LogWriter, Server, eventually, stamp
 
 from client_lib.errors import NotFound
 from client_lib.log_reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
+from tests.logs.log_server import log_directory, write_job
+from tests.logs.log_support import LogWriter, Server, eventually, stamp
 
 
 def lines(server: Server, **asked: object) -> list[str]:

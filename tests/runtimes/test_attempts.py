@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import alive, poll, running
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.local.processes import leftovers
+from tests.runtimes.conftest import alive, poll, running
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Site, alive, poll, running
 
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
 from server_stub.runtimes.local import launcher
+from tests.runtimes.conftest import Site, alive, poll, running
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import running
 
 from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
@@ -17,6 +16,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes.local import gpus, runtime
 from server_stub.runtimes.local.devices import Gpu, Holder, parse, visible
+from tests.runtimes.conftest import running
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
 SHOW = (

@@ -9,11 +9,11 @@ import venv
 from pathlib import Path
 
 import pytest
-from conftest import Site, running
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
+from tests.runtimes.conftest import Site, running
 
 pytestmark = pytest.mark.anyio
 

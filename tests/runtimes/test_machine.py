@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import running
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.worker.directory import MARKER
@@ -18,6 +17,7 @@ from server_stub.runtimes.local.conda import find_prefix
 from server_stub.runtimes.local.ports import Ports, ephemeral_range, in_turn, is_free, outside
 from server_stub.runtimes.local.unix import require_unix
 from server_stub.runtimes.local.volumes import check_volumes
+from tests.runtimes.conftest import running
 
 
 def test_this_machine_is_looked_at() -> None:
