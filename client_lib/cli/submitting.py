@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from pydantic import ValidationError
 
-from client_lib.cli import interpreter, job_spec, printer
+from client_lib.cli import interpreter, job_spec, launch_line, printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME
 from client_lib.job import Job
@@ -36,15 +36,25 @@ def job_arguments(command: F) -> F:
     return command
 
 
+class Asked(NamedTuple):
+    """What a command line asks for."""
+
+    job: Job
+    python: str | None
+    """The interpreter that it names; None: that of the user's shell, never that of this program."""
+
+
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 
 
-def job_of(connection: Connection, values: dict[str, Any], file: str | None) -> Job:
-    """The job that the command line and the file mean; nothing is sent yet.
+def job_of(connection: Connection, values: dict[str, Any], file: str | None) -> Asked:
+    """The job that the command line and the file mean; nothing is sent yet. A launcher's line in the place of the
+    script is read, and said on stderr in our own words.
 
     Raises:
-        InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have.
+        InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have, a launcher's line
+            that contradicts the options.
         UsageError: no script in either.
     """
     line = job_spec.given(values)
@@ -54,7 +64,10 @@ def job_of(connection: Connection, values: dict[str, Any], file: str | None) -> 
             "which SCRIPT? Give its path, or `script:` in the file of -c", click.get_current_context()
         )
     _check_names(fields)
-    return Job(**fields, client=connection.client)
+    meant = launch_line.read(fields, connection.is_local) if "script" in line else launch_line.Meant(fields, [], None)
+    for sentence in meant.said:
+        printer.hint(sentence)
+    return Asked(Job(**meant.fields, client=connection.client), meant.python)
 
 
 def _of_file(path: str) -> dict[str, Any]:
@@ -71,9 +84,10 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise invalid_request(error, JobSpec) from error
 
 
-def submit(job: Job) -> JobInfo:
-    """The job, accepted; it gets the interpreter of the user's shell, not that of this program."""
-    python = interpreter.find(os.environ)
+def submit(asked: Asked) -> JobInfo:
+    """The job, accepted."""
+    job = asked.job
+    python = asked.python or interpreter.find(os.environ)
     with printer.progress("submitting") as say:
         job.submit(
             python=python,
@@ -82,9 +96,9 @@ def submit(job: Job) -> JobInfo:
         return job.info()
 
 
-def render(job: Job) -> Manifest:
+def render(asked: Asked) -> Manifest:
     with printer.progress("rendering"):
-        return job.render(python=interpreter.find(os.environ))
+        return asked.job.render(python=asked.python or interpreter.find(os.environ))
 
 
 def announce(info: JobInfo, output: str, follow: bool) -> None:

@@ -25,7 +25,7 @@ def spec_of(*line: str) -> JobSpec:
     ours = {"follow", "dry_run", "output", "endpoint", "profile"}
     values = {name: value for name, value in context.params.items() if name not in ours}
     with context:
-        return submitting.job_of(Connection("http://127.0.0.1:9"), values, values.pop("file")).spec
+        return submitting.job_of(Connection("http://127.0.0.1:9"), values, values.pop("file")).job.spec
 
 
 @contextmanager
@@ -185,3 +185,74 @@ def test_merging_leaves_both_sides_as_they_were() -> None:
     before = json.dumps([file, line])
     assert job_spec.merged(file, line) == {"labels": {"a": "1", "b": "2"}, "args": ["x"]}
     assert json.dumps([file, line]) == before
+
+
+# --- a launcher's line in the place of the script
+
+
+def test_a_launchers_line_is_read_and_shown_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = spec_of(
+        "--name", "x", "torchrun", "--nnodes", "2", "--nproc-per-node=2", "--rdzv-id=7", "train.py", "--lr", "a b"
+    )
+    assert (spec.script, spec.args, spec.name) == ("train.py", ["--lr", "a b"], "x")
+    assert (spec.n_workers, spec.processes_per_worker) == (2, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "torchrun line read as: client-lib submit -N 2 --processes-per-worker 2 train.py --lr 'a b'",
+        "--rdzv-id has no effect here: the workers of a job find each other by themselves",
+    ]
+
+
+def test_an_option_fills_what_a_launchers_line_leaves_open() -> None:
+    line = "-N 3 --processes-per-worker 2 -t torchrun torchrun --max-restarts 1 train.py"
+    spec = spec_of(*line.split())
+    assert (spec.n_workers, spec.processes_per_worker, spec.max_retry) == (3, 2, 1)
+    assert spec_of("torchrun", "train.py").processes_per_worker == 1
+    assert spec_of("-e", "A=1", "accelerate", "launch", "--mixed_precision=no", "train.py").env_variables == {
+        "A": "1",
+        "ACCELERATE_MIXED_PRECISION": "no",
+    }
+
+
+def test_cores_come_from_the_instance_type() -> None:
+    line = ["torchrun", "--nproc-per-node=cpu", "train.py"]
+    assert spec_of("-i", "cpu.3C.8G", *line).processes_per_worker == 3
+    assert spec_of("-i", "a100.1gpu.80vG.12C.96G", *line).processes_per_worker == 12
+    with pytest.raises(InvalidRequest, match="give the number"):
+        spec_of("-i", "a100.8gpu", *line)
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("-N 3 torchrun --nnodes 2 train.py", "-N=3 contradicts --nnodes 2, which is -N=2"),
+        ("--processes-per-worker 4 torchrun --nproc-per-node 2 train.py", "contradicts --nproc-per-node 2"),
+        ("-N 2 accelerate launch --num_processes 4 train.py", "contradicts accelerate launch without --num_machines"),
+        ("-e ACCELERATE_MIXED_PRECISION=fp16 accelerate launch --mixed_precision bf16 train.py", "-e ACCELERATE_MIXED"),
+        ("nothing/python -m torch.distributed.run train.py", "there is no program nothing/python"),
+        ("accelerate launch --config_file none.yaml train.py", "none.yaml can't be read"),
+    ],
+)
+def test_a_launchers_line_that_contradicts_the_options_is_refused(line: str, about: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        spec_of(*line.split())
+    assert about in str(refused.value)
+
+
+def test_accelerates_config_file_is_found_where_accelerate_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    line = ["accelerate", "launch", "train.py"]
+    assert spec_of(*line).processes_per_worker == "default"
+    file = tmp_path / "accelerate" / "default_config.yaml"
+    file.parent.mkdir()
+    file.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\nnum_machines: 2\n")
+    assert (spec_of(*line).n_workers, spec_of(*line).processes_per_worker) == (2, 2)
+    file.write_text("{")
+    with pytest.raises(InvalidRequest, match="is no JSON or YAML"):
+        spec_of(*line)
+
+
+def test_with_type_binary_a_launcher_is_a_command_like_any_other() -> None:
+    spec = spec_of("-t", "binary", "torchrun", "--nproc-per-node", "2", "train.py")
+    assert (spec.script, spec.args) == ("torchrun", ["--nproc-per-node", "2", "train.py"])

@@ -27,5 +27,5 @@ Examples:
 @submitting.job_arguments
 def command(connection: Connection, file: str | None, output: str, **values: Any) -> None:
     """What a submit with these arguments would create, secrets masked; nothing is created."""
-    job = submitting.job_of(connection, values, file)
-    printer.data(manifest.text(submitting.render(job), as_json=output == JSON))
+    asked = submitting.job_of(connection, values, file)
+    printer.data(manifest.text(submitting.render(asked), as_json=output == JSON))

@@ -1,0 +1,169 @@
+"""A launcher's line in the place of SCRIPT (`client-lib submit torchrun ... train.py`): read, shown, and held against
+the options of the job. What the words mean is `client_lib.launch_lines`; here is what it takes from this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from client_lib.cli import job_spec
+from client_lib.cli.program import PROGRAM
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobType, split_script
+
+if TYPE_CHECKING:
+    from client_lib.launch_lines import Reading
+
+_COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
+_CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
+
+
+@dataclass(frozen=True)
+class Meant:
+    """The fields of the job, and what the user should know of how they came about."""
+
+    fields: dict[str, Any]
+    said: list[str]
+    python: str | None
+    """Absolute; None: the shell's."""
+
+
+def read(fields: dict[str, Any], local: bool) -> Meant:
+    """`fields` as they are, unless their script is a launcher's line. `local`: workers run on this machine.
+
+    With a type of `binary` the launcher itself is the command.
+
+    Raises InvalidRequest or NotSupported: the line can't be read, or says otherwise than the options.
+    """
+    script = fields["script"]
+    if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):
+        return Meant(fields, [], None)
+    from client_lib import launch_lines  # here: a script, the usual case, needs none of it
+
+    caller = launch_lines.Caller(_cores(fields, local), _accelerate_config, os.path.isfile)
+    reading = launch_lines.read([*_words(script), *fields.get("args", [])], caller)
+    if reading is None:
+        return Meant(fields, [], None)
+    merged = _merged(fields, reading)
+    python = _interpreter(reading.python)
+    return Meant(merged, [_shown(reading, merged), *reading.notices, *_elsewhere(python, local)], python)
+
+
+def _words(script: str) -> list[str]:
+    try:
+        return split_script(script)
+    except ValueError:  # the spec says what is wrong with it
+        return [script]
+
+
+def _merged(fields: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+    """Raises InvalidRequest where an option says otherwise than the line."""
+    merged = {**reading.usual, **fields}
+    for name, value in reading.fields.items():
+        if name in job_spec.POSITIONAL or name not in fields:
+            merged[name] = value
+        elif isinstance(value, dict):
+            for key in value.keys() & fields[name].keys():
+                _check_same(f"{_option(name)} {key}", fields[name][key], value[key], reading.said[name])
+            merged[name] = {**fields[name], **value}
+        else:
+            _check_same(_option(name), fields[name], value, reading.said[name])
+    return merged
+
+
+def _check_same(option: str, given: Any, read: Any, said: str) -> None:
+    if given != read:
+        raise InvalidRequest(
+            f"{option}={given} contradicts {said}, which is {option}={read}", hint="leave one of them out"
+        )
+
+
+def _option(field: str) -> str:
+    return job_spec.option_names(field)[0]
+
+
+def _shown(reading: Reading, merged: Mapping[str, Any]) -> str:
+    """The line as options of ours."""
+    options: list[str] = []
+    for name in [*(reading.usual.keys() - reading.fields.keys()), *reading.fields]:
+        if name not in job_spec.POSITIONAL:
+            options += _as_option(name, merged[name])
+    line = shlex.join([PROGRAM, "submit", *options])
+    return f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}".rstrip()
+
+
+def _as_option(name: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [word for key, text in value.items() for word in (_option(name), f"{key}={text}")]
+    return [_option(name), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+
+
+def _cores(fields: Mapping[str, Any], local: bool) -> int | None:
+    """Of one worker."""
+    kind = fields.get("instance_type")
+    if kind is not None:
+        named = _CORES.search(kind)
+        return int(named[1]) if named else None
+    if not local:
+        return None
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _interpreter(named: str | None) -> str | None:
+    """Raises InvalidRequest: it isn't there."""
+    if named is None:
+        return None
+    found = shutil.which(named)
+    if found is None:
+        raise InvalidRequest(f"there is no program {named}")
+    return os.path.abspath(found)
+
+
+def _elsewhere(python: str | None, local: bool) -> list[str]:
+    return [f"{python} is this machine's: on another one the script runs with its image's python"] * bool(
+        python and not local
+    )
+
+
+def _accelerate_config(path: str | None) -> Mapping[str, Any]:
+    """As accelerate finds it: the file that is named, else the one that `accelerate config` wrote.
+
+    Raises InvalidRequest: it can't be read.
+    """
+    file = os.path.expanduser(path) if path else _default_config()
+    if not path and not os.path.isfile(file):
+        return {}
+    try:
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
+        values = json.loads(text) if file.endswith(".json") else _yaml(text)
+    except OSError as error:
+        raise InvalidRequest(f"accelerate's config file {file} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"accelerate's config file {file} is no JSON or YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise InvalidRequest(f"accelerate's config file {file} holds no settings")
+    return values
+
+
+def _default_config() -> str:
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
+    return os.path.join(os.path.expanduser(home), "accelerate", "default_config.yaml")
+
+
+def _yaml(text: str) -> Any:
+    """Raises ValueError."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error

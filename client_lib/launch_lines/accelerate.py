@@ -1,0 +1,195 @@
+"""A line of `accelerate launch`, and its configuration file, as fields of a job. Pure.
+
+num_processes is the total, as accelerate counts. What the library reads from its environment is in
+`accelerate_variables`; every option stands in a table of one of the two, and a test compares with accelerate's parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.launch_lines import accelerate_variables as variables
+from client_lib.launch_lines.options import Table, split
+from client_lib.launch_lines.reading import Caller, Reading, dropped, what_runs, whole_number
+
+LAUNCHER = "accelerate launch"
+
+_RENDEZVOUS = "the workers of a job find each other by themselves"
+_LOGS = "the output of every rank is kept with the job (`client-lib logs`)"
+_TPU = "only TPUs read it"
+_OTHER_PROGRAM = "it is about the launcher's own process, which is not started"
+DROPPED: dict[str, str] = {
+    "machine-rank": "one submit starts all workers",
+    "main-process-ip": _RENDEZVOUS,
+    "main-process-port": _RENDEZVOUS,
+    "same-network": _RENDEZVOUS,
+    "rdzv-backend": _RENDEZVOUS,
+    "rdzv-conf": _RENDEZVOUS,
+    "mpirun-hostfile": _RENDEZVOUS,
+    "tee": _LOGS,
+    "log-dir": _LOGS,
+    "role": _OTHER_PROGRAM,
+    "monitor-interval": _OTHER_PROGRAM,
+    "quiet": _OTHER_PROGRAM,
+    "main-training-function": _TPU,
+    "downcast-bf16": _TPU,
+    "vm": _TPU,
+    "env": _TPU,
+    "no-tpu-cluster": _TPU,
+    "tpu-use-sudo": _TPU,
+}
+_PLUGIN = "build it in the script: Accelerator({}); its processes start as any others"
+REFUSED: dict[str, str] = {
+    "use-deepspeed": _PLUGIN.format("deepspeed_plugin=DeepSpeedPlugin(...)"),
+    "use-megatron-lm": _PLUGIN.format("megatron_lm_plugin=MegatronLMPlugin(...)"),
+    "use-parallelism-config": _PLUGIN.format("parallelism_config=ParallelismConfig(...)"),
+    "tpu": "jobs run on GPUs or the CPU",
+    "tpu-cluster": "jobs run on GPUs or the CPU",
+    "aws-access-key-id": "SageMaker is another service; leave the option out",
+    "aws-secret-access-key": "SageMaker is another service; leave the option out",
+    "help": "`client-lib submit --help` says what a job can be told",
+}
+_INERT = ("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-")
+"""Families of options that accelerate reads only with a --use-... that is refused here."""
+_READ = frozenset({"config-file", "num-processes", "num-machines", "gpu-ids", "max-restarts"})
+_READ_FLAGS = frozenset({"cpu", "multi-gpu", "module", "no-python"})
+
+_DROPPED_FLAGS = frozenset({"same-network", "quiet", "downcast-bf16", "no-tpu-cluster", "tpu-use-sudo"})
+_REFUSED_FLAGS = REFUSED.keys() - {"aws-access-key-id", "aws-secret-access-key"}
+_FLAGS = _READ_FLAGS | variables.FLAGS | _DROPPED_FLAGS | _REFUSED_FLAGS
+_REFUSED_KINDS = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
+_ONE_OF = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+
+TABLE = Table(
+    LAUNCHER,
+    flags=_FLAGS,
+    valued=(_READ | variables.VALUED | DROPPED.keys() | REFUSED.keys()) - _FLAGS,
+    families=_INERT,
+    short={"m": "module", "q": "quiet", "t": "tee", "h": "help"},
+    abbreviations=False,  # as accelerate's own parser
+)
+
+
+def read(words: Sequence[str], caller: Caller, python: str | None) -> Reading:
+    """`python`: the interpreter that the line names.
+
+    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
+    """
+    line = split(words, TABLE)
+    given = line.given
+    _check_paradigm(given)
+    config = _config(given, caller)
+    settings = {**config, **given}
+    counted, said = _counted(given, config)
+    variables_set = variables.of(settings, fsdp=_is_fsdp(given, config), line=given)
+    fields = what_runs(
+        line.rest, LAUNCHER, module="module" in given, no_python="no-python" in given, python=python or "python"
+    )
+    return Reading(
+        LAUNCHER,
+        {**fields, **counted, **({"env_variables": variables_set} if variables_set else {})},
+        {"type": "nogpu"} if "cpu" in given else {},
+        {**said, "env_variables": f"the {LAUNCHER} line"},
+        [*dropped(given, DROPPED), *dropped(_said_of_others(config), DROPPED)],
+        python,
+    )
+
+
+def _check_paradigm(given: Mapping[str, str]) -> None:
+    chosen = [f"--{name}" for name in _ONE_OF if name in given]
+    if len(chosen) > 1:
+        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
+    for name in given.keys() & REFUSED.keys():
+        raise NotSupported(f"{LAUNCHER} --{name} can't be had here", hint=REFUSED[name])
+
+
+def _config(given: Mapping[str, str], caller: Caller) -> dict[str, Any]:
+    """The file's settings by the names of the options. With --cpu accelerate reads only a file that is named."""
+    path = given.get("config-file")
+    if path is None and "cpu" in given:
+        return {}
+    config = caller.accelerate_config(path)
+    _check_place(config, given)
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if not isinstance(value, Mapping):
+            found[name] = value
+            continue
+        prefix = name.removesuffix("config") if name in ("fsdp_config", "fp8_config", "dynamo_config") else ""
+        for key, inner in value.items():
+            found[key if key.startswith(prefix) else prefix + key] = inner
+    return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
+
+
+def _check_place(config: Mapping[str, Any], given: Mapping[str, str]) -> None:
+    if str(config.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise NotSupported(
+            f"accelerate's config file asks for compute_environment={config['compute_environment']}",
+            hint="give another file with --config_file",
+        )
+    kind = _REFUSED_KINDS.get(str(config.get("distributed_type")))
+    if kind and not {"multi-gpu", "use-fsdp"} & given.keys():
+        raise NotSupported(
+            f"accelerate's config file asks for distributed_type={config['distributed_type']}, "
+            "and that can't be had here",
+            hint=REFUSED[kind],
+        )
+
+
+def _is_fsdp(given: Mapping[str, str], config: Mapping[str, Any]) -> bool:
+    """The line's own choice wins over the file's; --cpu turns it off."""
+    if "cpu" in given or "multi-gpu" in given:
+        return False
+    return "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
+
+
+def _said_of_others(config: Mapping[str, Any]) -> list[str]:
+    """What a file says of the machine where it was made, as far as it differs from what every file says."""
+    return [name for name in ("machine-rank", "main-process-ip", "main-process-port") if config.get(name)]
+
+
+def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields that hold numbers, and the words that say each."""
+    fields: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
+    if total or machines:
+        fields["n_workers"] = machines or 1
+        said["n_workers"] = _where("num-machines", given, config) if machines else f"{LAUNCHER} without --num_machines"
+    if total:
+        fields["processes_per_worker"] = _share(total, machines or 1)
+        said["processes_per_worker"] = _where("num-processes", given, config)
+    indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
+    if indices != "all":
+        fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
+        said["gpus"] = _where("gpu-ids", given, config)
+    if "max-restarts" in given:
+        fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
+        said["max_retry"] = _where("max-restarts", given, config)
+    return fields, said
+
+
+def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> int | None:
+    if name in given:
+        return whole_number(f"--{name}", given[name], 1)
+    if config.get(name) == -1:
+        raise InvalidRequest(f"accelerate's config file leaves {name.replace('-', '_')} open", hint=f"give --{name}")
+    if name in config:
+        return whole_number(f"{name} of accelerate's config file", str(config[name]), 1)
+    return None
+
+
+def _share(total: int, machines: int) -> int:
+    if total % machines:
+        raise InvalidRequest(
+            f"--num_processes {total} is the total, and {machines} machines can't share it evenly",
+            hint=f"write --num_processes {max(machines, total - total % machines)}",
+        )
+    return total // machines
+
+
+def _where(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> str:
+    option = name.replace("-", "_")
+    return f"--{option} {given[name]}" if name in given else f"{option}: {config[name]} of accelerate's config file"

@@ -1,0 +1,149 @@
+"""A line of torchrun (`python -m torch.distributed.run`, `... .launch`) as fields of a job. Pure.
+
+Its options stand in five tables, all of them; a test compares with torch's own parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.launch_lines.options import Table, split
+from client_lib.launch_lines.reading import Caller, Reading, dropped, what_runs, whole_number
+
+FLAGS = frozenset({"standalone", "module", "no-python", "run-path"})
+READ = frozenset({"nnodes", "nproc-per-node", "max-restarts", "shutdown-timeout"})
+
+_RENDEZVOUS = "the workers of a job find each other by themselves"
+_LOGS = "the output of every rank is kept with the job (`client-lib logs`)"
+_AGENT = "it is about torchrun's own process, which is not started"
+DROPPED: dict[str, str] = {
+    "rdzv-backend": _RENDEZVOUS,
+    "rdzv-endpoint": _RENDEZVOUS,
+    "rdzv-id": _RENDEZVOUS,
+    "rdzv-conf": _RENDEZVOUS,
+    "master-addr": _RENDEZVOUS,
+    "master-port": _RENDEZVOUS,
+    "local-addr": _RENDEZVOUS,
+    "node-rank": "one submit starts all workers",
+    "log-dir": _LOGS,
+    "redirects": _LOGS,
+    "tee": _LOGS,
+    "log-line-prefix-template": _LOGS,
+    "local-ranks-filter": _LOGS,
+    "duplicate-stdout-filters": _LOGS,
+    "duplicate-stderr-filters": _LOGS,
+    "logs-specs": _LOGS,
+    "role": _AGENT,
+    "monitor-interval": _AGENT,
+    "start-method": _AGENT,
+    "event-log-handler": _AGENT,
+    "signals-to-handle": _AGENT,
+    "numa-binding": "ranks are not bound to NUMA nodes",
+}
+REFUSED: dict[str, str] = {
+    "virtual-local-rank": "LOCAL_RANK is always the rank within the worker; leave the option out",
+    "help": "`client-lib submit --help` says what a job can be told",
+    "print-completion": "`client-lib completion` prints that of client-lib",
+}
+_REFUSED_FLAGS = frozenset({"virtual-local-rank", "help"})
+
+TABLE = Table(
+    "torchrun",
+    flags=FLAGS | _REFUSED_FLAGS,
+    valued=READ | DROPPED.keys() | (REFUSED.keys() - _REFUSED_FLAGS),
+    short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
+    misspelt={"nproc-per-nodes": "nproc-per-node"},  # a tutorial's
+)
+LAUNCH_TABLE = Table(
+    "torch.distributed.launch",
+    flags=TABLE.flags
+    | {"use-env"},  # a script that declares --local-rank gets it, any other finds it in its environment
+    valued=TABLE.valued,
+    short=TABLE.short,
+    misspelt=TABLE.misspelt,
+)
+
+
+def read(launcher: str, words: Sequence[str], caller: Caller, python: str | None) -> Reading:
+    """`python`: the interpreter that the line names.
+
+    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
+    """
+    line = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
+    for name in line.given.keys() & REFUSED.keys():
+        raise NotSupported(f"{launcher} --{name} can't be had here", hint=REFUSED[name])
+    fields = what_runs(
+        line.rest,
+        launcher,
+        module="module" in line.given,
+        no_python="no-python" in line.given,
+        python=python or "python",
+    )
+    notices = [f"{word} is read as --{TABLE.misspelt[_dashed(word)]}" for word in line.misspelt]
+    counted, said = _counted(line.given, caller.cores, notices)
+    return Reading(
+        launcher,
+        {**fields, **counted},
+        {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if "elastic_min_workers" in counted else {})},
+        said,
+        [*notices, *dropped(line.given, DROPPED)],
+        python,
+    )
+
+
+def _dashed(word: str) -> str:
+    return word.lstrip("-").replace("_", "-")
+
+
+def _counted(given: Mapping[str, str], cores: int | None, notices: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields that hold numbers, and the words of the line that say each. `notices` gets what is read otherwise."""
+    fields = _workers(given)
+    if "nproc-per-node" in given:
+        fields["processes_per_worker"] = _processes(given["nproc-per-node"], cores, notices)
+    if "max-restarts" in given:
+        field = "elastic_max_restarts" if "elastic_min_workers" in fields else "max_retry"
+        fields[field] = whole_number("--max-restarts", given["max-restarts"], 0)
+    if "shutdown-timeout" in given:
+        fields["grace_s"] = float(whole_number("--shutdown-timeout", given["shutdown-timeout"], 0))
+    options = {
+        "processes_per_worker": "nproc-per-node",
+        "max_retry": "max-restarts",
+        "elastic_max_restarts": "max-restarts",
+        "grace_s": "shutdown-timeout",
+    }
+    said = {field: options.get(field, "nnodes") for field in fields}
+    return fields, {field: f"--{option} {given[option]}" for field, option in said.items()}
+
+
+def _workers(given: Mapping[str, str]) -> dict[str, Any]:
+    """`--nnodes 2` or `--nnodes 1:4`. Raises InvalidRequest: no such numbers, or several nodes with --standalone."""
+    if "nnodes" not in given:
+        return {}
+    text = given["nnodes"]
+    least, _, most = text.partition(":")
+    low = whole_number("--nnodes", least, 1)
+    high = whole_number("--nnodes", most, low) if most else low
+    if high > 1 and "standalone" in given:
+        raise InvalidRequest(f"--standalone is one node, and --nnodes {text} are several", hint="leave one of them out")
+    if low == high:
+        return {"n_workers": high}
+    return {"type": "pytorch_elastic", "n_workers": high, "elastic_min_workers": low, "elastic_max_workers": high}
+
+
+def _processes(text: str, cores: int | None, notices: list[str]) -> int | str:
+    """`gpu` is the job's own default: one per GPU of the worker. Raises InvalidRequest for what is no number."""
+    if text == "gpu":
+        return "default"
+    if text == "auto":
+        notices.append("--nproc-per-node=auto is one process per GPU of a worker, and one where it has none")
+        return "default"
+    if text == "cpu":
+        if cores is None:
+            raise InvalidRequest(
+                "--nproc-per-node=cpu: how many cores a worker has is not known here", hint="give the number"
+            )
+        notices.append(f"--nproc-per-node=cpu is {cores}, the cores of a worker")
+        return cores
+    return whole_number("--nproc-per-node", text, 1)

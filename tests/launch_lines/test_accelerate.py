@@ -1,0 +1,227 @@
+"""accelerate's line and configuration file as fields of a job, against what accelerate itself would set."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
+from client_lib.launch_lines import Caller, Reading, read
+from client_lib.launch_lines.accelerate import DROPPED, REFUSED, TABLE
+
+FIND = "have no effect here: the workers of a job find each other by themselves"
+
+launch = pytest.importorskip("accelerate.commands.launch")
+
+
+def line(text: str, config: dict[str, Any] | None = None) -> Reading:
+    found = read(shlex.split(f"accelerate launch {text}"), Caller(accelerate_config=lambda _: config or {}))
+    assert found is not None
+    return found
+
+
+def fields(text: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Without the script."""
+    return {name: value for name, value in line(text, config).fields.items() if name not in ("script", "args")}
+
+
+def test_every_option_of_accelerate_has_a_meaning() -> None:
+    for action in launch.launch_command_parser()._actions:
+        for option in action.option_strings:
+            name = option.lstrip("-").replace("_", "-")
+            if len(name) == 1:
+                assert TABLE.find(TABLE.short[name], option)
+            else:
+                assert TABLE.find(name, option) == name
+                assert (name in TABLE.flags) == (action.nargs == 0), option
+    assert not DROPPED.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ("", {}),
+        ("--num_processes 4", {"n_workers": 1, "processes_per_worker": 4}),
+        ("--num-processes=4 --num_machines 2", {"n_workers": 2, "processes_per_worker": 2}),
+        ("--multi_gpu --num_processes 2 --gpu_ids 0,3", {"n_workers": 1, "processes_per_worker": 2, "gpus": [0, 3]}),
+        ("--gpu_ids all --max_restarts 2", {"max_retry": 2}),
+        (
+            "--num_machines 2 --machine_rank 1 --main_process_ip h --main_process_port 1 --same_network",
+            {"n_workers": 2},
+        ),
+    ],
+)
+def test_options_become_fields(options: str, meant: dict[str, Any]) -> None:
+    reading = line(f"{options} train.py --lr 0.1 --num_processes 9")
+    assert reading.fields == {"script": "train.py", "args": ["--lr", "0.1", "--num_processes", "9"], **meant}
+
+
+def test_other_ways_to_write_the_launcher() -> None:
+    for start in ("accelerate-launch", "python -m accelerate.commands.launch", "/opt/bin/accelerate launch"):
+        found = read([*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Caller())
+        assert found is not None
+        assert found.fields["script"] == "python -m package.train"
+        assert (found.fields["processes_per_worker"], found.fields["args"]) == (2, ["-v"])
+    assert read(["accelerate", "env"], Caller()) is None
+
+
+def test_what_has_no_effect_is_named_with_its_reason() -> None:
+    notices = line("--machine_rank 1 --main_process_ip h --main_process_port 1 train.py").notices
+    assert notices == [
+        "--machine-rank has no effect here: one submit starts all workers",
+        f"--main-process-ip, --main-process-port {FIND}",
+    ]
+
+
+def test_training_on_the_cpu_takes_no_gpu() -> None:
+    assert line("--cpu --num_processes 2 train.py").usual == {"type": "nogpu"}
+
+
+# --- against accelerate itself
+
+FSDP_FILE = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "FSDP",
+    "mixed_precision": "bf16",
+    "num_machines": 2,
+    "num_processes": 8,
+    "machine_rank": 0,
+    "main_training_function": "main",
+    "rdzv_backend": "static",
+    "same_network": True,
+    "use_cpu": False,
+    "downcast_bf16": "no",
+    "main_process_ip": "10.0.0.1",
+    "main_process_port": 29500,
+    "fsdp_config": {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_transformer_layer_cls_to_wrap": "Block",
+        "fsdp_offload_params": False,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "activation_checkpointing": True,
+    },
+    "dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": "default", "dynamo_use_dynamic": True},
+}
+DYNAMO_FILE = {"distributed_type": "MULTI_GPU", "num_processes": 2, "dynamo_config": {"dynamo_backend": "EAGER"}}
+CPU_FILE = {
+    "distributed_type": "MULTI_CPU",
+    "num_processes": 2,
+    "use_cpu": True,
+    "debug": True,
+    "mixed_precision": "no",
+}
+
+
+@pytest.mark.parametrize("config", [None, FSDP_FILE, DYNAMO_FILE, CPU_FILE], ids=["none", "fsdp", "dynamo", "cpu"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--mixed_precision fp16",
+        "--mixed-precision=no --num_cpu_threads_per_process 3",
+        "--dynamo_backend inductor --dynamo_mode max-autotune --dynamo_use_fullgraph",
+        "--enable_cpu_affinity --debug",
+        "--use_fsdp",
+        "--use_fsdp --fsdp_version 2 --fsdp_offload_params True --fsdp_auto_wrap_policy SIZE_BASED_WRAP "
+        "--fsdp_min_num_params 2000 --fsdp_state_dict_type FULL_STATE_DICT --fsdp_sharding_strategy SHARD_GRAD_OP "
+        "--fsdp_backward_prefetch BACKWARD_PRE --fsdp_transformer_layer_cls_to_wrap A,B --fsdp_use_orig_params false",
+        "--cpu",
+    ],
+)
+def test_the_variables_are_those_that_accelerate_sets(
+    options: str, config: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its launcher that differ from the launcher's own for a bare line, which are the library's defaults."""
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_", "OMP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(launch, "default_config_file", str(tmp_path / "none.yaml"))
+    file = ""
+    if config:
+        (tmp_path / "accelerate.yaml").write_text(yaml.safe_dump(config))
+        file = f"--config_file {tmp_path / 'accelerate.yaml'} "
+    count = "" if config else "--num_processes 2 "
+    theirs = _environment(f"{file}{count}{options} train.py")
+    ours = line(f"{file}{count}{options} train.py", config).fields.get("env_variables", {})
+    bare = _environment("--num_processes 2 train.py")
+    said = {name: value for name, value in theirs.items() if bare.get(name) != value}
+    assert {name: value for name, value in ours.items() if bare.get(name) != value} == said
+    assert {name: theirs.get(name) for name in ours} == ours
+
+
+NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")  # the launcher's and the runtime's
+PINNING = ("KMP_AFFINITY", "KMP_BLOCKTIME")  # would pin the ranks of a worker to the same cores
+
+
+def _environment(text: str) -> dict[str, str]:
+    """What accelerate's launcher adds for the line: its own code, up to where it would start processes."""
+    args = launch.launch_command_parser().parse_args(shlex.split(text))
+    args, _, _ = launch._validate_launch_command(args)
+    several = (args.use_fsdp or args.multi_gpu) and not args.cpu
+    added = (
+        launch.prepare_multi_gpu_env(args) if several else launch.prepare_simple_launcher_cmd_env(args)[1]
+    ).items() - os.environ.items()
+    found = {name: value for name, value in added if name not in (*NOT_OURS, *PINNING)}
+    if "num_cpu_threads" not in text:
+        found.pop("OMP_NUM_THREADS", None)  # ours shares the cores of a worker among its ranks
+    if found.get("ACCELERATE_USE_CPU") == "False":
+        del found["ACCELERATE_USE_CPU"]  # of a launcher of one process
+    return found
+
+
+def test_fp8_takes_its_settings_along() -> None:
+    found = fields("--mixed_precision fp8 --fp8_backend te --fp8_override_linear_precision true,false,True train.py")
+    variables = found["env_variables"]
+    assert (variables["ACCELERATE_FP8_BACKEND"], variables["ACCELERATE_FP8_FORMAT"]) == ("te", "HYBRID")
+    assert [variables[f"ACCELERATE_FP8_OVERRIDE_{name}"] for name in ("FPROP", "DGRAD", "WGRAD")] == [
+        "True",
+        "False",
+        "True",
+    ]
+
+
+# --- the file
+
+
+def test_a_file_says_the_counts_and_the_line_wins() -> None:
+    assert fields("train.py", FSDP_FILE)["processes_per_worker"] == 4
+    assert fields("--num_processes 2 train.py", FSDP_FILE)["processes_per_worker"] == 1
+    reading = line("train.py", FSDP_FILE)
+    assert reading.said["n_workers"] == "num_machines: 2 of accelerate's config file"
+    assert reading.notices == [f"--main-process-ip, --main-process-port {FIND}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "error", "about"),
+    [
+        ("--num_processes 3 --num_machines 2 train.py", {}, InvalidRequest, "write --num_processes 2"),
+        ("train.py", {"distributed_type": "MULTI_GPU", "num_processes": -1}, InvalidRequest, "give --num-processes"),
+        ("--cpu --multi_gpu train.py", {}, InvalidRequest, "--cpu and --multi-gpu exclude each other"),
+        ("--num_proc 2 train.py", {}, InvalidRequest, "did you mean --num-processes?"),
+        ("--mixed_precision bf32 train.py", {}, InvalidRequest, "bf32"),
+        ("--use_deepspeed train.py", {}, NotSupported, "Accelerator(deepspeed_plugin=DeepSpeedPlugin(...))"),
+        ("train.py", {"distributed_type": "DEEPSPEED"}, NotSupported, "distributed_type=DEEPSPEED"),
+        ("train.py", {"compute_environment": "AMAZON_SAGEMAKER"}, NotSupported, "AMAZON_SAGEMAKER"),
+        ("--tpu train.py", {}, NotSupported, "jobs run on GPUs or the CPU"),
+        (
+            "train.py",
+            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sync_module_states": False}},
+            InvalidRequest,
+            "set it to true",
+        ),
+        ("--config_file x.yaml", {}, InvalidRequest, "names no script"),
+    ],
+)
+def test_what_accelerate_would_not_run_is_refused_in_words(
+    text: str, config: dict[str, Any], error: type[ClientLibError], about: str
+) -> None:
+    with pytest.raises(error) as refused:
+        line(text, config)
+    assert about in str(refused.value)
