@@ -60,6 +60,7 @@ class Job:
         secrets: Sequence[str] | None = None,
         code: Literal["auto", "in_place", "snapshot"] = "auto",
         working_dir: str | os.PathLike[str] | None = None,
+        warm: bool | None = None,
         conda_env: str | None = None,
         pytorch_use_env: bool | None = None,
         log_file: str | None = "train.log",

@@ -114,6 +114,8 @@ def _runtime(settings: Settings) -> Runtime:
             max_cpu_jobs=settings.max_cpu_jobs,
             max_processes=settings.max_processes,
             rank_runner=settings.rank_runner,
+            warm=settings.warm,
+            warm_idle_s=settings.warm_idle_s,
             log_limit_bytes=settings.log_limit_bytes,
             segment_bytes=settings.segment_bytes,
         )

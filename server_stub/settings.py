@@ -81,6 +81,12 @@ class Settings(BaseSettings):
     """TOML table of names and values for `spec.secrets` that a client did not send; None: there are none."""
     rank_runner: bool = True
     """False: ranks start as plain `python script`, slower and without an exception in the report."""
+    warm: bool = False
+    """Start the ranks of Python scripts by fork from a process that has their packages imported, one per interpreter
+    (Linux only): it is begun when a first job has shown what to import, and ends with the server. `warm=False` in a job
+    turns it off for that job."""
+    warm_idle_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Such a process ends when no job has asked for it for so long, or when memory is short."""
     retry_pause_s: Seconds = 1.0
     """Pause before the second attempt; it doubles with each."""
     retry_pause_max_s: Seconds = 60.0

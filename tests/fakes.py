@@ -13,7 +13,7 @@ from typing import Literal
 from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WorkerInfo
+from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, Sink
 from server_stub.service.clock import Clock
 
@@ -71,6 +71,9 @@ class FakeRuntime:
 
     def instance_types(self) -> Sequence[InstanceType]:
         return [InstanceType(name="cpu.2C.8G", gpus=0, cpu=2, memory_gib=8)]
+
+    def warm_pools(self) -> list[WarmPoolInfo]:
+        return []
 
     async def doctor(self) -> list[Check]:
         return [Check(name="fake", ok=True, message="nothing is real here")]

@@ -165,6 +165,9 @@ class JobSpec(Strict):
     working_dir: str | None = None
     """Working directory of the processes; None: in place the caller's, in a snapshot the caller's if inside the root,
     else the script's folder."""
+    warm: bool | None = None
+    """False: start every process anew. None: fork them from a process that has torch and the other packages imported,
+    where the runtime has one that suits this job (local runtime only)."""
     conda_env: str | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None

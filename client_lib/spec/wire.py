@@ -121,6 +121,8 @@ class WorkerInfo(Lenient):
     message: str | None = None
     exit_code: int | None = None
     """0: every rank of it ended with 0. None: not ended, or without a report."""
+    warm: bool | None = None
+    """Its ranks came out of the warm pool. None: not started, or not known any more."""
 
 
 class Failure(Lenient):
@@ -164,6 +166,12 @@ class JobInfo(Lenient):
     """What the runtime said once about fields that it reads otherwise."""
     failure: Failure | None = None
 
+    @property
+    def warm(self) -> bool | None:
+        """All ranks of the newest attempt came out of the warm pool; None: not started, or not known any more."""
+        known = [worker.warm for worker in self.workers]
+        return None if not known or None in known else all(known)
+
 
 class JobPage(Lenient):
     jobs: list[JobInfo]
@@ -206,6 +214,23 @@ class InstanceTypes(Lenient):
     instance_types: list[InstanceType]
 
 
+class WarmPoolInfo(Lenient):
+    """A resident process that has packages imported, and forks ranks."""
+
+    python: str
+    """The interpreter that it is for."""
+    state: Literal["starting", "ready"]
+    pid: int | None = None
+    modules: int = 0
+    """Imported modules of installed packages."""
+    launches: int = 0
+    """Workers that came out of it."""
+    idle_s: float = 0.0
+    """Seconds since it was last asked."""
+    memory_mib: float | None = None
+    """Its proportional share (PSS)."""
+
+
 class ServerInfo(Lenient):
     version: str
     api: str = "v1"
@@ -214,6 +239,8 @@ class ServerInfo(Lenient):
     admin: bool = False
     data_dir: str | None = None
     """None for those who are not admin."""
+    warm_pools: list[WarmPoolInfo] = []
+    """Empty for those who are not admin."""
 
 
 class Check(Lenient):

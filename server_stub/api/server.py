@@ -28,6 +28,7 @@ async def get_info(request: Request) -> Response:
             user=asking.name,
             admin=asking.admin,
             data_dir=str(settings.data_dir) if asking.admin else None,
+            warm_pools=context(request).service.warm_pools() if asking.admin else [],
         )
     )
 

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WorkerInfo
+from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Observation:
     ranks: tuple[RankReport, ...] = ()
     """Ended: all reports that there are, of all workers."""
     ended_at: datetime | None = None
+    remarks: tuple[str, ...] = ()
+    """Sentences for the job's events, each of them once."""
 
 
 Sink = Callable[[Observation], None]
@@ -117,6 +119,10 @@ class Runtime(Protocol):
 
     def instance_types(self) -> Sequence[InstanceType]:
         """The catalogue, with what is free now where that is known."""
+        ...
+
+    def warm_pools(self) -> list[WarmPoolInfo]:
+        """Processes that it keeps to start ranks faster."""
         ...
 
     async def doctor(self) -> list[Check]:

@@ -44,6 +44,8 @@ class Active:
     quiet_looks: int = 0
     """Looks since then that found the same."""
     silence_told: bool = False
+    remarks: set[tuple[int, str]] = field(default_factory=set)
+    """Told already: attempt and sentence."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
     _text: JobText | None = None

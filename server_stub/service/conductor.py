@@ -93,6 +93,7 @@ class Conductor:
             self._spawn(self._explain_end(active, seen))
         else:
             self._take_in(active, seen, None)
+            self._take_down(active, seen)
 
     def stop(self, active: Active, stop: Stop) -> None:
         """Order the end of the running attempt, or of the pause between two."""
@@ -137,6 +138,13 @@ class Conductor:
         self._decide(active, decision, workers=workers, **_ending(decision, failure))
         if before is not State.RUNNING and decision.job.state is State.RUNNING:
             self._spawn(self._say_if_script_changed(active))
+
+    def _take_down(self, active: Active, seen: Observation) -> None:
+        """Remarks, which become events."""
+        for remark in seen.remarks:
+            if (seen.attempt, remark) not in active.remarks:
+                active.remarks.add((seen.attempt, remark))
+                self.tell(active, seen.reason, remark)
 
     def _decide(self, active: Active, decision: Decision, **shown: Any) -> None:
         if decision.job.state.final:

@@ -12,7 +12,7 @@ import asyncio
 
 from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Check, DoctorReport, InstanceType, Manifest, SubmitRequest, Submitter
+from client_lib.spec.wire import Check, DoctorReport, InstanceType, Manifest, SubmitRequest, Submitter, WarmPoolInfo
 from server_stub.lifecycle import Pauses, Stop
 from server_stub.retention import Retention
 from server_stub.runtimes import Runtime
@@ -269,6 +269,10 @@ class Service:
     def instance_types(self) -> list[InstanceType]:
         """The runtime's catalogue with what is free now."""
         return list(self._runtime.instance_types())
+
+    def warm_pools(self) -> list[WarmPoolInfo]:
+        """Processes that the runtime keeps to start ranks faster."""
+        return self._runtime.warm_pools()
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""

@@ -45,7 +45,9 @@ def status(output: str) -> int:
     }
     if running:
         facts |= {"url": running.url, "pid": running.pid, "version": running.version, "started_at": running.started_at}
-        facts |= {"data_dir": running.data_dir, "answers": _answers(running)}
+        info = _info(running)
+        facts |= {"data_dir": running.data_dir, "answers": info is not None}
+        facts["warm_pools"] = (info or {}).get("warm_pools", [])
     if output == JSON:
         printer.data_json(facts)
     else:
@@ -53,20 +55,29 @@ def status(output: str) -> int:
     return exits.DONE if running else exits.UNREACHABLE
 
 
-def _answers(running: local_server.Running) -> bool:
+def _info(running: local_server.Running) -> dict[str, Any] | None:
+    """What the server says about itself; None: nothing."""
     try:
-        quick_read.read(Target.of(*running.endpoint), paths.INFO)
+        answer: dict[str, Any] = quick_read.read(Target.of(*running.endpoint), paths.INFO)
     except (NotQuick, ClientLibError):
-        return False
-    return True
+        return None
+    return answer
 
 
 def _show(facts: dict[str, Any]) -> None:
     said = {True: "yes", False: "no"}
+    pools = facts.pop("warm_pools", [])
     rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in facts.items() if value is not None]
+    rows += [("warm pool", _pool(pool)) for pool in pools]
     printer.data(printer.aligned(rows))
     if not facts["running"]:
         printer.hint("the next command that needs it starts it")
+
+
+def _pool(pool: dict[str, Any]) -> str:
+    size = f", {pool['memory_mib']:.0f} MiB" if pool.get("memory_mib") is not None else ""
+    used = f", {pool['launches']} workers so far, idle for {pool['idle_s']:.0f} s"
+    return f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
 
 
 @command.command("stop")

@@ -21,6 +21,7 @@ from server_stub.runtimes.local import plan, record, verdict
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.verdict import Stage, Step, Worker
+from server_stub.runtimes.local.warm_pool import WarmPool
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start says so
 UNPACKING_S = 0.5  # a launcher that can't hear an order to stop by then is killed, if it runs nothing yet
@@ -30,8 +31,19 @@ NO_ANSWER_S = 10.0  # beyond the grace period; then the launcher itself is kille
 class Gang:
     """The workers of one attempt. `tell` gets what is seen of it; the last thing is that it has ended."""
 
-    def __init__(self, attempt: Attempt, started: Record, host: str, python: str, tell: Callable[[Observation], None]):
+    def __init__(
+        self,
+        attempt: Attempt,
+        started: Record,
+        host: str,
+        python: str,
+        tell: Callable[[Observation], None],
+        pool: WarmPool | None = None,
+    ):
+        """`pool`: where its launchers come from, if they can."""
         self.record = started
+        self._pool = pool
+        self._pool_failed: str | None = None
         self.job_dir = attempt.job_dir
         self._attempt = attempt
         self._python = python
@@ -74,7 +86,7 @@ class Gang:
     async def _run(self, unlaunched: Sequence[Launcher]) -> None:
         self._later(SLOW_START_S, self._say_starting)
         try:
-            await asyncio.to_thread(self._spawn, unlaunched)
+            await asyncio.to_thread(self._spawn, await self._fork(unlaunched))
             followed = asyncio.gather(*(launcher.follow() for launcher in self._launchers))
             await asyncio.to_thread(record.make_durable, self._directory)
             self._may_go = True
@@ -93,6 +105,22 @@ class Gang:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_private(Directory(str(folder)).plan, order.to_json())
         record.write(self._directory, self.record)
+
+    async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:
+        """Those that could not come out of the warm pool, and must be started."""
+        if self._pool is None or self._stopped:
+            return list(launchers)
+        pool = self._pool
+        failures = await asyncio.gather(*(launcher.fork(pool) for launcher in launchers))
+        self._pool_failed = next(filter(None, failures), None)
+        return [launcher for launcher, failed in zip(launchers, failures, strict=True) if failed]
+
+    @property
+    def fresh_because(self) -> str | None:
+        """Why its ranks did not come out of the warm pool that it was given."""
+        if self._pool_failed:
+            return f"the warm pool could not be used: {self._pool_failed}"
+        return next((worker.fresh_because for worker in self._workers if worker.fresh_because), None)
 
     def _spawn(self, launchers: Sequence[Launcher]) -> None:
         for launcher in launchers:
@@ -166,10 +194,24 @@ class Gang:
         ended_at: datetime | None = None,
     ) -> None:
         infos = tuple(worker.info() for worker in self._workers)
-        seen = Observation(self._attempt.job_id, self._attempt.number, phase, reason, message, infos, ranks, ended_at)
+        seen = Observation(
+            self._attempt.job_id,
+            self._attempt.number,
+            phase,
+            reason,
+            message,
+            infos,
+            ranks,
+            ended_at,
+            self._remarks() if phase == "running" else (),
+        )
         if seen != self._told:
             self._told = seen
             self._tell(seen)
+
+    def _remarks(self) -> tuple[str, ...]:
+        why = self.fresh_because if self._pool is not None else None
+        return () if why is None else (f"its processes were started anew, not forked: {why}",)
 
 
 def _write_private(path: str, text: str) -> None:

@@ -21,6 +21,7 @@ from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launch
 from client_lib.worker.system import start_time
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
 from server_stub.runtimes.local.verdict import Stage, Worker
+from server_stub.runtimes.local.warm_pool import WarmPool
 
 OUTPUT = "launcher.out"  # what a launcher says when it can't even begin
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE")
@@ -44,6 +45,10 @@ class Launcher:
     def was_launched(self) -> bool:
         """A launcher has held the lock of this directory: it must never get another one."""
         return read_json(self._files.lock) is not None
+
+    async def fork(self, pool: WarmPool) -> str | None:
+        """Have the launcher forked from a warm pool. None: it runs, and is as one found again. Else why it doesn't."""
+        return await pool.launch(self._files.path)
 
     def spawn(self, python: str) -> None:
         """Start the launcher; blocks for a millisecond. Should one run already, the new one leaves at once.
@@ -143,7 +148,7 @@ class Launcher:
                     if message.get("event") == control.ENDED:
                         self._writer.write(control.leave())
                         return True
-                    self._heard(str(message.get("event")))
+                    self._heard(message)
         except ConnectionError:  # as good as end of file: the lock tells what it means
             pass
         finally:
@@ -151,9 +156,12 @@ class Launcher:
             self._writer = None
         return False
 
-    def _heard(self, event: str) -> None:
-        if event in _EVENTS:
-            self._become(_EVENTS[event])
+    def _heard(self, message: control.Message) -> None:
+        stage = _EVENTS.get(str(message.get("event")))
+        if stage is Stage.STARTED:
+            self._become(stage, warm=bool(message.get("warm")), fresh_because=message.get("fresh_because"))
+        elif stage is not None:
+            self._become(stage)
 
     async def _settle(self) -> None:
         """The worker is over: take its report, or, without one, end what its launcher left running."""
@@ -190,7 +198,8 @@ class Launcher:
         return f"{who} {_how(self._exit_code)} without a report" + (f": {said[-1]}" if said else "")
 
     def _become(self, stage: Stage, **known: object) -> None:
-        worker = Worker(self.worker.number, stage, self.worker.host, **known)  # type: ignore[arg-type]
+        how = {"warm": self.worker.warm, "fresh_because": self.worker.fresh_because}
+        worker = Worker(self.worker.number, stage, self.worker.host, **how | known)  # type: ignore[arg-type]
         if worker != self.worker:
             self.worker = worker
             self._changed()

@@ -34,6 +34,7 @@ FIELDS: dict[str, Fate] = {
     "secrets": Fate.HONOURED,
     "code": Fate.SERVICE,
     "working_dir": Fate.HONOURED,
+    "warm": Fate.HONOURED,
     "conda_env": Fate.HONOURED,
     "pytorch_use_env": Fate.HONOURED,
     "log_file": Fate.HONOURED,

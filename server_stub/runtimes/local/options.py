@@ -27,6 +27,10 @@ class LocalOptions:
     """A foreign process that holds less of a GPU's memory than this (MiB) doesn't keep it from being handed out."""
     rank_runner: bool = True
     """False: ranks start as plain `python script`, without the rank runner that saves a third of start and end."""
+    warm: bool = False
+    """Keep a process per interpreter that has the packages of jobs imported, and fork ranks from it (Linux only)."""
+    warm_idle_s: float = 1800.0
+    """Such a process ends when no job has asked for it for so long."""
     log_limit_bytes: int = 10 * 2**30
     """Log kept of one worker and attempt: head and tail, the gap is counted."""
     segment_bytes: int = 64 * 2**20

@@ -16,7 +16,7 @@ from client_lib.spec.job import MASK, JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot, Manifest
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local import conda
+from server_stub.runtimes.local import conda, warm_rules
 from server_stub.runtimes.local.admission import Grant
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
@@ -47,6 +47,7 @@ def worker_plans(
             worker=worker,
             gpus=[str(index) for index in gpus],
             processes_per_worker=needs.processes_with(len(gpus)),
+            record_imports=first.record_imports and worker == 0,
             log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all write to one file
         )
         for worker, gpus in enumerate(setting.grant)
@@ -84,6 +85,7 @@ def _first_plan(
         elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
         elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
         rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
+        record_imports=warm_rules.wanted(spec, default=options.warm),
         grace_s=spec.grace_s,
         log_limit_bytes=options.log_limit_bytes,
         segment_bytes=options.segment_bytes,

@@ -17,9 +17,10 @@ from typing import Any
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
+from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
+from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue, Size, load, of_machine
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir
+from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
 from server_stub.runtimes.local import admission, conda, doctor, machine, notices, plan, record, volumes
 from server_stub.runtimes.local.admission import Capacity, Decision, Grant, Waiting
 from server_stub.runtimes.local.gang import Gang
@@ -29,6 +30,7 @@ from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.queue import Queue, Queued
 from server_stub.runtimes.local.record import Record
+from server_stub.runtimes.local.warm import WarmPools
 
 LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
 
@@ -48,6 +50,7 @@ class LocalRuntime:
         self._ports = Ports()
         self._catalogue = Catalogue(by_pattern=options.parse_instance_types)
         self._sink: Sink | None = None
+        self._warm = WarmPools(options.data_dir / "warm", options.warm_idle_s)
         self._queue = Queue()
         self._untold: dict[str, None] = {}
         """Keys of those in the queue that no one was told of what they wait for, in the order of their arrival."""
@@ -106,6 +109,7 @@ class LocalRuntime:
         return Catalogue(sizes, by_pattern=by_pattern)
 
     async def close(self) -> None:
+        self._warm.close()
         if self._look_again is not None:
             self._look_again.cancel()
         for task in self._tasks:
@@ -237,11 +241,27 @@ class LocalRuntime:
         setting = plan.Setting(granted, port, prefix)
         plans = plan.worker_plans(attempt, wanted, setting, self._machine, self._options)
         started = Record(self._machine.boot_id, len(plans), granted, port, wanted.memory_gib)
-        self._run(attempt, started, lambda gang: gang.start(plans))
+        self._run(attempt, started, lambda gang: self._start(gang, attempt, plans), plans[0])
 
-    def _run(self, attempt: Attempt, started: Record, life: Callable[[Gang], Coroutine[Any, Any, None]]) -> None:
+    async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan]) -> None:
+        """To its end; the warm pool learns from each job that may use it."""
+        first, folder = plans[0], str(worker_dir(attempt.job_dir, attempt.number, 0))
+        if first.record_imports:
+            self._warm.job_began(first, folder)
+        await gang.start(plans)
+        if first.record_imports:
+            self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
+
+    def _run(
+        self,
+        attempt: Attempt,
+        started: Record,
+        life: Callable[[Gang], Coroutine[Any, Any, None]],
+        first: WorkerPlan | None = None,
+    ) -> None:
         key = _key(attempt.job_id, attempt.number)
-        gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell)
+        pool = self._warm.pool_for(first) if first is not None and first.record_imports else None
+        gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell, pool)
         self._gangs[key] = gang
         self._ports.hold(key, started.master_port)
         self._spawn_task(self._to_its_end(key, life(gang)))
@@ -285,6 +305,9 @@ class LocalRuntime:
     def instance_types(self) -> Sequence[InstanceType]:
         capacity = self._capacity()
         return [_shown(size, capacity) for size in self._catalogue.sizes]
+
+    def warm_pools(self) -> list[WarmPoolInfo]:
+        return self._warm.shown()
 
     async def doctor(self) -> list[Check]:
         await self._gpus.look()

@@ -41,6 +41,10 @@ class Worker:
     report: dict[str, Any] | None = None
     lost_because: str = ""
     lost_reason: Reason = Reason.LAUNCHER_LOST
+    warm: bool | None = None
+    """Its ranks came out of the warm pool; None: they don't run yet."""
+    fresh_because: str | None = None
+    """Why not, where there was a pool."""
 
     @property
     def failed(self) -> bool:
@@ -56,6 +60,7 @@ class Worker:
                 "host": self.host,
                 "message": self.lost_because or report.get("message"),
                 "exit_code": report.get("exit_code"),
+                "warm": self.warm,
             }
         )
 

@@ -1,0 +1,151 @@
+"""The local runtime with warm pools: when one is begun, used, replaced and left alone, and what a job is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.local.warm_rules import grown
+from tests.runtimes.conftest import Site, alive, anyio_backend, poll, running
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
+__all__ = ["anyio_backend"]
+SCRIPT = "import tqdm, os; print('ran')"
+
+
+def write(folder: Path, text: str = SCRIPT) -> str:
+    path = folder / "train.py"
+    path.write_text(text)
+    return str(path)
+
+
+async def warmed(site: Site) -> Site:
+    """A first job has run, and a pool stands."""
+    await site.ended(site.submit("first", write(site.folder)))
+    await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+    return site
+
+
+async def was_warm(site: Site, attempt: Attempt) -> list[bool | None]:
+    ended = await site.ended(attempt)
+    assert ended.reason == "Completed", ended
+    return [worker.warm for worker in ended.workers]
+
+
+def remarks(site: Site, attempt: Attempt) -> list[str]:
+    return [remark for seen in site.of(attempt) for remark in seen.remarks]
+
+
+async def test_the_first_job_starts_fresh_and_those_behind_it_warm(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        first = site.submit("first", write(tmp_path))
+        assert await was_warm(site, first) == [False]
+        assert remarks(site, first) == []
+        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        second = site.submit("second", write(tmp_path), n_workers=2)
+        assert await was_warm(site, second) == [True, True]
+        assert site.lines(second)[-1] == "ran"
+        shown = site.runtime.warm_pools()[0]
+        assert (shown.python, shown.launches, shown.state) == (sys.executable, 2, "ready")
+        assert shown.modules > 3
+        assert shown.memory_mib
+
+
+async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_and_commands(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=False) as site:
+        assert await was_warm(site, site.submit("off", write(tmp_path))) == [False]
+        assert not (tmp_path / "warm").exists()
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        assert await was_warm(site, site.submit("job", write(tmp_path), warm=False)) == [False]
+        assert await was_warm(site, site.submit("command", "true", type="binary")) == [False]
+
+
+async def test_a_script_that_imports_nothing_installed_begins_no_pool(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        await site.ended(site.submit("first", write(tmp_path, "print(1)")))
+        await site.ended(site.submit("second", write(tmp_path, "print(1)")))
+        assert site.runtime.warm_pools() == []
+
+
+async def test_a_job_that_does_not_fit_says_why_and_runs_fresh(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        odd = site.submit("odd", write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
+        assert await was_warm(site, odd) == [False]
+        assert "MALLOC_ARENA_MAX" in remarks(site, odd)[0]
+
+
+async def test_after_two_jobs_that_did_not_fit_the_pool_is_made_for_such(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        begun = site.runtime.warm_pools()[0].pid
+        for name in ("one", "two"):
+            await site.ended(site.submit(name, write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1}))
+        await poll(lambda: site.runtime.warm_pools()[0].pid != begun)
+        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        third = site.submit("three", write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
+        assert await was_warm(site, third) == [True]
+
+
+async def test_a_dead_pool_costs_a_job_nothing_but_time(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        pool = site.runtime.warm_pools()[0].pid
+        assert pool
+        os.kill(pool, signal.SIGSTOP)  # it hangs: found out at the next launch
+        hung = site.submit("hung", write(tmp_path))
+        assert await was_warm(site, hung) == [False]
+        assert "did not answer" in remarks(site, hung)[0]
+        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        assert await was_warm(site, site.submit("next", write(tmp_path))) == [True]
+        await poll(lambda: not alive(pool))
+
+
+async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        before = site.runtime.warm_pools()[0]
+        await site.ended(site.submit("second", write(tmp_path, "import tqdm, yaml")))
+        await poll(
+            lambda: [p.modules > before.modules for p in site.runtime.warm_pools() if p.state == "ready"] == [True]
+        )
+
+
+async def test_pools_end_with_their_server_and_the_list_of_modules_stays(tmp_path: Path) -> None:
+    async with running(tmp_path, warm=True) as site:
+        pool = (await warmed(site)).runtime.warm_pools()[0].pid
+        assert pool
+    await poll(lambda: not alive(pool))
+    async with running(tmp_path, warm=True) as site:
+        await site.ended(site.submit("again", write(tmp_path, "print('imports nothing')")))
+        await poll(lambda: [pool.modules > 3 for pool in site.runtime.warm_pools() if pool.state == "ready"] == [True])
+
+
+async def test_a_warm_job_outlives_its_server_and_is_found_again(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    text = f"import tqdm, os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    async with running(tmp_path, warm=True) as site:
+        await warmed(site)
+        attempt = site.submit("long", write(tmp_path, text))
+        assert (await site.phase(attempt, "running")).workers[0].warm
+    async with running(tmp_path, warm=True) as site:
+        site.runtime.submit(attempt)
+        await site.phase(attempt, "running")
+        gate.touch()
+        assert await was_warm(site, attempt) == [True]
+
+
+def test_a_list_grows_and_a_few_modules_of_known_packages_are_no_reason_for_a_new_pool() -> None:
+    assert grown(["torch"], ["torch", "torch.fx"]) == (["torch", "torch.fx"], False)
+    assert grown(["torch"], ["yaml"]) == (["torch", "yaml"], True)
+    assert grown(["torch"], [f"torch.m{n}" for n in range(20)])[1]
+    assert grown([], ["client_lib.worker", "_distutils_hack"]) == ([], False)

@@ -1,0 +1,78 @@
+"""A server with warm pools: what jobs and `server status` say of them, and that they end with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from client_lib.cli.commands import server as command
+from tests.runtimes.conftest import alive
+from tests.server_process import ServerProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path / "state", CLIENT_LIB_SERVER_WARM="1")
+    yield process
+    process.kill()
+
+
+def run(server: ServerProcess, folder: Path, **fields: Any) -> dict[str, Any]:
+    """The job as it ended."""
+    script = folder / "train.py"
+    script.write_text("import tqdm")
+    nonce = folder / "nonce"
+    nonce.write_text("0123456789abcdef")
+    submitted = server.call(
+        "POST",
+        "/api/v1/jobs",
+        json={
+            "spec": {"script": str(script), "processes_per_worker": 2} | fields,
+            "code": {"mode": "in_place", "proof": {"path": str(nonce), "nonce": "0123456789abcdef"}},
+            "submitter": {"python": sys.executable, "environment": dict(os.environ), "working_dir": str(folder)},
+        },
+    )
+    assert submitted.status_code == 201, submitted.text
+    info = submitted.json()
+    while info["state"] not in ("SUCCEEDED", "FAILED", "CANCELLED"):
+        info = server.get(f"/api/v1/jobs/{info['name']}?wait=20&after_version={info['version']}").json()
+    assert info["state"] == "SUCCEEDED", info
+    return info
+
+
+def pools(server: ServerProcess) -> list[dict[str, Any]]:
+    return server.get("/api/v1/info").json()["warm_pools"]  # type: ignore[no-any-return]
+
+
+def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_ends(
+    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [False]
+    deadline = time.monotonic() + 30
+    while [pool["state"] for pool in pools(server)] != ["ready"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [True]
+
+    odd = run(server, tmp_path, env_variables={"MALLOC_ARENA_MAX": 1})
+    assert [worker["warm"] for worker in odd["workers"]] == [False]
+    events = server.get(f"/api/v1/jobs/{odd['name']}/events").json()["events"]
+    told = [event["message"] for event in events if "MALLOC_ARENA_MAX" in event["message"]]
+    assert len(told) == 1
+
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(server.state_dir))
+    shown = CliRunner().invoke(command.command, ["status"])
+    pid = pools(server)[0]["pid"]
+    assert f"ready, pid {pid}" in shown.output
+    server.end()
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(pid)
