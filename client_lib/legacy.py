@@ -11,19 +11,21 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
 
-_NO_EFFECT = {
+TODAY = {
     "cpu_limit": "the instance_type says how many cores a worker has, for example 'cpu.8C.32G'",
     "cuda11": "the image says which CUDA there is",
-    "detached": "submit() returns at once; logs() follows",
+    "detached": "submit() returns at once, and logs() follows",
+    "forbid_internet": "write internet=False",
     "forbid_s3": "internet=False forbids all outbound access",
     "in_communal_cluster": "priority_class and allocation_name say whose capacity it is",
     "memory_limit": "the instance_type says how much memory a worker has, for example 'cpu.8C.32G'",
+    "n_gpus": "write instance_type='gpu.4gpu' for 4 of any card",
     "preflight_check": "a job is checked when it is submitted",
     "spark_executor_memory": "there is no Spark here",
     "warm_cache": "images are cached by the nodes that have run them",
 }
-_BECOME = ("forbid_internet", "n_gpus")
-NAMES = frozenset((*_NO_EFFECT, *_BECOME))
+"""Each of them -> what says it today."""
+NAMES = frozenset(TODAY)
 
 
 @dataclass
@@ -62,7 +64,7 @@ def _read(name: str, given: Mapping[str, Any], result: Translation) -> str:
         return "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
     if name == "warm_cache" and given[name]:
         raise NotSupported("warm_cache=True can't be had: images are cached by the nodes that ran them", hint="omit it")
-    return f"{name} is deprecated and has no effect: {_NO_EFFECT[name]}"
+    return f"{name} is deprecated and has no effect: {TODAY[name]}"
 
 
 def _becomes(name: str, today: str, value: object, given: Mapping[str, Any], result: Translation) -> str:

@@ -1,9 +1,9 @@
-"""Writes the tables of README.md that repeat what the code says: fields of a job, settings of the server.
+"""Writes the tables of README.md and docs/mlspace.md that repeat what the code says: fields, settings, arguments.
 
     python docs/readme_tables.py        # `make docs` calls it
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest of the README is written by hand. A test
-compares what is committed with what this makes.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest is written by hand. A test compares what is
+committed with what this makes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import typing
 from collections.abc import Callable
 from pathlib import Path
 
+import platform_tables
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from client_lib.spec.job import JobSpec
 from server_stub.settings import Settings
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+DOCS = Path(__file__).resolve().parent
+DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mlspace.md")
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(text: str) -> str:
-    """The README with every table made anew."""
+    """The document with every table made anew."""
     return _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}{block[3]}", text)
 
 
@@ -76,8 +78,11 @@ def _cell(text: str | None) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "job_fields": lambda: _fields(JobSpec, lambda key: key),
+    "platform_parameters": platform_tables.parameters,
+    "earlier_parameters": platform_tables.earlier_parameters,
     "server_settings": lambda: _fields(Settings, lambda key: f"CLIENT_LIB_SERVER_{key.upper()}"),
 }
 
 if __name__ == "__main__":
-    README.write_text(with_tables(README.read_text()))
+    for document in DOCUMENTS:
+        document.write_text(with_tables(document.read_text()))
