@@ -10,7 +10,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long check format bench docs lock clean
+.PHONY: help venv demo test test-long test-cluster cluster cluster-down check format bench docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -41,7 +41,19 @@ test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k
 
 test-long: $(READY)  ## every test with all rounds: the server killed 50 times, and so on
 	@echo "== pytest, all rounds"
-	@$(RUN)/python -m pytest -m "long or not long" $(PYTEST)
+	@$(RUN)/python -m pytest -m "not cluster" $(PYTEST)
+
+test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root; minutes to build it the first time)
+	@echo "== build of what the clusters run"
+	@$(RUN)/python -m tests.cluster build || [ $$? = 69 ]
+	@echo "== pytest, with real clusters"
+	@$(RUN)/python -m pytest -m cluster -rs $(PYTEST)
+
+cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (root; make cluster LAYERS="api kwok")
+	@$(RUN)/python -m tests.cluster up $(LAYERS)
+
+cluster-down: $(READY)  ## remove it without a trace
+	@$(RUN)/python -m tests.cluster down
 
 check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, lock files
 	@echo "== ruff format"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter
@@ -64,6 +65,8 @@ def operation(
         "parameters": _parameters(path, query or {}, headers or {}),
         "responses": {str(status): _content(answer) | {"description": "Done."}, "default": ERROR},
     }
+    if status == HTTPStatus.CREATED:  # sent again it is harmless, by its key or its digest
+        document["responses"]["200"] = _content(answer) | {"description": "It was there already."}
     if body is not None:
         document["requestBody"] = _content(body if not isinstance(body, str) else (body,)) | {"required": True}
 

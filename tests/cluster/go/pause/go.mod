@@ -1,0 +1,3 @@
+module cluster.test/pause
+
+go 1.25.0

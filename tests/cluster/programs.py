@@ -1,0 +1,178 @@
+"""The programs that are built from pinned Go modules: one folder `go/<family>` with go.mod and go.sum each.
+
+A family is its own module, so that one family's newer libraries are not forced on another. A program is built when it
+is first wanted and kept under a digest of its go.mod, go.sum and flags: once built, no Go is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.errors import ClusterError
+from tests.cluster.places import Home
+
+SOURCES = Path(__file__).parent / "go"
+GO_NEEDED = (1, 26)
+STAMP = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Programs of one Go module. `assets`: files of that module which the cluster needs at run time."""
+
+    name: str
+    module: str
+    packages: dict[str, str]
+    version: str
+    assets: tuple[str, ...] = ()
+
+    @property
+    def ldflags(self) -> str:
+        """Kubernetes reads its own version from the linker; without it nodes say `v0.0.0-master`."""
+        if self.name != "kubernetes":
+            return "-s -w"
+        major, minor, _ = self.version.lstrip("v").split(".")
+        values = {"gitVersion": self.version, "gitMajor": major, "gitMinor": minor}
+        return " ".join(["-s -w", *(f"-X {STAMP}.{key}={value}" for key, value in values.items())])
+
+    @property
+    def digest(self) -> str:
+        recipe = hashlib.sha256()
+        for path in sorted((SOURCES / self.name).iterdir()):
+            recipe.update(path.read_bytes())
+        recipe.update(repr((self.packages, self.ldflags, self.assets)).encode())
+        return recipe.hexdigest()[:12]
+
+
+def _family(name: str, module: str, packages: dict[str, str], assets: tuple[str, ...] = ()) -> Family:
+    found = re.search(rf"{re.escape(module)} (v\S+)", (SOURCES / name / "go.mod").read_text())
+    return Family(name, module, packages, found.group(1) if found else "", assets)
+
+
+FAMILIES = (
+    _family("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}),
+    _family(
+        "kubernetes",
+        "k8s.io/kubernetes",
+        {
+            name: f"k8s.io/kubernetes/cmd/{name}"
+            for name in ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
+        },
+    ),
+    _family(
+        "training-operator",
+        "github.com/kubeflow/training-operator",
+        {"training-operator": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
+        ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml", "manifests/base/rbac/role.yaml"),
+    ),
+    _family(
+        "kwok",
+        "sigs.k8s.io/kwok",
+        {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+        (
+            "kustomize/stage/node/fast/node-initialize.yaml",
+            "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+            "kustomize/stage/pod/fast/pod-ready.yaml",
+            "kustomize/stage/pod/fast/pod-delete.yaml",
+        ),
+    ),
+    _family("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    _family("pause", "cluster.test/pause", {"pause": "cluster.test/pause"}),
+)
+FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}
+
+
+def is_built_by_us(program: str) -> bool:
+    return program in FAMILY_OF
+
+
+def path(home: Home, program: str) -> Path:
+    """Where the program lies once it is built."""
+    return _folder(home, FAMILY_OF[program]) / program
+
+
+def asset(home: Home, family: str, name: str) -> str:
+    """The text of one of the family's assets, by its file name. Only after a program of the family was built."""
+    chosen = next(each for each in FAMILIES if each.name == family)
+    return (_folder(home, chosen) / "assets" / name).read_text()
+
+
+def assets(home: Home, family: str) -> list[str]:
+    """The texts of all of them."""
+    chosen = next(each for each in FAMILIES if each.name == family)
+    return [asset(home, family, Path(name).name) for name in chosen.assets]
+
+
+def is_there(home: Home, program: str) -> bool:
+    return path(home, program).exists()
+
+
+def lacks_go() -> str | None:
+    """One line about a Go that is missing or too old for the pinned modules; None: it will do."""
+    go = shutil.which("go")
+    needed = ".".join(map(str, GO_NEEDED))
+    if go is None:
+        return f"the command go is missing; the programs are built with Go {needed} or newer"
+    told = subprocess.run([go, "env", "GOVERSION"], cwd=SOURCES / "pause", capture_output=True, text=True).stdout
+    version = re.match(r"go(\d+)\.(\d+)", told)
+    if version is None or tuple(map(int, version.groups())) < GO_NEEDED:
+        return f"Go {needed} or newer is needed; {go} is {told.strip() or 'of an unknown version'}"
+    return None
+
+
+def build(home: Home, program: str) -> None:
+    """Builds one program with the machine's Go, unless it is there. Minutes the first time; the caller holds the lock.
+
+    GOFLAGS is passed on: `GOFLAGS=-p=1` keeps a core free for others.
+    """
+    if is_there(home, program):
+        return
+    family = FAMILY_OF[program]
+    folder = _folder(home, family)
+    folder.mkdir(parents=True, exist_ok=True)
+    _copy_assets(family, folder / "assets")
+    with tempfile.TemporaryDirectory(dir=folder) as workspace:
+        _go(family, "install", "-trimpath", "-ldflags", family.ldflags, family.packages[program], GOBIN=workspace)
+        built = next(Path(workspace).iterdir())
+        built.rename(folder / program)
+
+
+def current(home: Home) -> set[Path]:
+    """The folders that today's recipes make."""
+    return {_folder(home, family) for family in FAMILIES}
+
+
+def _folder(home: Home, family: Family) -> Path:
+    return home.bin / f"{family.name}-{family.digest}"
+
+
+def _copy_assets(family: Family, target: Path) -> None:
+    if not family.assets or target.exists():
+        return
+    _go(family, "mod", "download", family.module)
+    module = Path(_go(family, "list", "-m", "-f", "{{.Dir}}", family.module).strip())
+    with tempfile.TemporaryDirectory(dir=target.parent) as workspace:
+        for asset_name in family.assets:
+            shutil.copy(module / asset_name, workspace)
+        shutil.copytree(workspace, target)
+
+
+def _go(family: Family, *arguments: str, **environment: str) -> str:
+    flags = f"-buildvcs=false {os.environ.get('GOFLAGS', '')}".strip()
+    done = subprocess.run(
+        ["go", *arguments],
+        cwd=SOURCES / family.name,
+        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": flags, "GOWORK": "off", **environment},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"go {arguments[0]} in {SOURCES / family.name} failed:\n{done.stderr.strip()[-2000:]}")
+    return done.stdout

@@ -1,0 +1,1 @@
+"""Tests of the tool itself. Those with the marker `cluster` start real clusters: `make test-cluster`."""

@@ -1,0 +1,80 @@
+"""Pictures of this machine, to compare before and after: independent of what the tool itself believes to be left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.cluster import debian
+from tests.cluster.places import Home
+
+SYSCTLS = (
+    "kernel/panic*",
+    "kernel/keys/root_max*",
+    "vm/overcommit*",
+    "vm/panic_on_oom",
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/*/*",
+)
+FOLDERS = (
+    "/run",
+    "/run/netns",
+    "/run/containerd",
+    "/var/log",
+    "/var/lib",
+    "/var/lib/cni",
+    "/etc/cni",
+    "/opt",
+    "/tmp/k8s-webhook-server",
+)
+
+
+def picture(home: Home) -> dict[str, list[str]]:
+    """What a cluster could leave behind, by kind. `home`: processes are those whose command line names it."""
+    return {
+        "links": sorted(os.listdir("/sys/class/net")),
+        "routes": _lines("ip", "route", "show", "table", "all"),
+        "rules": _rules(),
+        "mounts": sorted(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()),
+        "sysctls": _sysctls(),
+        "folders": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
+        "processes": _processes(home.root),
+    }
+
+
+def _lines(*argv: str) -> list[str]:
+    return subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
+
+
+def _rules() -> list[str]:
+    """By the unpacked nft with its unpacked libraries: it is not installed here."""
+    usr = debian.root(Home.of_environment()) / "usr"
+    libraries = ":".join(map(str, usr.glob("lib/*-linux-gnu")))
+    nft = usr / "sbin/nft"
+    listed = subprocess.run(
+        [nft, "list", "ruleset"], env={"LD_LIBRARY_PATH": libraries}, capture_output=True, text=True
+    )
+    assert listed.returncode == 0, listed.stderr
+    return listed.stdout.splitlines()
+
+
+def _sysctls() -> list[str]:
+    root = Path("/proc/sys")
+    return sorted(
+        f"{path}={path.read_text().strip()}" for each in SYSCTLS for path in root.glob(each) if os.access(path, os.R_OK)
+    )
+
+
+def _processes(home: Path) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # ended meanwhile
+        program = command.partition(b"\0")[0]
+        if bytes(home) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
+            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return sorted(found)

@@ -1,0 +1,120 @@
+"""The pure parts and the command line's words: no root, no cluster, milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import LAYERS, Cluster, cli, layers, network, oci, programs
+from tests.cluster.commands import COMMANDS, Machine, argv
+from tests.cluster.errors import ClusterError
+from tests.cluster.places import Home
+from tests.cluster.readiness import PROBES
+
+
+def test_every_program_of_every_layer_has_a_place_a_command_and_a_probe() -> None:
+    named = {name for names in LAYERS.values() for name in names}
+    assert named == set(layers.ORDER) == set(COMMANDS) == set(PROBES)
+    assert set(layers.MEANING) == set(LAYERS)
+
+
+def test_layers_are_started_in_one_order_each_program_once() -> None:
+    started = layers.components(["node", "kwok", "api"])
+    assert started == [name for name in layers.ORDER if name in started]
+    assert started[:2] == ["etcd", "kube-apiserver"]
+
+
+def test_a_layer_is_whole_only_with_all_of_its_programs() -> None:
+    assert layers.layers_of(LAYERS["kwok"]) == {"api", "kwok"}
+    assert layers.layers_of(LAYERS["kwok"][1:]) == set()
+
+
+def test_an_address_is_chosen_that_no_route_of_the_machine_has() -> None:
+    assert network.free_number(["0.0.0.0/0", "192.168.1.0/24"]) == 100
+    assert network.free_number(["10.100.7.0/24", "10.101.0.0/16"]) == 102
+
+
+def test_a_machine_whose_routes_take_all_addresses_is_told_so() -> None:
+    with pytest.raises(ClusterError, match="ip route"):
+        network.free_number(["10.0.0.0/8"])
+
+
+def test_without_controllers_the_api_server_asks_for_no_service_account(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    alone = Machine(home, home.cluster("x"), network.Network(100), LAYERS["api"])
+    whole = Machine(home, home.cluster("x"), network.Network(100), LAYERS["node"])
+    flag = "--disable-admission-plugins=ServiceAccount"
+    assert flag in argv("kube-apiserver", alone)
+    assert flag not in argv("kube-apiserver", whole)
+
+
+def test_all_versions_are_read_from_go_mod() -> None:
+    versions = {family.name: family.version for family in programs.FAMILIES}
+    assert versions == {
+        "etcd": "v3.6.5",
+        "kubernetes": "v1.36.4",
+        "training-operator": "v1.9.4",
+        "kwok": "v0.8.0",
+        "coredns": "v1.14.7",
+        "pause": "",
+    }
+
+
+def test_an_image_archive_names_its_blobs_by_their_digests(tmp_path: Path) -> None:
+    rootfs, image = tmp_path / "rootfs.tar", tmp_path / "image.tar"
+    with tarfile.open(rootfs, "w") as tar:
+        tar.addfile(tarfile.TarInfo("empty"), io.BytesIO())
+    oci.write(image, "localhost/x:local", rootfs, ["/run"])
+    with tarfile.open(image) as archive:
+        files = {member.name: _bytes(archive, member) for member in archive.getmembers()}
+    for name, data in files.items():
+        if name.startswith("blobs/"):
+            assert name == f"blobs/sha256/{hashlib.sha256(data).hexdigest()}"
+    (described,) = json.loads(files["index.json"])["manifests"]
+    assert described["annotations"]["io.containerd.image.name"] == "localhost/x:local"
+
+
+def test_status_of_a_cluster_that_is_not_up_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--home", str(tmp_path), "status"]) == cli.NOT_UP
+    assert capsys.readouterr().out == "cluster 'default' is not up\n"
+
+
+def test_a_command_on_a_cluster_that_is_not_up_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--home", str(tmp_path), "kubeconfig"]) == 1
+    assert capsys.readouterr().err == "cluster: cluster 'default' is not up; `up` starts it\n"
+
+
+@pytest.mark.parametrize("words", [["up", "nodes"], ["--name", "No", "up"], ["fake-nodes", "3", "--capacity", "cpu"]])
+def test_a_wrong_word_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    assert left.value.code == 2
+    assert f"'{words[-1] if words[0] != '--name' else 'No'}'" in capsys.readouterr().err
+
+
+def test_one_line_says_what_a_machine_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["--home", str(tmp_path), "up", "api"]) == 69
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "is missing" in told or "is needed" in told
+
+
+def test_making_a_cluster_object_touches_nothing(tmp_path: Path) -> None:
+    assert not Cluster("x", Home(tmp_path / "none")).is_up()
+    assert list(tmp_path.iterdir()) == []
+
+
+def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()

@@ -1,0 +1,103 @@
+"""Requests that follow from our OpenAPI documents, right and wrong ones: no 500, no status, content type, header or
+shape that the document does not know. The same ones each time. The server is real, its runtime runs nothing: the
+commands are made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import checks
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from client_lib.spec import paths
+from server_stub.openapi import openapi, public_v2_openapi
+from tests.api.conftest import Running
+from tests.mlspace.rest.conftest import COMMAND
+
+CHECKS = [
+    checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+BOUNDED = settings(
+    max_examples=8,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+KNOWN = ("job-waits", "job-ended", "job-failed")
+
+ours = schemathesis.openapi.from_dict(openapi())
+platform = schemathesis.openapi.from_dict(public_v2_openapi())
+
+
+@schemathesis.serializer("application/gzip")
+def _archive(context: Any, value: Any) -> bytes:
+    del context
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _with_known_names(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Half of the made-up names become those of what there is."""
+    return {name: _known(name, value) for name, value in (path_parameters or {}).items()}
+
+
+def _known(parameter: str, value: Any) -> Any:
+    names = {"name": KNOWN, "allocation": ("default",), "queue": ("default",)}.get(parameter)
+    return names[len(value) // 2 % len(names)] if names and isinstance(value, str) and len(value) % 2 else value
+
+
+def _without_waiting(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What would wait, as it should: for the end of a job that never starts, or for a minute."""
+    return {name: value for name, value in (query or {}).items() if name not in ("follow", "after_version")}
+
+
+for document in (ours, platform):
+    document.hook("map_path_parameters")(_with_known_names)
+    document.hook("map_query")(_without_waiting)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    server = Running(tmp_path_factory.mktemp("contract"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running: Running) -> Running:
+    """With a job of each kind, whatever the test before did to them."""
+    ann = running.as_user("ann")
+    for name in KNOWN:
+        if ann("GET", paths.job(name)).status_code == 404:
+            created = ann.submit(name=name, **{key: COMMAND[key] for key in ("script", "type")}).json()
+            if name != "job-waits":
+                running.call(lambda created=created: running.runtime.end(created["id"]))
+    return running
+
+
+@ours.parametrize()
+@BOUNDED
+def test_our_api_keeps_to_its_document(case: schemathesis.Case, server: Running) -> None:
+    headers = {"Authorization": f"Bearer {server.tokens['ann']}"}
+    case.call_and_validate(base_url=server.url, headers=headers, checks=CHECKS, timeout=20)
+
+
+@platform.parametrize()
+@BOUNDED
+def test_the_platform_s_api_keeps_to_its_document(case: schemathesis.Case, server: Running) -> None:
+    headers = {"Authorization": server.tokens["ann"]}
+    case.call_and_validate(base_url=server.url, headers=headers, checks=CHECKS, timeout=20)
