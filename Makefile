@@ -83,12 +83,12 @@ docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev bench; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev bench mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  project=; [ $$name != dev ] || project="--extra dev pyproject.toml"; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --no-header --no-emit-index-url --no-emit-find-links \
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean:  ## remove the virtual environments and all caches
-	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
