@@ -28,6 +28,8 @@ def main(arguments: "list[str]") -> int:
 
 if __name__ == "__main__":
     if not __package__:  # run by path: import the installation that this file belongs to
-        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        # without site (launcher_command) behind the standard library: a backport beside this package must not hide it
+        sys.path.insert(len(sys.path) if sys.flags.no_site else 0, root)
     code = main(sys.argv[1:])
     os._exit(code)  # nothing is left to tear down

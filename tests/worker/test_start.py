@@ -1,0 +1,24 @@
+"""How a launcher comes up."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import client_lib
+from client_lib.worker.directory import launcher_command
+
+
+def test_a_backport_beside_the_package_does_not_hide_the_standard_library(tmp_path: Path) -> None:
+    """As in a site-packages where somebody once installed enum34."""
+    package = Path(client_lib.__file__).parent
+    shutil.copytree(package / "worker", tmp_path / "client_lib" / "worker")
+    shutil.copy(package / "__init__.py", tmp_path / "client_lib")
+    (tmp_path / "enum.py").write_text("raise ImportError('this is the backport')")
+    command = [
+        word.replace(str(package.parent), str(tmp_path)) for word in launcher_command("/nowhere", sys.executable)
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr
+    assert said.splitlines()[-1].startswith("FileNotFoundError"), said
