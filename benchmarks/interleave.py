@@ -19,13 +19,13 @@ def wall_times(ways: Mapping[str, Callable[[], object]], rounds: int) -> Samples
     samples: Samples = {name: [] for name in ways}
     for counted in [False] + [True] * rounds:
         for name, way in ways.items():
-            took = _time_until_one_succeeds(name, way)
+            took = time_until_one_succeeds(name, way)
             if counted:
                 samples[name].append(took)
     return samples
 
 
-def _time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
+def time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
     """A failed run is said on stderr and done again; it would make the others look slow."""
     for left in reversed(range(TRIES)):
         began = time.perf_counter()

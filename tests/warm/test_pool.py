@@ -195,10 +195,24 @@ def test_a_rank_leaves_the_names_of_installed_modules_and_never_of_the_users_own
 
 def test_the_environment_of_a_pool_holds_nothing_of_the_job_but_what_is_read_at_load() -> None:
     kept = fit.environment_of(
-        {"HF_TOKEN": "secret", "MY": "own", "HF_HOME": "/x", "PATH": "/bin", "OMP_NUM_THREADS": "8"}
+        {
+            "HF_TOKEN": "secret",
+            "HUGGINGFACE_API_KEY": "secret",
+            "MY": "own",
+            "HF_HOME": "/x",
+            "PATH": "/bin",
+            "OMP_NUM_THREADS": "8",
+        }
     )
     assert kept.keys() - set(fit.THREAD_COUNTS) == {"HF_HOME", "PATH"}
     assert kept["OMP_NUM_THREADS"] == "1"
+
+
+def test_every_variable_that_is_read_at_load_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "warm-start.md").read_text()
+    for names, reader in fit.READ_AT_LOAD:
+        assert ", ".join(f"`{name}`" for name in names.split(", ")) + f" | {reader} |" in text
+    assert all(f"`{name}`" in text for name in fit.READ_LATER)
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.long)])

@@ -5,6 +5,7 @@ fresh. The thread counts are not among them: they are set anew in every rank (th
 """
 
 import os
+import re
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.environment import Process, uses_rank_runner
@@ -37,16 +38,15 @@ READ_LATER = frozenset(
         "TORCHELASTIC_ERROR_FILE",  # these at a failure
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_RUN_ID",
-        "WANDB_API_KEY",  # and these with each call
-        "WANDB_NAME",
+        "WANDB_NAME",  # and these with each call
         "WANDB_RUN_ID",
         "WANDB_PROJECT",
-        "HF_TOKEN",
     )
 )
-"""Variables that match a pattern above, and may differ nevertheless."""
+"""Variables that match a pattern above, and may differ nevertheless; so may all that are secret by name."""
 
 THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SECRET = re.compile("TOKEN($|_)|_KEY($|_)|SECRET|PASSWORD")
 _NAMES = frozenset(name for names, _ in READ_AT_LOAD for name in names.split(", ") if not name.endswith("*"))
 _BEGINNINGS = tuple(name[:-1] for names, _ in READ_AT_LOAD for name in names.split(", ") if name.endswith("*"))
 
@@ -61,7 +61,9 @@ class Pool(NamedTuple):
 
 
 def is_read_at_load(name: str) -> bool:
-    return name not in READ_LATER and (name in _NAMES or name.startswith(_BEGINNINGS))
+    if name in READ_LATER or _SECRET.search(name):
+        return False
+    return name in _NAMES or name.startswith(_BEGINNINGS)
 
 
 def environment_of(environment: Dict[str, str]) -> Dict[str, str]:

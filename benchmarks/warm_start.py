@@ -1,0 +1,224 @@
+"""How fast a job starts and ends whose ranks are forked from the warm pool, and what the pool's memory costs.
+
+    python benchmarks/warm_start.py [ROUNDS] [WHAT ...]        WHAT: ddp, spread, eight, transformers, memory
+
+`bare`: processes with the environment set by hand; `torchrun`; `fresh`: a worker launcher; `warm`: a launcher forked
+from a pool that has learnt from one fresh run what the script imports. From the order to the end of all, interleaved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from interleave import Samples, table, time_until_one_succeeds
+
+from client_lib.worker import control
+from client_lib.worker.directory import Directory, launcher_command, read_json
+from client_lib.worker.environment import processes
+from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.warm import fit
+from server_stub.runtimes.local.warm_pool import WarmPool
+
+DDP = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+model(torch.ones(4, 8)).sum().backward()
+dist.destroy_process_group()
+"""
+TRANSFORMERS = "from transformers import BertConfig, BertModel, Trainer\nBertModel\n" + DDP
+IDLE = DDP.replace("dist.destroy", "import time\nprint('idle', flush=True)\ntime.sleep(600)\ndist.destroy")
+
+
+class Job:
+    """One script, in a folder of its own."""
+
+    def __init__(self, script: str, ranks: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="warm-start-"))
+        self.script = self.folder / "script.py"
+        self.script.write_text(script)
+        self._ranks, self._runs = ranks, 0
+        self._loop = asyncio.new_event_loop()
+        self.pool: WarmPool | None = None
+
+    def learn(self) -> None:
+        """A fresh run, and a pool of what it has imported."""
+        directory = self.prepare(record_imports=True)
+        self.start_fresh(directory)
+        self.run(directory)
+        config = self.folder / "pool.json"
+        modules = json.loads(Path(directory.imports).read_text())
+        known = {"python": sys.executable, "modules": modules, "refused": {}, "idle_s": 600}
+        config.write_text(json.dumps(known))
+        like = processes(self.plan(), directory, None)[0].environment
+        self.pool = WarmPool(sys.executable, config, fit.environment_of(like))
+        self._loop.run_until_complete(self.pool.start())
+        assert self.pool.state == "ready", (self.pool.why_ended, self.pool.said)
+        left_out = json.loads(config.read_text())["refused"]
+        print(f"pool: {self.pool.info()}; left out: {left_out}")
+
+    def plan(self, record_imports: bool = False) -> WorkerPlan:
+        return WorkerPlan(
+            job="bench",
+            attempt=1,
+            worker=0,
+            n_workers=1,
+            processes_per_worker=self._ranks,
+            type="pytorch2",
+            command=[str(self.script)],
+            python=sys.executable,
+            environment=dict(os.environ) | {"GLOO_SOCKET_IFNAME": "lo"},
+            user_variables=[],
+            working_dir=str(self.folder),
+            master_addr="127.0.0.1",
+            master_port=free_port(),
+            gpus=[],
+            cores=os.cpu_count() or 1,
+            checkpoint_dir=str(self.folder),
+            record_imports=record_imports,
+        )
+
+    def prepare(self, record_imports: bool = False) -> Directory:
+        self._runs += 1
+        directory = Directory(str(self.folder / f"worker-{self._runs}"))
+        os.makedirs(directory.path)
+        Path(directory.plan).write_text(self.plan(record_imports).to_json())
+        return directory
+
+    def start_fresh(self, directory: Directory) -> None:
+        subprocess.Popen(launcher_command(directory.path))
+
+    def start_warm(self, directory: Directory) -> None:
+        assert self.pool
+        why = self._loop.run_until_complete(self.pool.launch(directory.path))
+        assert why is None, why
+
+    def go(self, directory: Directory) -> control.Connection:
+        while not os.path.exists(directory.control):
+            time.sleep(0.001)
+        peer = control.Connection(directory.control)
+        peer.send(control.go())
+        return peer
+
+    def run(self, directory: Directory) -> None:
+        peer = self.go(directory)
+        while (message := peer.receive(100)) is not None and message["event"] != control.ENDED:
+            pass
+        report = read_json(directory.report)
+        assert report is not None
+        if report["exit_code"]:
+            raise RuntimeError(report["message"])
+
+    def fresh(self) -> None:
+        directory = self.prepare()
+        self.start_fresh(directory)
+        self.run(directory)
+
+    def warm(self) -> None:
+        directory = self.prepare()
+        self.start_warm(directory)
+        self.run(directory)
+
+    def bare(self) -> None:
+        shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        shared |= {"WORLD_SIZE": str(self._ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        ranks = [
+            subprocess.Popen([sys.executable, str(self.script)], cwd=self.folder, env=shared | {"RANK": str(rank)})
+            for rank in range(self._ranks)
+        ]
+        if any(rank.wait() for rank in ranks):
+            raise RuntimeError("a rank failed")
+
+    def torchrun(self) -> None:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self._ranks}"]
+        done = subprocess.run(
+            [*command, str(self.script)], cwd=self.folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
+        )
+        if done.returncode:
+            raise RuntimeError("torchrun failed")
+
+    def close(self) -> None:
+        if self.pool:
+            self._loop.call_soon(self.pool.close)
+            self._loop.run_until_complete(asyncio.sleep(0.1))
+        shutil.rmtree(self.folder)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def pss_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def memory() -> None:
+    """PSS of two idle ranks and their launcher, fresh and warm, and of the pool."""
+    job = Job(DDP, 2)
+    job.learn()
+    job.script.write_text(IDLE)
+    assert job.pool
+    for name, start in (("fresh", job.start_fresh), ("warm", job.start_warm)):
+        directory = job.prepare()
+        start(directory)
+        peer = job.go(directory)
+        while b"".join(path.read_bytes() for path in Path(directory.log).glob("*.log")).count(b"idle") < 2:
+            time.sleep(0.1)
+        ranks = [entry["pid"] for entry in (read_json(directory.processes) or {}).values()]
+        launcher = (read_json(directory.lock) or {})["pid"]
+        info = job.pool.info()
+        shares = f"ranks {sum(map(pss_mib, ranks)):.0f} MiB, launcher {pss_mib(launcher):.0f}"
+        print(f"{name}: {shares}, pool {info.memory_mib}")
+        peer.send(control.stop(0.0))
+        while peer.receive(30):
+            pass
+    job.close()
+
+
+def compare(title: str, script: str, ranks: int, rounds: int, names: tuple[str, ...]) -> None:
+    job = Job(script, ranks)
+    job.learn()
+    ways: dict[str, Callable[[], object]] = {name: getattr(job, name) for name in names}
+    samples: Samples = {name: [] for name in names}
+    for _ in range(rounds):  # none before the counted ones: `learn` has warmed files and caches
+        for name, way in ways.items():
+            samples[name].append(time_until_one_succeeds(name, way))
+    print(table(title, samples, to=names[: 2 if "torchrun" in names else 1]), flush=True)
+    print(f"max/median of warm: {max(samples['warm']) / statistics.median(samples['warm']):.2f}", flush=True)
+    job.close()
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    what = sys.argv[2:] or ["ddp", "spread", "eight", "transformers", "memory"]
+    if "ddp" in what:
+        compare("2 ranks of DDP", DDP, 2, rounds, ("bare", "torchrun", "fresh", "warm"))
+    if "spread" in what:
+        compare("2 ranks of DDP, warm alone", DDP, 2, rounds, ("warm",))
+    if "eight" in what:
+        compare("8 ranks of DDP", DDP, 8, max(3, rounds // 4), ("bare", "fresh", "warm"))
+    if "transformers" in what:
+        compare(
+            "2 ranks of DDP that import transformers", TRANSFORMERS, 2, max(3, rounds // 4), ("bare", "fresh", "warm")
+        )
+    if "memory" in what:
+        memory()
+
+
+if __name__ == "__main__":
+    main()
