@@ -1,4 +1,4 @@
-"""Bounds of a request before anybody reads it: how many header lines, how many bytes of body. An ASGI layer.
+"""Bounds of a request before anybody reads it: how many header lines, how many bytes of body, no NUL. An ASGI layer.
 
 The body is counted as it streams, so that one without a Content-Length is bounded too. A snapshot has a larger bound,
 which `server_stub.snapshots` counts by itself.
@@ -31,6 +31,8 @@ class Limits:
             raise InvalidRequest(
                 f"the request has {len(headers)} header lines; at most {self._settings.max_header_count} are read"
             )
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
+            raise InvalidRequest("the address holds a NUL byte; no name does")
         is_snapshot = scope["path"].startswith(paths.SNAPSHOTS)
         bound = self._settings.max_snapshot_bytes if is_snapshot else self._settings.max_body_bytes
         if _declared(headers) > bound:

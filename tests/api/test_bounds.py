@@ -61,6 +61,12 @@ def test_a_digest_that_is_none_is_422(small: Running) -> None:
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
 
 
+@pytest.mark.parametrize("path", ["/api/v1/jobs/a%00b", "/api/v1/jobs?name=%00"])
+def test_a_nul_byte_in_the_address_is_refused(path: str, ann: Api) -> None:
+    answer = ann("GET", path)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
 def test_too_many_headers_are_refused(ann: Api) -> None:
     answer = ann("GET", paths.INFO, headers={f"X-{number}": "1" for number in range(200)})
     assert answer.status_code == 422

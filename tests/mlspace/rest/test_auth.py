@@ -90,5 +90,11 @@ def test_a_body_that_is_too_large_is_refused_in_the_platform_s_form(start_server
     assert (answer.status_code, answer.json()["error_code"]) == (413, 1)
 
 
+@pytest.mark.parametrize("path", [f"{JOBS}/a%00b", f"{JOBS}?region=%00"])
+def test_a_nul_byte_in_the_address_is_refused(path: str, ann: Platform) -> None:
+    answer = ann("GET", path)
+    assert (answer.status_code, answer.json()["error_code"]) == (400, 1)
+
+
 def test_our_own_paths_answer_in_our_own_form(ann: Platform) -> None:
     assert ann("GET", paths.JOBS).json()["code"] == "unauthorized"  # the raw token is the platform's way alone
