@@ -20,6 +20,7 @@ from client_lib.errors import ClientLibError
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module under commands/, what `client-lib --help` says)
     "submit": ("submit", "Run a script as a job."),
+    "run": ("run", "Run a script in the foreground, as torchrun would."),
     "list": ("list_jobs", "Your jobs, newest first."),
     "status": ("status", "Where a job is, and why."),
     "logs": ("logs", "What the ranks of a job print."),

@@ -10,6 +10,9 @@ from client_lib.worker.directory import MARKER, Directory
 from client_lib.worker.elastic import TYPE as ELASTIC
 from client_lib.worker.plan import WorkerPlan
 
+STDIN = "CLIENT_LIB_STDIN"
+"""In a plan's environment: a terminal, pipe or file of the submitter that rank 0 reads. No rank sees the variable."""
+
 _BINARY = ("binary", "binary_exp")
 
 # What an outer torchrun, mpirun or accelerate sets for its own ranks. A job that is submitted from inside one of them
@@ -52,6 +55,7 @@ class Process(NamedTuple):
     argv: List[str]
     environment: Dict[str, str]
     working_dir: str
+    stdin: str = os.devnull
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
@@ -68,6 +72,7 @@ def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optiona
             _argv(plan, local_rank, local_rank_option),
             _environment(plan, directory, local_rank),
             folder,
+            plan.environment.get(STDIN, os.devnull) if plan.worker == local_rank == 0 else os.devnull,
         )
         for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker)
     ]
@@ -116,6 +121,7 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
             seen[name] = value
     for name, value in _if_absent(plan).items():
         seen.setdefault(name, value)
+    seen.pop(STDIN, None)
     seen.update(_ranks(plan, local_rank))
     seen[MARKER] = directory.path
     seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(seen["RANK"]))

@@ -44,7 +44,7 @@ class Ranks:
     def start(self, processes: Sequence[Process], run: Run) -> None:
         """Start all, in the order of their ranks. Raises OSError naming what could not be started."""
         for process in processes:
-            started = start(process.argv, process.environment, process.working_dir, self._system.before_exec, run)
+            started = start(process, self._system.before_exec, run)
             self._running[started.pid] = process.rank
             self._groups.add(started.pid)
             self._started_at[process.rank] = time.time()

@@ -9,6 +9,8 @@ import os
 import signal
 from typing import Callable, Dict, List, NamedTuple, NoReturn
 
+from client_lib.worker.environment import Process
+
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
 """What a new process runs: argv and environment. `execute`, or the warm pool's twin (warm/rank.py)."""
 
@@ -29,13 +31,11 @@ def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
 
 
 def start(
-    argv: List[str],
-    environment: Dict[str, str],
-    folder: str,
+    process: Process,
     before_exec: Callable[[], None],
     run: Run = execute,
 ) -> Started:
-    """Run `argv` in `folder`; stdin is empty.
+    """Run it; where its stdin can't be opened (the terminal was closed), that is empty.
 
     Raises OSError naming the program or the folder.
     """
@@ -44,7 +44,7 @@ def start(
     stderr, child_stderr = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become(argv, environment, folder, before_exec, run, child_stdout, child_stderr, tell)
+        _become(process, before_exec, run, child_stdout, child_stderr, tell)
     for fd in (tell, child_stdout, child_stderr):
         os.close(fd)
     with os.fdopen(told, "rb") as pipe:
@@ -61,9 +61,7 @@ def start(
 
 
 def _become(
-    argv: List[str],
-    environment: Dict[str, str],
-    folder: str,
+    process: Process,
     before_exec: Callable[[], None],
     run: Run,
     stdout: int,
@@ -71,20 +69,28 @@ def _become(
     tell: int,
 ) -> NoReturn:
     """The child, up to what it runs."""
-    name = argv[0]
+    name = process.argv[0]
     try:
         signal.set_wakeup_fd(-1)  # a signal to this child is none to the launcher
         os.setsid()
         before_exec()
-        empty = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(empty, 0)
+        os.dup2(_opened(process.stdin), 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        name = folder
-        os.chdir(folder)
-        name = argv[0]
-        run(argv, environment)
+        name = process.working_dir
+        os.chdir(process.working_dir)
+        name = process.argv[0]
+        run(process.argv, process.environment)
     except OSError as error:
         os.write(tell, b"%d %b" % (error.errno or 0, os.fsencode(name)))
     finally:
         os._exit(127)
+
+
+def _opened(stdin: str) -> int:
+    try:  # not blocking: a named pipe may have no writer; no terminal of the submitter becomes this session's own
+        fd = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return os.open(os.devnull, os.O_RDONLY)
+    os.set_blocking(fd, True)
+    return fd

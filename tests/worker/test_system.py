@@ -18,8 +18,9 @@ LAUNCHER = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from client_lib.worker import spawn, system
+from client_lib.worker.environment import Process
 chosen = system.choose()
-started = spawn.start(["sleep", "1000"], dict(os.environ), "/", chosen.before_exec)
+started = spawn.start(Process(0, 0, ["sleep", "1000"], dict(os.environ), "/"), chosen.before_exec)
 print(type(chosen).__name__, started.pid, flush=True)
 {then}
 """

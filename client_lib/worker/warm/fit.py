@@ -84,6 +84,8 @@ def refusal(pool: Pool, plan: WorkerPlan, process: Process, beside: Iterable[str
         return "it runs with %s, the warm pool with %s" % (plan.python, pool.python)
     if not uses_rank_runner(plan):
         return "it runs without the rank runner"
+    if process.stdin != os.devnull:
+        return "it reads the submitter's terminal"
     return _of_environment(pool, process.environment) or _of_folder(pool, beside)
 
 

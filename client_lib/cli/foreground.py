@@ -1,0 +1,112 @@
+"""A job in the foreground: this program lives as long as the job, and the job no longer than this program.
+
+`submit -f` looks at a job, and Ctrl-C ends the look. Here Ctrl-C, a closed terminal and SIGTERM cancel the job, and its
+output is shown to the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from client_lib.cli import exits, printer
+from client_lib.errors import ClientLibError, JobCancelled, JobFailed
+from client_lib.worker.environment import STDIN
+
+if TYPE_CHECKING:
+    from client_lib.job import Job
+    from client_lib.spec.wire import JobInfo
+
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Foreground:
+    """Cancels `job` at the first signal that would end this program; a second one ends it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.signal: int | None = None
+        """That came; None: none did."""
+        self._before: dict[int, Any] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The block submits the job and sees it to its end. Left in another way, it cancels the job."""
+        self._before = {signum: signal.signal(signum, self._on_signal) for signum in _ENDING}
+        try:
+            yield
+        except (JobFailed, JobCancelled):
+            raise
+        except BaseException:
+            self._cancel()  # the reader of our output is gone, the server is, or Ctrl-C came twice
+            raise
+        finally:
+            self._restore()
+
+    def submitted(self) -> None:
+        """There is a job now. A signal that came before found nothing to cancel."""
+        if self.signal is not None:
+            self._cancel()
+
+    def _on_signal(self, signum: int, frame: object) -> None:
+        del frame
+        self.signal = signum
+        self._restore()
+        if self._job.job_name:
+            # in a thread: this one may be in the middle of a call to the same server
+            threading.Thread(target=self._cancel, name="client_lib-cancel").start()
+
+    def _cancel(self) -> None:
+        if not self._job.job_name:
+            return
+        try:
+            self._job.cancel()
+        except ClientLibError as problem:
+            printer.error(problem)
+            printer.hint(f"`client-lib cancel {self._job.job_name}` stops the job")
+
+    def _restore(self) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+
+def exit_code(problem: JobFailed | JobCancelled, signum: int | None) -> int:
+    """As a shell shows it: of the first failing rank; 128 + signal, of the rank or of this program."""
+    if signum is not None:
+        return 128 + signum
+    if isinstance(problem, JobCancelled):
+        return exits.CANCELLED
+    info: JobInfo | None = problem.info
+    failure = info.failure if info else None
+    if failure is not None and failure.signal:
+        return 128 + failure.signal
+    return (failure.exit_code if failure else None) or exits.FAILED
+
+
+def lend_stdin() -> None:
+    """Let rank 0 read what this program could: the terminal by its name, a pipe or a file by way of /proc (Linux).
+
+    Told by a variable of this process: the environment travels with a job to a server of this machine, and only there.
+    """
+    os.environ.pop(STDIN, None)
+    path = _stdin()
+    if path is not None:
+        os.environ[STDIN] = path
+
+
+def _stdin() -> str | None:
+    """None: nothing can be read from it."""
+    try:
+        mode = os.fstat(0).st_mode
+        if os.isatty(0):
+            return os.ttyname(0)
+    except OSError:
+        return None
+    readable = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return f"/proc/{os.getpid()}/fd/0" if readable and sys.platform == "linux" else None

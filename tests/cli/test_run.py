@@ -1,0 +1,141 @@
+"""`client-lib run`: a job in the foreground, with the real local server and a real terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from .conftest import CLI, Run, processes_of
+from .terminal import Terminal
+
+WITHIN_S = 30.0
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself")
+
+
+@pytest.fixture(scope="module")
+def state() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="client_lib-") as folder:
+        yield Path(folder)
+        for pid in processes_of(Path(folder)):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def shell(environment: dict[str, str], state: Path) -> dict[str, str]:
+    del environment["CLIENT_LIB_RETRY_S"]
+    environment["VIRTUAL_ENV"] = sys.prefix
+    environment["CLIENT_LIB_STATE_DIR"] = str(state)
+    return environment
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def ranks_of(state: Path) -> list[int]:
+    return [pid for pid in processes_of(state) if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_breakpoint_is_talked_to_on_the_terminal(shell: dict[str, str], script: Path) -> None:
+    script.write_text("lr = 0.25\nbreakpoint()\nprint('goes on with', lr)\n")
+    with Terminal("run", "--name", "stops", "train.py", environment=shell, cwd=script.parent) as terminal:
+        terminal.read_until(b"(Pdb)")
+        terminal.write(b"lr * 2\n")
+        terminal.read_until(b"0.5")
+        terminal.write(b"lr = 7\n")
+        terminal.write(b"continue\n")
+        shown = terminal.read_to_end()
+    assert b"goes on with 7" in shown
+    assert terminal.exit_code == 0
+
+
+def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
+    shell: dict[str, str], cli: Run, script: Path, state: Path
+) -> None:
+    script.write_text(
+        "import signal, sys, time\n"
+        "def leave(*_): print('saving', flush=True); time.sleep(0.2); print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "print('begins', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    line = ["run", "--name", "interrupted", "--processes-per-worker", "2", "train.py"]
+    with Terminal(*line, environment=shell, cwd=script.parent) as terminal:
+        terminal.read_until(b"[1] begins")
+        terminal.read_until(b"[0] begins")
+        terminal.write(b"\x03")
+        shown = terminal.read_to_end()
+    assert terminal.exit_code == 130
+    assert b"[0] saved" in shown
+    assert b"[1] saved" in shown
+    assert b"job interrupted was cancelled" in shown
+    assert b"goes on" not in shown
+    assert json.loads(cli("status", "interrupted", "-o", "json").stdout)["state"] == "CANCELLED"
+    assert ranks_of(state) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("raise SystemExit(7)", 7), ("raise KeyError('lr')", 1), ("os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_exit_code_is_that_of_the_first_failing_rank(
+    shell: dict[str, str], cli: Run, script: Path, ends: str, code: int
+) -> None:
+    script.write_text(f"import os, time\nif os.environ['RANK'] == '1':\n    {ends}\ntime.sleep(600)\n")
+    done = cli("run", "--processes-per-worker", "2", "--grace-s", "1", "train.py")
+    assert done.returncode == code
+    assert "rank 1 on worker 0" in done.stderr
+
+
+def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import os, sys; print(os.environ.get('CLIENT_LIB_STDIN'), sys.stdin.read().split())")
+    done = cli("run", "-N", "2", "train.py", stdin="first second")
+    assert sorted(done.stdout.splitlines()) == ["[0] None ['first', 'second']", "[1] None []"]
+    done = cli("submit", "-f", "train.py", stdin="first second")
+    assert done.stdout.splitlines() == ["[0] None []"]
+
+
+def test_a_launchers_line_runs_too(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'])")
+    done = cli("run", "torchrun", "--standalone", "--nproc_per_node=2", "train.py")
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_program_that_is_told_to_end_takes_its_job_along(
+    shell: dict[str, str], cli: Run, script: Path, state: Path, signum: signal.Signals
+) -> None:
+    script.write_text("import time; print('begins', flush=True); time.sleep(600)")
+    name = f"told-{signum.name.lower()}"
+    line = [*CLI, "run", "--name", name, "train.py"]
+    with subprocess.Popen(line, cwd=script.parent, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout
+        assert b"begins" in run.stdout.readline()
+        run.send_signal(signum)
+        assert run.wait(WITHIN_S) == 128 + signum
+    assert cli("wait", name).returncode == 3
+    assert ranks_of(state) == []
+
+
+def test_a_reader_that_leaves_takes_the_job_along(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import time\nwhile True: print('step', flush=True); time.sleep(0.05)")
+    line = " ".join([*CLI, "run", "--name", "piped", "train.py", "|", "head", "-1"])
+    subprocess.run(["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, timeout=60, check=True)
+    assert cli("wait", "piped").returncode == 3
