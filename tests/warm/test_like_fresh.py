@@ -223,6 +223,19 @@ def test_the_filters_of_warnings_after_an_import(both: Run) -> None:
     ).lines()
 
 
+def test_a_package_that_is_looked_for_and_not_imported(both: Run) -> None:
+    both(
+        """
+        import importlib.metadata, importlib.util, pkgutil, sys
+        for name in ("torch", "numpy", "no_such"):
+            spec = importlib.util.find_spec(name)
+            found = spec and (spec.name, spec.origin, spec.has_location, spec.cached, spec.parent)
+            print(found, spec and list(spec.submodule_search_locations), name in sys.modules)
+        print(len(pkgutil.get_data("numpy", "py.typed")), importlib.metadata.version("torch"))
+        """
+    ).lines()
+
+
 def test_two_ranks_train_together(both: Run) -> None:
     lines = both(
         """

@@ -45,7 +45,10 @@ class Hidden:
             return None
         module = self._groups[number].modules[name]
         loader: Any = _Loader(self, number, module)
-        return type(sys.__spec__)(name, loader, origin=getattr(module, "__file__", None))
+        known, spec = module.__spec__, type(sys.__spec__)(name, loader)
+        for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
+            setattr(spec, attribute, getattr(known, attribute, None))  # for those who only ask where it is
+        return spec
 
     def bring_back(self, number: int) -> None:
         """All groups up to this one."""
@@ -72,6 +75,9 @@ class _Loader:
     def create_module(self, spec: Any) -> Any:
         del spec
         return self._module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spec.loader, name)  # reading of resources
 
     def exec_module(self, module: Any) -> None:
         module.__spec__ = self._spec  # the import system has put its own there
