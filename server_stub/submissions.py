@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,18 +60,20 @@ class Submissions:
             os.close(self._file)
             self._file = None
 
-    def append(self, record: bytes) -> Place:
-        """Write a record that holds no NUL byte, as JSON doesn't. It is durable after `sync`.
+    def append(self, *records: bytes) -> list[Place]:
+        """Write records that hold no NUL byte, as JSON doesn't. They are durable after `sync`.
 
         Raises:
             OSError: the disk is full.
         """
+        size = sum(map(len, records))
         with self._lock:
-            if self._file is None or self._end + len(record) > self._size:
-                self._next_segment(max(self._segment_bytes, len(record)))
-            place = Place(self._segment, self._end, len(record))
-            self._write(record)
-            return place
+            if self._file is None or self._end + size > self._size:
+                self._next_segment(max(self._segment_bytes, size))
+            ends = accumulate(map(len, records), initial=self._end)
+            places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
+            self._write(b"".join(records))
+            return places
 
     def sync(self) -> None:
         """Make everything that was appended durable."""

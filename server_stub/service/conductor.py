@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from client_lib.errors import ClientLibError, StorageFull
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure, JobInfo
+from client_lib.spec.wire import Event, Failure
 from server_stub import lifecycle
 from server_stub.diagnose import sentence
 from server_stub.lifecycle import Decision, Job, Pauses, Stop
@@ -28,11 +28,10 @@ from server_stub.service.clock import Clock
 from server_stub.service.evidence import explain, script_change
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store
-from server_stub.store.rows import JobRow, refresh_jobs, save_job
+from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
 _LONGEST_SAVE_PAUSE_S = 30.0
-_REFRESH_S = 0.5
 
 MakeAttempt = Callable[[Active], Attempt]
 
@@ -56,8 +55,8 @@ class Conductor:
         self._make_attempt, self._on_end = make_attempt, on_end
         self._by_id: dict[str, Active] = {}
         self._by_name: dict[tuple[str, str], Active] = {}
+        self._by_seq: dict[int, Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refreshing: dict[str, Active] = {}
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.tell)
 
     def __len__(self) -> int:
@@ -70,10 +69,14 @@ class Conductor:
     def by_id(self, job_id: str) -> Active | None:
         return self._by_id.get(job_id)
 
+    def by_seq(self, seq: int) -> Active | None:
+        return self._by_seq.get(seq)
+
     def take(self, active: Active) -> None:
         """Begin to drive a job as it is stored."""
         self._by_id[active.row.id] = active
         self._by_name[active.row.owner, active.row.name] = active
+        self._by_seq[active.row.seq] = active
         self._act(active, active.job)
 
     async def close(self) -> None:
@@ -161,27 +164,12 @@ class Conductor:
     # --- decision -> stored
 
     def _refresh(self, active: Active, job: Job, **shown: Any) -> None:
-        """Another message, other workers, and no step of the state machine: shown now, stored soon with many others. A
+        """Another message, other workers, and no step of the state machine: shown now, stored with the next step. A
         crash between loses nothing, as the runtime says it again; and each end of a job moves the whole queue."""
         active.decide(job, **shown)
-        if active.saving:
-            return
-        active.public = active.info
-        self._changes.publish(active.row.id)
-        if not self._refreshing:
-            self._clock.call_later(_REFRESH_S, lambda: self._spawn(self._store_refreshed()))
-        self._refreshing[active.row.id] = active
-
-    async def _store_refreshed(self) -> None:
-        waiting, self._refreshing = self._refreshing.values(), {}
-        fresh = [(a, a.info) for a in waiting if not a.saving and a.info.version > a.row.version]
-        try:
-            stored = await self._store.write(lambda connection: refresh_jobs(connection, _fresh_rows(fresh)))
-        except (StorageFull, OperationalError) as error:
-            log.warning("new messages can't be stored yet: %s", error)
-            return
-        for (active, info), row in zip(fresh, stored, strict=True):
-            active.stored_as(row, info)
+        if not active.saving:
+            active.public = active.info
+            self._changes.publish(active.row.id)
 
     def _save_soon(self, active: Active) -> None:
         if not active.saving:
@@ -262,6 +250,7 @@ class Conductor:
         active.cancel_timers()
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
+        self._by_seq.pop(active.row.seq, None)
         self._spawn(self._on_end(active))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -281,7 +270,3 @@ def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:
     if not (state.final or decision.job.resume_at):
         return {}
     return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None}
-
-
-def _fresh_rows(fresh: Sequence[tuple[Active, JobInfo]]) -> list[JobRow]:
-    return [replace(a.row, version=info.version, info=info.model_dump_json()) for a, info in fresh]

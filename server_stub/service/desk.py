@@ -64,7 +64,7 @@ class Desk:
                 connection, owner, filters.state, filters.labels, filters.name_prefix, limit + 1, before
             )
         )
-        texts = ",".join(info for _, info in found[:limit])
+        texts = ",".join(self._newest_text(seq, info) for seq, info in found[:limit])
         next_cursor = f'"{found[limit - 1][0]}"' if len(found) > limit else "null"
         return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
 
@@ -73,7 +73,7 @@ class Desk:
         owners = wanted.owners or (user.name,)
         if not self._sees_all(user):
             owners = tuple(owner for owner in owners if owner == user.name)
-        return await self._store.read(
+        count, found = await self._store.read(
             lambda connection: search(
                 connection,
                 owners,
@@ -85,6 +85,12 @@ class Desk:
                 wanted.offset,
             )
         )
+        return count, [self._newest_text(seq, info).encode() for seq, info in found]
+
+    def _newest_text(self, seq: int, stored: str) -> str:
+        """Messages and workers of a job that is not final may be newer than what is stored."""
+        active = self._conductor.by_seq(seq)
+        return active.text.json.decode() if active else stored
 
     async def events(self, found: Active | Found) -> bytes:
         seq = found.row.seq if isinstance(found, Active) else found.seq

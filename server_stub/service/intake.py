@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -27,8 +27,8 @@ from server_stub.service.desk import Desk, text_of
 from server_stub.service.values import JobText
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
-from server_stub.store.rows import Added, JobRow, Key
-from server_stub.submissions import Submissions
+from server_stub.store.rows import Added, JobRow, Key, NewJob
+from server_stub.submissions import Place, Submissions
 from server_stub.users import User
 
 FreeBytes = Callable[[Path], int]
@@ -129,9 +129,10 @@ class Intake:
         record = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode() + b"\n"
         self._admission.check_size(admitted.request, len(record))
         for _ in range(_NAMES_DRAWN):
-            new = _NewJob(self._runtime_name, user, admitted, draw_name(admitted.request.spec), self._clock)
-            added, row = await self._store.write(new.writing(self._submissions, record, key))
+            new = _NewJob(self._runtime_name, user, admitted, record, key, self._clock)
+            added = await self._store.write_along(self._add, new)
             if added.seq is not None:
+                row = new.row.with_seq(added.seq)
                 active = Active(row, new.info, new.info, Job(max_retry=new.info.spec.max_retry or 0), admitted.request)
                 active.shown_as(row)
                 self._conductor.take(active)
@@ -144,6 +145,13 @@ class Intake:
             f"the name {new.info.name} is taken by another job of {user.name}",
             hint=f"choose another name, or remove the old job: client-lib delete {new.info.name}",
         )
+
+    def _add(self, connection: Connection, new: Sequence[_NewJob]) -> list[Added]:
+        """For the store's writer; repeating it writes no record twice."""
+        unwritten = [job for job in new if job.place is None]
+        for job, place in zip(unwritten, self._submissions.append(*[job.record for job in unwritten]), strict=True):
+            job.place = place
+        return rows.add_jobs(connection, [job.to_store() for job in new])
 
     async def _repeated(self, key: Key, before: tuple[str, str]) -> JobText:
         fingerprint_before, job_id = before
@@ -161,10 +169,16 @@ class Intake:
 class _NewJob:
     """One job to be stored under one name."""
 
-    def __init__(self, runtime_name: str, user: User, admitted: Admitted, name: str, clock: Clock) -> None:
-        self._admitted = admitted
+    def __init__(
+        self, runtime_name: str, user: User, admitted: Admitted, record: bytes, key: Key | None, clock: Clock
+    ) -> None:
+        self._script_path, self._key = admitted.script_path, key
+        self.record = record
+        """What the submitter sent."""
+        self.place: Place | None = None
+        """Where it was written."""
         self.info = JobInfo(
-            name=name,
+            name=draw_name(admitted.request.spec),
             id=uuid.UUID(int=random.getrandbits(128), version=4).hex,  # seeded by the system once, not asked each time
             owner=user.name,
             version=1,
@@ -176,34 +190,31 @@ class _NewJob:
             created_at=clock.now(),
             notices=admitted.notices,
         )
+        self._text = self.info.model_dump_json()
 
-    def writing(
-        self, submissions: Submissions, record: bytes, key: Key | None
-    ) -> Callable[[Connection], tuple[Added, JobRow]]:
-        """The function for the store's writer; repeating it writes the record once."""
-        info, text = self.info, self.info.model_dump_json()
+    def to_store(self) -> NewJob:
+        """Once it has its place."""
+        info = self.info
         first = Event(time=info.created_at, attempt=1, state=info.state, reason=info.reason, message=info.message)
-        code, row = info.code, None
+        self.row = self._make_row()
+        return NewJob(self.row, info.spec.labels, first, self._key)
 
-        def write(connection: Connection) -> tuple[Added, JobRow]:
-            nonlocal row
-            row = row or JobRow(
-                id=info.id,
-                owner=info.owner,
-                name=info.name,
-                state=info.state,
-                version=info.version,
-                attempt=info.attempt,
-                created_at=info.created_at,
-                info=text,
-                place=submissions.append(record),
-                script_path=self._admitted.script_path,
-                snapshot=code.sha256 if isinstance(code, CodeSnapshot) else None,
-            )
-            added = rows.add_job(connection, row, info.spec.labels, first, key)
-            return added, row.with_seq(added.seq or 0)
-
-        return write
+    def _make_row(self) -> JobRow:
+        info, code = self.info, self.info.code
+        assert self.place
+        return JobRow(
+            id=info.id,
+            owner=info.owner,
+            name=info.name,
+            state=info.state,
+            version=info.version,
+            attempt=info.attempt,
+            created_at=info.created_at,
+            info=self._text,
+            place=self.place,
+            script_path=self._script_path,
+            snapshot=code.sha256 if isinstance(code, CodeSnapshot) else None,
+        )
 
 
 def _without_proof(code: CodeInPlace | CodeSnapshot) -> CodeInPlace | CodeSnapshot:

@@ -6,18 +6,16 @@ outside of it. No statement reads all jobs; lists seek by index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, Table, bindparam, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.expression import UpdateBase
+from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, update
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
 from client_lib.spec.wire import Event
-from server_stub.store.prepared import Prepared
+from server_stub.store.prepared import Insert, Prepared
 from server_stub.store.tables import events, idempotency_keys, jobs, labels, microseconds, removals
 from server_stub.submissions import Place
 
@@ -63,8 +61,18 @@ class Key(NamedTuple):
 _TIMES = ("created_at", "first_started_at", "resume_at", "finished_at")
 
 
+class NewJob(NamedTuple):
+    """All that is stored of a job when it is accepted."""
+
+    row: JobRow
+    labels: Mapping[str, str]
+    event: Event
+    """The first."""
+    key: Key | None
+
+
 class Added(NamedTuple):
-    """What became of `add_job`."""
+    """What became of a NewJob."""
 
     seq: int | None
     """None: nothing was stored."""
@@ -90,43 +98,41 @@ def _columns_of(table: Table, without: str | None = None) -> tuple[str, ...]:
 _JOB_COLUMNS = _columns_of(jobs, without="seq")
 
 
-def _insert_or_nothing(table: Table, returning: Column[Any]) -> dict[str, UpdateBase]:
-    return {
-        "sqlite": sqlite.insert(table).on_conflict_do_nothing().returning(returning),
-        "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(returning),
-    }
-
-
-_insert_job = Prepared(_insert_or_nothing(jobs, jobs.c.seq), _JOB_COLUMNS)
-_insert_key = Prepared(_insert_or_nothing(idempotency_keys, idempotency_keys.c.key), _columns_of(idempotency_keys))
-_insert_label = Prepared(insert(labels), _columns_of(labels))
-_insert_event = Prepared(insert(events).inline(), _columns_of(events, without="id"))
+_insert_jobs = Insert(jobs, _JOB_COLUMNS, returning=(jobs.c.id, jobs.c.seq))
+_insert_keys = Insert(idempotency_keys, _columns_of(idempotency_keys), returning=(idempotency_keys.c.job_id,))
+_insert_labels = Insert(labels, _columns_of(labels))
+_insert_events = Insert(events, _columns_of(events, without="id"))
 _state_of_job = Prepared(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == bindparam("b_seq")))
 _update_job = Prepared(update(jobs).where(jobs.c.seq == bindparam("b_seq")), _JOB_COLUMNS)
-_refresh_job = (
-    update(jobs)
-    .where(jobs.c.seq == bindparam("b_seq"), jobs.c.version < bindparam("b_version"))
-    .values(version=bindparam("b_version"), info=bindparam("b_info"))
-)
 _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
 
 
-def add_job(connection: Connection, row: JobRow, job_labels: dict[str, str], event: Event, key: Key | None) -> Added:
-    """Store a new job with its first event and its key, or nothing at all if the name or the key is taken."""
-    if key:
-        values = {**key._asdict(), "job_id": row.id, "created_at": microseconds(row.created_at)}
-        if _insert_key.run(connection, values).fetchone() is None:
-            return Added(None, same_key=key_used(connection, key))
-    inserted = _insert_job.run(connection, _columns(row)).fetchone()
-    if inserted is None:
-        if key:
-            _drop_key(connection, key)
-        return Added(None, same_name=True)
-    seq: int = inserted[0]
-    for name, value in job_labels.items():
-        _insert_label.run(connection, {"job_seq": seq, "key": name, "value": value})
-    add_events(connection, seq, [event])
-    return Added(seq)
+def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
+    """Store jobs, each with its first event and its key, or nothing at all of one whose name or key is taken."""
+    keyed = _take_keys(connection, [job for job in new if job.key])
+    rows = [job.row for job in new if not job.key or job.row.id in keyed]
+    seqs: dict[str, int] = dict(_insert_jobs.run(connection, [_columns(row) for row in rows]))
+    stored = [(seqs[job.row.id], job) for job in new if job.row.id in seqs]
+    tags = [{"job_seq": seq, "key": key, "value": tag} for seq, job in stored for key, tag in job.labels.items()]
+    _insert_labels.run(connection, tags)
+    _insert_events.run(connection, [_event_columns(seq, job.event) for seq, job in stored])
+    return [Added(seqs[job.row.id]) if job.row.id in seqs else _refused(connection, job, keyed) for job in new]
+
+
+def _take_keys(connection: Connection, new: Sequence[NewJob]) -> set[str]:
+    """Ids of the jobs whose key was free."""
+    values = [
+        {**key._asdict(), "job_id": row.id, "created_at": microseconds(row.created_at)} for row, _, _, key in new if key
+    ]
+    return {job_id for (job_id,) in _insert_keys.run(connection, values)}
+
+
+def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Added:
+    if job.key and job.row.id not in keyed:
+        return Added(None, same_key=key_used(connection, job.key))
+    if job.key:
+        _drop_key(connection, job.key)
+    return Added(None, same_name=True)
 
 
 def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -> None:
@@ -143,14 +149,6 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     add_events(connection, row.seq, new_events)
 
 
-def refresh_jobs(connection: Connection, new: Sequence[JobRow]) -> Sequence[JobRow]:
-    """Store newer texts of jobs whose state stays; those that moved on meanwhile are left alone. Returns `new`."""
-    if new:
-        values = [{"b_seq": row.seq, "b_version": row.version, "b_info": row.info} for row in new]
-        connection.execute(_refresh_job, values)
-    return new
-
-
 def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
     for step in steps:
         check_transition(before, step.state)
@@ -160,9 +158,12 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
 
 
 def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    for event in new_events:
-        values = {"job_seq": seq, "time": microseconds(event.time), "attempt": event.attempt, "message": event.message}
-        _insert_event.run(connection, {**values, "state": str(event.state), "reason": str(event.reason)})
+    _insert_events.run(connection, [_event_columns(seq, event) for event in new_events])
+
+
+def _event_columns(seq: int, event: Event) -> dict[str, Any]:
+    values = {"job_seq": seq, "time": microseconds(event.time), "attempt": event.attempt, "message": event.message}
+    return {**values, "state": str(event.state), "reason": str(event.reason)}
 
 
 def find(connection: Connection, owner: str, name: str) -> Found | None:

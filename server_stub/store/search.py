@@ -24,8 +24,8 @@ def search(
     fields: Sequence[tuple[str, str, bool]],
     limit: int,
     offset: int,
-) -> tuple[int, list[bytes]]:
-    """How many jobs match, and the texts of at most `limit` of them, newest first, behind the first `offset`.
+) -> tuple[int, list[tuple[int, str]]]:
+    """How many jobs match, and (seq, info) of at most `limit` of them, newest first, behind the first `offset`.
 
     `states` None: all. `fields`: (field of the spec, its value, whether a job that sets none matches too).
     """
@@ -40,8 +40,8 @@ def search(
         field = _field_of_spec(connection, name)
         conditions.append(or_(field == value, field.is_(None)) if or_none else field == value)
     count = connection.execute(select(func.count()).select_from(jobs).where(*conditions)).scalar_one()
-    page = select(jobs.c.info).where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
-    return count, [info.encode() for info in connection.execute(page).scalars()]
+    page = select(jobs.c.seq, jobs.c.info).where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
+    return count, [(seq, info) for seq, info in connection.execute(page)]
 
 
 def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
@@ -17,6 +17,7 @@ from server_stub.store.migrate import migrate
 from server_stub.store.writer import Files, Writer
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class Store:
@@ -53,8 +54,19 @@ class Store:
         Raises:
             StorageFull: nothing was written.
         """
+        return await self._written(self._writer.write(function))
+
+    async def write_along(self, function: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
+        """The result for `item` of `function(connection, items)`, durable (see `Writer.write_along`).
+
+        Raises:
+            StorageFull: nothing was written.
+        """
+        return await self._written(self._writer.write_along(function, item))
+
+    async def _written(self, writing: Coroutine[Any, Any, T]) -> T:
         try:
-            return await self._writer.write(function)
+            return await writing
         except (DatabaseError, OSError) as error:
             if is_full(error):
                 raise StorageFull("the disk of the server is full; nothing was stored") from error

@@ -8,20 +8,25 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 Write = Callable[[Connection], T]
+WriteAll = Callable[[Connection, Sequence[Item]], Sequence[T]]
 LARGEST_GROUP = 256
 
 
 @dataclass
 class _Order:
-    function: Write[Any]
+    function: WriteAll[Any, Any]
+    item: Any
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
     result: Any = None
@@ -104,11 +109,15 @@ class Writer:
     async def write(self, function: Write[T]) -> T:
         """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
         transaction is rolled back and each runs again in its own, where only its own error can hit it."""
+        return await self.write_along(_each, function)
+
+    async def write_along(self, function: WriteAll[Item, T], item: Item) -> T:
+        """The result for `item` of `function(connection, items)`, durable. The items of neighbours in a group that name
+        the same function come together, so that it needs one statement for all of them. It may run twice, too."""
         loop = asyncio.get_running_loop()
-        order = _Order(function, loop, loop.create_future())
+        order = _Order(function, item, loop, loop.create_future())
         self._queue.put(order)
-        # shielded: a caller that goes away must not make a committed write look like one that never was
-        result: T = await asyncio.shield(order.done)
+        result: T = await order.done  # written, too, if the caller goes away
         return result
 
     def _run(self) -> None:
@@ -148,13 +157,23 @@ class Writer:
         syncs = False
         try:
             with self._engine.begin() as connection:
-                for order in group:
-                    order.result = order.function(connection)
+                for function, neighbours in groupby(group, key=attrgetter("function")):
+                    _run_all(connection, function, list(neighbours))
                 # at the same time as the commit: two waits for the disk one after the other would take twice as long
                 syncs = self._syncing is not None and self._syncing.begin()
         finally:
             if self._syncing and syncs:
                 self._syncing.wait()
+
+
+def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:
+    return [function(connection) for function in functions]
+
+
+def _run_all(connection: Connection, function: WriteAll[Any, Any], orders: Sequence[_Order]) -> None:
+    results = function(connection, [order.item for order in orders])
+    for order, result in zip(orders, results, strict=True):
+        order.result = result
 
 
 def _deliver(group: list[_Order]) -> None:

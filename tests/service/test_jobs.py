@@ -13,8 +13,8 @@ import pytest
 
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, RankReport, SubmitRequest
-from server_stub.service import Service
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, JobPage, RankReport, SubmitRequest
+from server_stub.service import JobFilters, JobSearch, Service
 from tests.service.bench import ANN, Bench
 
 
@@ -32,6 +32,20 @@ async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.002)
+
+
+def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        for place in ("waits for its turn; 2 jobs before it", "waits for its turn; 1 job before it"):
+            bench.runtime.waits(job.id, place)
+            await bench.until_info("one", lambda info, place=place: info.message == place)  # type: ignore[misc]
+            [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
+            assert listed == await bench.info("one")
+            _, [found] = await service.search(ANN, JobSearch(limit=10))
+            assert JobInfo.model_validate_json(found) == listed
+
+    in_server(bench, run)
 
 
 def test_a_job_runs_to_its_end_and_every_step_is_an_event(bench: Bench) -> None:

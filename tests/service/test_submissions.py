@@ -27,7 +27,7 @@ def test_every_record_is_read_back_over_restarts(
         submissions = Submissions(folder, segment_bytes=1000)
         submissions.open()
         for record in records:
-            place = submissions.append(record)
+            [place] = submissions.append(record)
             assert place not in written
             written[place] = record
         submissions.sync()
@@ -40,7 +40,7 @@ def test_every_record_is_read_back_over_restarts(
 def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path) -> None:
     submissions = Submissions(tmp_path / "s", segment_bytes=100)
     submissions.open()
-    places = [submissions.append(record) for record in (b"a" * 90, b"b" * 500, b"c")]
+    places = [place for record in (b"a" * 90, b"b" * 500, b"c") for place in submissions.append(record)]
     assert [place.segment for place in places] == [1, 2, 3]
     assert submissions.read(places[1]) == b"b" * 500
     assert stat.S_IMODE((tmp_path / "s" / "00000002.jsonl").stat().st_mode) == 0o600
@@ -49,7 +49,7 @@ def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path) -> None:
 def test_an_erased_record_is_zeros_and_an_unused_segment_goes(tmp_path: Path) -> None:
     submissions = Submissions(tmp_path, segment_bytes=10)
     submissions.open()
-    first, second = submissions.append(b"secret-one"), submissions.append(b"secret-two")
+    [first], [second] = submissions.append(b"secret-one"), submissions.append(b"secret-two")
     submissions.erase(first)
     assert submissions.read(first) == bytes(10)
     assert submissions.read(second) == b"secret-two"
@@ -71,4 +71,4 @@ def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(OSError, match="No space"):
             submissions.append(b"record")
     assert list(tmp_path.iterdir()) == []
-    assert submissions.read(submissions.append(b"record")) == b"record"
+    assert submissions.read(*submissions.append(b"record")) == b"record"

@@ -27,7 +27,7 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
                 count, texts = await store.read(
                     lambda connection: search(connection, **{**WANTED, **wanted})  # type: ignore[arg-type]
                 )
-                return count, [json.loads(text)["n"] for text in texts]
+                return count, [json.loads(text)["n"] for _, text in texts]
 
             assert await found() == (5, [4, 3, 2, 1, 0])
             assert await found(limit=2, offset=1) == (5, [3, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -19,7 +19,8 @@ from client_lib.errors import ServerError, StorageFull
 from client_lib.spec.states import IllegalTransition, Reason, State
 from client_lib.spec.wire import Event
 from server_stub.store import Store, rows
-from server_stub.store.rows import JobRow, Key
+from server_stub.store.prepared import Insert
+from server_stub.store.rows import Added, JobRow, Key, NewJob
 from server_stub.submissions import Place
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -54,8 +55,12 @@ def event(state: State, reason: Reason = Reason.QUEUED) -> Event:
     return Event(time=T0, attempt=1, state=state, reason=reason, message="")
 
 
+def add(connection: Connection, new: JobRow, labels: dict[str, str] | None = None, key: Key | None = None) -> Added:
+    return rows.add_jobs(connection, [NewJob(new, labels or {}, event(State.PENDING), key)])[0]
+
+
 def added(connection: Connection, new: JobRow, labels: dict[str, str] | None = None, key: Key | None = None) -> int:
-    done = rows.add_job(connection, new, labels or {}, event(State.PENDING), key)
+    done = add(connection, new, labels, key)
     assert done.seq is not None
     return done.seq
 
@@ -89,7 +94,7 @@ def test_a_name_is_taken_once_per_owner_and_a_refused_job_leaves_its_key_free(ur
             await store.write(lambda c: added(c, row(1)))
             await store.write(lambda c: added(c, row(2, owner="ben", name="job-1")))
             key = Key("ann", "k", "f" * 64)
-            again = await store.write(lambda c: rows.add_job(c, row(3, name="job-1"), {}, event(State.PENDING), key))
+            again = await store.write(lambda c: add(c, row(3, name="job-1"), key=key))
             assert again.seq is None
             assert again.same_name
             assert await store.read(lambda c: rows.key_used(c, key)) is None
@@ -102,10 +107,63 @@ def test_a_key_stores_one_job(url: str) -> None:
         async with opened(url) as store:
             key = Key("ann", "k", "f" * 64)
             await store.write(lambda c: added(c, row(1), key=key))
-            again = await store.write(lambda c: rows.add_job(c, row(2), {}, event(State.PENDING), key))
+            again = await store.write(lambda c: add(c, row(2), key=key))
             assert again.same_key == ("f" * 64, row(1).id)
             assert len(await store.read(rows.unfinished)) == 1
             await store.write(lambda c: added(c, row(3, owner="ben"), key=Key("ben", "k", "e" * 64)))
+
+    asyncio.run(run())
+
+
+def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alone(url: str) -> None:
+    async def run() -> None:
+        def new(number: int, key: str, **fields: object) -> NewJob:
+            return NewJob(row(number, **fields), {"n": str(number)}, event(State.PENDING), Key("ann", key, "f" * 64))  # type: ignore[arg-type]
+
+        async with opened(url) as store:
+            orders = [new(1, "a"), new(2, "b", name="job-1"), new(3, "a"), new(4, "d")]
+            many = await store.write(lambda c: rows.add_jobs(c, orders))
+            stored = await store.read(rows.unfinished)
+            assert [job.name for job in stored] == ["job-1", "job-4"]
+            assert [done.seq for done in many] == [stored[0].seq, None, None, stored[1].seq]
+            assert [done.same_name for done in many] == [False, True, False, False]
+            assert many[2].same_key == ("f" * 64, row(1).id)
+            assert await store.read(lambda c: rows.key_used(c, Key("ann", "b", "f" * 64))) is None
+            page = await store.read(lambda c: rows.page(c, "ann", None, {"n": "4"}, None, 10, None))
+            assert [seq for seq, _ in page] == [stored[1].seq]
+            assert len(await store.read(lambda c: rows.list_events(c, stored[1].seq))) == 1
+
+    asyncio.run(run())
+
+
+def test_what_is_written_along_comes_to_its_function_together(url: str) -> None:
+    def numbered(connection: Connection, items: Sequence[str]) -> list[str]:
+        return [f"{item} of {len(items)}" for item in items]
+
+    async def run() -> None:
+        async with opened(url) as store:
+            holding = threading.Event()
+            blocked = asyncio.ensure_future(store.write(lambda c: holding.wait(10)))
+            await asyncio.sleep(0.05)  # the rest queues up behind it: one group
+            others = [asyncio.ensure_future(store.write_along(numbered, item)) for item in ("a", "b", "c")]
+            await asyncio.sleep(0)
+            holding.set()
+            await blocked
+            assert await asyncio.gather(*others) == ["a of 3", "b of 3", "c of 3"]
+
+    asyncio.run(run())
+
+
+def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            labels = {f"key-{number}": "x" for number in range(3 * Insert.ROWS_MAX + 1)}
+            seq = await store.write(lambda c: added(c, row(), labels))
+            counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
+            assert counted == len(labels)
+            assert await store.read(lambda c: rows.page(c, "ann", None, {"key-700": "x"}, None, 10, None)) == [
+                (seq, row().info)
+            ]
 
     asyncio.run(run())
 
