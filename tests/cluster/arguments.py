@@ -58,6 +58,10 @@ def _nothing(_verb: Verb) -> None:
     return None
 
 
+def _down(verb: Verb) -> None:
+    verb.add_argument("--images", action="store_true", help="its store of images too, which the next `up` would use")
+
+
 def _status(verb: Verb) -> None:
     verb.add_argument("-o", "--output", choices=("text", "json"), default="text")
 
@@ -103,7 +107,7 @@ def _clean(verb: Verb) -> None:
 
 VERBS: dict[str, tuple[str, Callable[[Verb], None]]] = {
     "up": ("start layers (default: node); prints the line that points kubectl at them", _layers),
-    "down": ("remove the cluster, whatever state it is in", _nothing),
+    "down": ("remove the cluster, whatever state it is in", _down),
     "status": ("what runs, and what is left over where nothing should", _status),
     "kubeconfig": ("path of the administrator's kubeconfig", _kubeconfig),
     "layers": ("what each layer is", _nothing),

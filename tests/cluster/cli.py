@@ -41,9 +41,9 @@ def _up(cluster: Cluster, words: Namespace) -> None:
     print(f"export KUBECONFIG={cluster.kubeconfig}")
 
 
-def _down(cluster: Cluster, _words: Namespace) -> None:
+def _down(cluster: Cluster, words: Namespace) -> None:
     say = Clock()
-    cluster.down()
+    cluster.down(images_too=words.images)
     say(f"cluster '{cluster.name}' is down, nothing is left")
 
 

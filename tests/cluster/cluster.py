@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
@@ -88,8 +89,10 @@ class Cluster:
             node = self.node() if self.is_up() else new_node(self.home, self.places, say)
             Startup(self.home, self.places, node, self.network, say).run(layers, names)
 
-    def down(self) -> None:
-        """Removes it, but for the store of images. Never up, half up or killed: afterwards nothing is left.
+    def down(self, images_too: bool = False) -> None:
+        """Removes it. Never up, half up or killed: afterwards nothing is left but its store of images.
+
+        The store spares the next `up` seconds, minutes for large images; `images_too` removes it as well.
 
         Raises:
             ClusterError: something would not go; the text names it.
@@ -97,6 +100,8 @@ class Cluster:
         with self._locked():
             leftovers.remove(self.places)
             left = leftovers.found(self.places)
+            if images_too and not left:
+                shutil.rmtree(self.places.store, ignore_errors=True)
         if left:
             raise ClusterError("these could not be removed:\n" + "\n".join(left))
 
