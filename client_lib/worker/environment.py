@@ -98,12 +98,7 @@ def default_threads(plan: WorkerPlan) -> Optional[int]:
 
 
 def uses_rank_runner(plan: WorkerPlan) -> bool:
-    return (
-        plan.rank_runner
-        and plan.python is not None
-        and plan.command[0].endswith(".py")
-        and plan.type != ELASTIC  # torchrun starts `python script` itself
-    )
+    return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
 
 
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:

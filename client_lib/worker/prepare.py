@@ -92,10 +92,9 @@ def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List
 
 
 def _runner(plan: WorkerPlan, directory: Directory) -> List[str]:
-    """What starts the script: torchrun, the rank runner, or nothing."""
-    if plan.type == elastic.TYPE:
-        return elastic.agent(plan)
-    return [_runner_path(directory)] if uses_rank_runner(plan) else []
+    """What stands before the script: torchrun's agent, which starts what follows, and the rank runner."""
+    agent = elastic.agent(plan) if plan.type == elastic.TYPE else []
+    return agent + ([_runner_path(directory)] if uses_rank_runner(plan) else [])
 
 
 def _runner_path(directory: Directory) -> str:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from client_lib.worker.directory import Directory
 from client_lib.worker.elastic import agent
 from client_lib.worker.prepare import prepare
+from client_lib.worker.warm.fit import Pool, refusal
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -48,4 +57,25 @@ def test_beyond_one_machine_an_agent_finds_its_address_itself(elastic: Make) -> 
 def test_a_worker_starts_one_agent_for_all_its_ranks(elastic: Make) -> None:
     one = elastic(processes_per_worker=4)
     (process,) = prepare(one.plan, Directory(one.directory.path))
-    assert process.argv == [one.plan.python, *agent(one.plan), str(one.script)]
+    assert process.argv[:-2] == [one.plan.python, *agent(one.plan)]
+    assert [Path(word).name for word in process.argv[-2:]] == ["rank_runner.py", "train.py"]
+
+
+def test_a_rank_s_exception_is_in_the_report_and_it_was_started_anew(worker: Make) -> None:
+    script = """
+        import os
+        print("round", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        raise KeyError("learning_rate")
+    """
+    one = worker(script, type="pytorch_elastic", elastic_max_restarts=1, master_port=free_port())
+    report = one.start().go().report(60)
+    assert [line for line in one.lines() if line.startswith("round")] == ["round 0", "round 1"]
+    assert report["exit_code"] == 1
+    assert "KeyError: 'learning_rate'" in report["ranks"][0]["exception"]
+
+
+def test_its_agent_is_never_forked_from_a_warm_pool(elastic: Make) -> None:
+    one = elastic()
+    (process,) = prepare(one.plan, Directory(one.directory.path))
+    pool = Pool(str(one.plan.python), {}, frozenset())
+    assert refusal(pool, one.plan, process, []) == "torchrun starts its ranks"

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
+from client_lib.worker.elastic import TYPE as ELASTIC
 from client_lib.worker.environment import Process, uses_rank_runner
 from client_lib.worker.plan import WorkerPlan
 
@@ -84,6 +85,8 @@ def refusal(pool: Pool, plan: WorkerPlan, process: Process, beside: Iterable[str
         return "it runs with %s, the warm pool with %s" % (plan.python, pool.python)
     if not uses_rank_runner(plan):
         return "it runs without the rank runner"
+    if plan.type == ELASTIC:
+        return "torchrun starts its ranks"
     if process.stdin != os.devnull:
         return "it reads the submitter's terminal"
     return _of_environment(pool, process.environment) or _of_folder(pool, beside)
