@@ -70,7 +70,7 @@ class Api:
     def _locate(self) -> Endpoint:
         if self.config.endpoint:
             return Endpoint(self.config.endpoint, self.config.token)
-        return server_version.settle(local_server.find_or_start()).endpoint
+        return server_version.settle(local_server.find_or_start(self.config.state_dir)).endpoint
 
     def runs_here(self) -> bool:
         """Jobs of this server run on this machine: only then may the caller's environment travel to it."""

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec.state_dir import chosen_state_dir
 
 ENDPOINT = "CLIENT_LIB_ENDPOINT"
 TOKEN = "CLIENT_LIB_TOKEN"
@@ -69,6 +70,8 @@ class Config:
     """File of certificate authorities; None: the default ones."""
     retry_s: float = RETRY_S_DEFAULT
     """Seconds for which a call is tried again while the server does not answer; 0: never again."""
+    state_dir: Path | None = None
+    """Of the local server; None: the default one, or `endpoint` is another server."""
 
 
 def config_file(environ: Mapping[str, str] | None = None) -> Path:
@@ -104,6 +107,7 @@ def resolve(
         _first(insecure, _flag(environ, INSECURE), chosen.get("insecure"), False),
         _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
         _first(retry_s, _number(environ, RETRY_S), chosen.get("retry_s"), RETRY_S_DEFAULT),
+        None if url else chosen_state_dir(environ),
     )
 
 

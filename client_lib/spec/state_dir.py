@@ -48,13 +48,20 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
     return choose(environ, Path(base), socket.gethostname(), _uid(), mounts())
 
 
+def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:
+    """What `$CLIENT_LIB_STATE_DIR` says, absolute; None: nothing."""
+    path = environ.get(VARIABLE)
+    return Path(os.path.abspath(os.path.expanduser(path))) if path else None
+
+
 def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
     """`$CLIENT_LIB_STATE_DIR`, else below `base` by host, else, where that is on the network, below /var/tmp.
 
     `base` is `~/.local/state`, its links resolved.
     """
-    if environ.get(VARIABLE):
-        return Path(os.path.abspath(os.path.expanduser(environ[VARIABLE])))
+    chosen = chosen_state_dir(environ)
+    if chosen:
+        return chosen
     host = re.sub(r"[^A-Za-z0-9._-]", "_", host).lstrip(".") or "localhost"
     if on_network(base, mounts):
         return LOCAL_DISK / f"client_lib-{uid}" / host

@@ -47,6 +47,20 @@ def test_another_process_finds_the_job_by_name(local_server: LocalServer, script
     assert [info.name for info in list_jobs()] == [job.job_name]
 
 
+def test_another_state_directory_is_another_server(
+    local_server: LocalServer, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write_text("print('hello')")
+    job = Job(script=str(script))
+    job.submit()
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path / "other"))
+    try:
+        assert list(list_jobs()) == []
+        assert job.wait(timeout=60).state is State.SUCCEEDED  # a job stays with its server
+    finally:
+        LocalServer(tmp_path / "other").kill()
+
+
 def test_a_failed_job_names_the_first_failing_rank_and_its_exception(local_server: LocalServer, script: Path) -> None:
     script.write_text(
         "import os, time\nif os.environ['RANK'] == '1':\n    raise KeyError('learning_rate')\ntime.sleep(60)\n"
