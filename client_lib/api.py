@@ -142,6 +142,10 @@ class Api:
                 if deadline is not None and time.monotonic() > deadline:
                     return
 
+    def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
+        """What the job's function left in this rank, unread: see `Job.result`. Raises NoResult with the reason."""
+        return self._rest.call("GET", paths.job_result(name, rank), params=_given(owner=owner))
+
     # --- many jobs
 
     def job_page(

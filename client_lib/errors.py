@@ -8,6 +8,7 @@
     ├── Unauthorized                unauthorized        no token, or one that the server does not know
     ├── Forbidden                   forbidden           a known user who may not do this
     ├── NotFound                    not_found           no such job, snapshot, attempt (also a LookupError)
+    │   └── NoResult                no_result           a function gave nothing in that rank; says why
     ├── Conflict                    conflict            the name is taken, the job is running, ...
     │   ├── KeyReused               key_reused          the Idempotency-Key belongs to another spec
     │   └── NotShared               not_shared          the server does not see the folder of the script
@@ -18,6 +19,7 @@
     ├── BadResponse                 bad_response        something answered, but not this server (client side)
     ├── JobEnded                    job_ended           wait(): final, but not succeeded; carries the JobInfo
     │   ├── JobFailed               job_failed          it ended FAILED; the message is the report
+    │   │   └── RemoteError         remote_error        its function raised what can't be rebuilt here
     │   └── JobCancelled            job_cancelled       it was cancelled
     └── WaitTimeout                 wait_timeout        wait(timeout): not final yet (also a TimeoutError)
 
@@ -84,6 +86,10 @@ class NotFound(ClientLibError, LookupError):
     http_status = 404
 
 
+class NoResult(NotFound):
+    code = "no_result"
+
+
 class Conflict(ClientLibError):
     code = "conflict"
     http_status = 409
@@ -131,6 +137,10 @@ class JobEnded(ClientLibError):
 
 class JobFailed(JobEnded):
     code = "job_failed"
+
+
+class RemoteError(JobFailed):
+    code = "remote_error"
 
 
 class JobCancelled(JobEnded):

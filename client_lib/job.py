@@ -13,13 +13,15 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from client_lib import arguments, display, failure_report, legacy, log_reader, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
-from client_lib.errors import ClientLibError, Conflict, WaitTimeout
+from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
+from client_lib.functions import call as functions
+from client_lib.functions.results import Outcome
 from client_lib.log_output import LogOutput, TextOut, goes_on
 from client_lib.log_reader import LogEntry
 from client_lib.spec import mlspace
@@ -49,12 +51,13 @@ class Job:
     def __init__(
         self,
         base_image: str | None = None,
-        script: str | os.PathLike[str] | None = None,
+        script: str | os.PathLike[str] | Callable[..., Any] | None = None,
         instance_type: str | None = None,
         n_workers: int | None = 1,
         type: JobType | str | None = JobType.PYTORCH2,
         *,
-        args: Sequence[str] | None = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
         flags: Mapping[str, Scalar] | None = None,
         env_variables: Mapping[str, Scalar] | None = None,
         secrets: Sequence[str] | None = None,
@@ -105,6 +108,7 @@ class Job:
     ) -> None:
         """Checks the values and stores them; touches neither disk nor network.
 
+        `script` may be a function: every rank calls it with `args` and `kwargs`, and `result()` gives what it returned.
         `client`: the server that it goes to (a `client_lib.Client`); None: the configured one. Those behind it are the
         ML Space platform's of earlier years: a DeprecationWarning each says what to write instead.
 
@@ -116,7 +120,8 @@ class Job:
         old = legacy.translate(given)
         for sentence in old.sentences:
             warnings.warn(sentence, DeprecationWarning, stacklevel=2)
-        self._script = os.fspath(script) if script is not None else ""
+        self._call = functions.taken_from(given)
+        self._script = os.fspath(given["script"]) if given["script"] is not None else ""
         self._spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
         self._attached = old.attached
         self._client = client
@@ -132,8 +137,13 @@ class Job:
         job = object.__new__(cls)
         job._script, job._spec, job._client = info.spec.script, info.spec, client
         job._key, job._lock, job._last, job._noticed = "", threading.Lock(), info, set()
-        job._attached = False
+        job._attached, job._call = False, None
         return job
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job:
+        """A job of one worker that calls the function with these arguments; `Job(script=function, ...)` has it all."""
+        return cls(script=function, args=args, kwargs=kwargs)
 
     @property
     def spec(self) -> JobSpec:
@@ -173,7 +183,7 @@ class Job:
             self._drawn = self._spec.name or self._drawn or naming.draw(self._spec)
             spec = self._spec.model_copy(update={"name": self._drawn})
             self._client = self._api  # from here on it is that server, whatever the environment says later
-            prepared = submission.prepare(self._client, spec, self._script, python)
+            prepared = submission.prepare(self._client, spec, self._script, python, self._call)
             self._last = submission.submit(self._client, prepared, self._key, on_upload)
         if self._attached:
             self.logs()
@@ -260,6 +270,32 @@ class Job:
             raise failure_report.ended(info)
         return info
 
+    def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> Any:
+        """What the job's function returned in this rank, as soon as the job has ended.
+
+        It is unpickled here, which runs code of who submitted the job: another owner's needs `trust=True`.
+
+        Raises:
+            what the function raised, from a JobFailed with the remote traceback; RemoteError: the same, but of a class
+            that can't be rebuilt here.
+            NoResult: the function returned nothing that can be read (or this is no job of a function); says why.
+            JobFailed, JobCancelled, WaitTimeout: as `wait`.
+        """
+        return self._outcome(timeout, trust).value(rank)
+
+    def results(self, timeout: float | None = None, *, trust: bool = False) -> list[Any]:
+        """What the function returned, one value per rank in their order. Raises as `result` does."""
+        return self._outcome(timeout, trust).values()
+
+    def _outcome(self, timeout: float | None, trust: bool) -> Outcome:
+        """The end of the job, waited for. Raises what it raised."""
+        try:
+            info = self.wait(timeout)
+        except JobFailed as failed:
+            raised = Outcome(self._api, failed.info, trust).failure(failed)
+            raise raised from raised.__cause__
+        return Outcome(self._api, info, trust)
+
     def log_lines(
         self,
         *,
@@ -323,7 +359,7 @@ class Job:
         if self._last:
             return self._api.job_manifest(self._last.name)
         spec = self._spec.model_copy(update={"name": self._spec.name or naming.name_for(self._spec.script, "xxxxx")})
-        return submission.render(self._api, submission.prepare(self._api, spec, self._script, python))
+        return submission.render(self._api, submission.prepare(self._api, spec, self._script, python, self._call))
 
     def __repr__(self) -> str:
         state = f", {self._last.state} when last asked" if self._last else ", not submitted"

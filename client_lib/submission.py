@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from client_lib.api import Api, OnUpload
 from client_lib.errors import InvalidRequest, NotShared
+from client_lib.functions.call import Call
 from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, Manifest, SubmitRequest, Submitter
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, Manifest, SubmitRequest, Submitter
 from client_lib.submitter import submitter
 
 if TYPE_CHECKING:
+    from client_lib.functions.payload import Payload
     from client_lib.snapshot import Packed
 
 T = TypeVar("T")
+Post = Callable[[SubmitRequest], T]
+Upload = Callable[["Packed | Payload"], None]
 _log = logging.getLogger("client_lib")
 
 
@@ -34,16 +39,22 @@ class Submission:
     source: Source
     submitter: Submitter
     secret_values: dict[str, str]
+    call: Call | None = None
+    """What runs instead of a script."""
 
-    def request(self, code: CodeInPlace | CodeSnapshot) -> SubmitRequest:
-        return SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
+    def request(self, code: CodeInPlace | CodeSnapshot, function: FunctionCode | None = None) -> SubmitRequest:
+        request = SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
+        return request.model_copy(update={"function": function}) if function else request
 
 
-def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None) -> Submission:
+def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None) -> Submission:
     """Look at the script, the caller's directory and environment. `python`: see `client_lib.submitter`.
 
     Raises InvalidRequest for a script that can't run.
     """
+    if call is not None:
+        here = _submitter(api, python)
+        return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call)
     source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
     here = _submitter(api, python)
     return Submission(spec.model_copy(update={"script": source.text}), source, here, _secret_values(spec))
@@ -54,7 +65,13 @@ def resubmit(api: Api, stored: SubmitRequest, name: str, key: str, python: str |
     here = _submitter(api, python)
     spec = stored.spec.model_copy(update={"name": name})
     request = SubmitRequest(spec=spec, code=stored.code, submitter=here, secret_values=_secret_values(spec))
-    return api.submit_request(request, key)
+    if stored.function:
+        request = request.model_copy(update={"function": stored.function})
+    if isinstance(stored.code, CodeSnapshot) or spec.python_script is not None:
+        return api.submit_request(request, key)  # the server knows the script
+    with shared_folder_proof(Path.cwd()) as proof:
+        code = stored.code.model_copy(update={"proof": proof})
+        return api.submit_request(request.model_copy(update={"code": code}), key)
 
 
 def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
@@ -62,7 +79,7 @@ def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | Non
     return _send(
         submission,
         lambda request: api.submit_request(request, key),
-        lambda archive: _upload(api, archive, on_upload),
+        lambda part: _upload(api, part, on_upload),
     )
 
 
@@ -71,35 +88,49 @@ def render(api: Api, submission: Submission) -> Manifest:
     return _send(submission, api.render_request, lambda _: None)
 
 
-def _send(submission: Submission, post: Callable[[SubmitRequest], T], upload: Callable[[Packed], None]) -> T:
+def _send(submission: Submission, post: Post[T], upload: Upload) -> T:
     """By the spec's `code`: in place if the server shares the folder, else (unless that is asked for) a snapshot."""
     if submission.spec.code != "snapshot":
         try:
-            return _in_place(submission, post)
+            return _in_place(submission, post, upload)
         except NotShared:
             if submission.spec.code == "in_place":
                 raise
     return _as_snapshot(submission, post, upload)
 
 
-def _in_place(submission: Submission, post: Callable[[SubmitRequest], T]) -> T:
+def _in_place(submission: Submission, post: Post[T], upload: Upload) -> T:
     folder = submission.source.folder
-    with shared_folder_proof(folder) as proof:
+    with shared_folder_proof(folder) as proof, _function(submission, None, upload) as function:
         if proof is None:
             raise NotShared(
                 f"nothing can be written to {folder}, so the server can't be shown that it shares it",
                 hint="make it writable, or give code='snapshot'",
             )
-        return post(submission.request(CodeInPlace(mode="in_place", sha256=submission.source.sha256(), proof=proof)))
+        code = CodeInPlace(mode="in_place", sha256=submission.source.sha256(), proof=proof)
+        return post(submission.request(code, function))
 
 
-def _as_snapshot(submission: Submission, post: Callable[[SubmitRequest], T], upload: Callable[[Packed], None]) -> T:
+@contextmanager
+def _function(submission: Submission, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
+    """The function, uploaded. `root`: see `client_lib.functions.payload`."""
+    if submission.call is None:
+        yield None
+        return
+    from client_lib.functions.payload import written  # loads cloudpickle
+
+    with written(submission.call, root) as payload:
+        upload(payload)
+        yield payload.code
+
+
+def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
     from client_lib.snapshot import packed  # 20 ms that a job in place does not cost
 
     source = submission.source
     root = snapshot_root(source.folder, Path.home())
     script, working_dir = place_in_root(source, submission.spec, root)
-    with packed(root) as archive:
+    with packed(root) as archive, _function(submission, str(root), upload) as function:
         if script is not None and script not in archive.names:
             raise InvalidRequest(
                 f"{script} is ignored in {root}, so a snapshot would not hold the script itself",
@@ -116,12 +147,12 @@ def _as_snapshot(submission: Submission, post: Callable[[SubmitRequest], T], upl
             files=archive.files,
             size=archive.size,
         )
-        return post(submission.request(code))
+        return post(submission.request(code, function))
 
 
-def _upload(api: Api, archive: Packed, on_upload: OnUpload | None) -> None:
-    if not api.has_snapshot(archive.sha256):
-        api.upload_snapshot(archive.sha256, archive.path, on_upload)
+def _upload(api: Api, part: Packed | Payload, on_upload: OnUpload | None) -> None:
+    if not api.has_snapshot(part.sha256):
+        api.upload_snapshot(part.sha256, part.path, on_upload)
 
 
 def _say(root: Path, archive: Packed) -> None:

@@ -118,6 +118,7 @@ def _runtime(settings: Settings) -> Runtime:
             warm_idle_s=settings.warm_idle_s,
             log_limit_bytes=settings.log_limit_bytes,
             segment_bytes=settings.segment_bytes,
+            max_result_bytes=settings.max_result_bytes,
         )
     )
 

@@ -99,6 +99,8 @@ class Settings(BaseSettings):
     """Of the spec inside a submit: it is stored with the job and is part of each answer."""
     max_snapshot_bytes: Positive = 2 * GIB
     """Of one uploaded archive: code, not data."""
+    max_result_bytes: Positive = 2 * GIB
+    """Of what a function job returns in one rank: it is kept with the job."""
     max_header_count: Positive = 100
     """Header lines of a request; browsers send about 20."""
     max_page: Positive = 1000

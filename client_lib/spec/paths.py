@@ -16,6 +16,7 @@ HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 LOG_FRAMES = "application/vnd.client-lib.log-frames"  # see client_lib.spec.log_stream
 NDJSON = "application/x-ndjson"
+RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_runner
 
 
 def job(name: str) -> str:
@@ -36,6 +37,10 @@ def job_manifest(name: str) -> str:
 
 def job_cancel(name: str) -> str:
     return f"{job(name)}/cancel"
+
+
+def job_result(name: str, rank: int) -> str:
+    return f"{job(name)}/results/{rank}"
 
 
 def job_resubmit_source(name: str) -> str:

@@ -60,6 +60,20 @@ class CodeSnapshot(Strict):
 Code = Annotated[CodeInPlace | CodeSnapshot, Field(discriminator="mode")]
 
 
+class FunctionCode(Strict):
+    """A pickled function with its arguments, uploaded before as a snapshot is; every rank calls it."""
+
+    sha256: Annotated[str, Field(pattern=SHA256)]
+    """Digest of the uploaded file; what is in it says `client_lib.worker.function_runner`."""
+    size: int = 0
+    """Bytes of the file."""
+    name: str
+    """Of the function; for people only."""
+    python: str
+    """Version that pickled it, `3.11`; only the same one can read it."""
+    cloudpickle: str
+
+
 def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
         if not name or "=" in name or "\0" in name or "\0" in value:  # the value is not shown: it may be a token
@@ -91,6 +105,8 @@ class SubmitRequest(Strict):
 
     spec: JobSpec
     code: Code
+    function: FunctionCode | None = None
+    """What runs instead of a script: `spec.script` is then a name for people, and `code` says where it runs."""
     submitter: Submitter = Submitter()
     secret_values: Variables = {}
     """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
@@ -157,6 +173,8 @@ class JobInfo(Lenient):
     attempt: int = 1
     spec: JobSpec
     code: Code
+    function: FunctionCode | None = None
+    """None: the job runs a script or a command, and has no results."""
     created_at: datetime
     started_at: datetime | None = None
     """First RUNNING of the newest attempt."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
@@ -122,6 +122,17 @@ async def get_request(request: Request) -> Response:
     return json_text(await context(request).service.request(user(request), request.path_params["name"], owner(request)))
 
 
+@operation(router, "GET", f"{JOB}/results/{{rank}}", answer=(paths.RESULT,), query=OWNER)
+async def get_result(request: Request) -> Response:
+    """What the job's function returned or raised in this rank: a line of JSON, then a pickle, which runs code of who
+    wrote it when it is read."""
+    check_query(request, OWNER)
+    path = await context(request).service.find_result(
+        user(request), request.path_params["name"], _rank(request.path_params["rank"]), owner(request)
+    )
+    return FileResponse(path, media_type=paths.RESULT)
+
+
 @operation(router, "POST", f"{JOB}/cancel", answer=JobInfo, query=OWNER)
 async def cancel_job(request: Request) -> Response:
     """Order the end of the job; it arrives later. A final job stays as it is."""
@@ -178,6 +189,12 @@ def _labels(texts: Sequence[str]) -> dict[str, str]:
             raise InvalidRequest(f"label={text!r}: must be key=value")
         labels[key] = value
     return labels
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidRequest(f"rank={text[:50]!r} is no rank: 0 is the first")
+    return int(text)
 
 
 def _flag(request: Request, name: str) -> bool:

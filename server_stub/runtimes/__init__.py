@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
+from client_lib.worker.function_runner import RESULTS
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Attempt:
     """The archive, where the code is a snapshot."""
     created_at: datetime
     """Of the job: its place in the queue among those of its priority class."""
+    function: Path | None = None
+    """The pickled function, where the job is one: `spec.script` is then its name."""
     fresh: bool = False
     """No runtime was ever given it: there is nothing to be found again."""
 
@@ -51,6 +54,11 @@ def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
 def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
     """Where the log segments of one worker are (client_lib.worker.format), whichever the runtime."""
     return worker_dir(job_dir, attempt, worker) / "log"
+
+
+def results_dir(job_dir: Path, attempt: int, worker: int) -> Path:
+    """Where the results of a function's ranks on one worker are (client_lib.worker.function_runner)."""
+    return worker_dir(job_dir, attempt, worker) / RESULTS
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import stat
 import string
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
 from client_lib.spec.job import NAME_MAX, JobSpec
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SharedFolderProof, SubmitRequest
+from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.runtimes import Runtime
 from server_stub.snapshots import Snapshots
 from server_stub.users import User
@@ -64,11 +64,11 @@ class Admission:
         """
         request = self._with_secrets(request)
         notices = self._runtime.check(request.spec, request.submitter)
-        if isinstance(request.code, CodeInPlace):
-            return Admitted(request, notices, _script_in_place(request))
+        if request.function is not None:
+            _check_function(request.spec)
         if not dry_run:
-            self._check_uploaded(user, request.code)
-        return Admitted(request, notices, None)
+            self._check_uploaded(user, [request.code, request.function])
+        return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """`size`: of the whole request, which is enough where that is small already. Raises TooLarge."""
@@ -97,12 +97,21 @@ class Admission:
             )
         return request.model_copy(update={"secret_values": values})
 
-    def _check_uploaded(self, user: User, code: CodeSnapshot) -> None:
-        if self._snapshots.find(code.sha256, user.name) is None:
-            raise NotFound(
-                f"there is no snapshot {code.sha256} of {user.name}",
-                hint="upload it first: PUT /api/v1/snapshots/{sha256}",
-            )
+    def _check_uploaded(self, user: User, parts: Sequence[Code | FunctionCode | None]) -> None:
+        for part in parts:
+            if isinstance(part, CodeSnapshot | FunctionCode) and self._snapshots.find(part.sha256, user.name) is None:
+                raise NotFound(
+                    f"there is no snapshot {part.sha256} of {user.name}",
+                    hint="upload it first: PUT /api/v1/snapshots/{sha256}",
+                )
+
+
+def _check_function(spec: JobSpec) -> None:
+    if spec.type.is_command:
+        raise InvalidRequest(
+            f"type={str(spec.type)!r} runs a command, and this job is a function",
+            hint="leave type out: the ranks of 'pytorch2' call it",
+        )
 
 
 def _script_in_place(request: SubmitRequest) -> str | None:
@@ -181,7 +190,8 @@ def fingerprint(request: SubmitRequest) -> str:
     """SHA-256 of spec and code without the proof, the same for the same meaning whatever the order of keys."""
     spec = request.spec.model_dump(mode="json", exclude_defaults=True)
     code = request.code.model_dump(mode="json", exclude={"proof"})
-    return hashlib.sha256(json.dumps([spec, code], sort_keys=True).encode()).hexdigest()
+    function = [request.function.sha256] if request.function else []
+    return hashlib.sha256(json.dumps([spec, code, *function], sort_keys=True).encode()).hexdigest()
 
 
 def draw_name(spec: JobSpec) -> str:

@@ -65,5 +65,6 @@ class Attempts:
             secret_values=request.secret_values,
             job_dir=self.job_dir(job_id),
             snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
+            function=self.snapshots.path(request.function.sha256) if request.function else None,
             created_at=created_at,
         )

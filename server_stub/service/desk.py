@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
-from client_lib.errors import Forbidden, InvalidRequest, NotFound
+from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.wire import EventList, JobInfo
+from server_stub.runtimes import results_dir
 from server_stub.service.active import Active
 from server_stub.service.changes import Changes
 from server_stub.service.conductor import Conductor
@@ -111,6 +113,19 @@ class Desk:
             message=info.message,
         )
 
+    async def result(self, found: Active | Found, rank: int) -> Path:
+        """See `Service.find_result`."""
+        info = found.public if isinstance(found, Active) else JobInfo.model_validate_json(found.info)
+        if info.function is None:
+            raise NoResult(f"job {info.name} runs a script; only a function returns something")
+        folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
+        path = await asyncio.to_thread(_first_there, [folder / str(rank) for folder in folders])
+        if path is not None:
+            return path
+        if info.state.final:
+            raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
+        raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
+
     async def by_id(self, job_id: str) -> Active | Found | None:
         active = self._conductor.by_id(job_id)
         return active or await self._store.read(lambda connection: rows.find_by_id(connection, job_id))
@@ -140,6 +155,10 @@ class Desk:
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)
+
+
+def _first_there(paths: Sequence[Path]) -> Path | None:
+    return next((path for path in paths if path.exists()), None)
 
 
 def text_of(found: Active | Found) -> JobText:

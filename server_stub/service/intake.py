@@ -187,6 +187,7 @@ class _NewJob:
             reason=Reason.QUEUED,
             spec=admitted.request.spec.masked(),
             code=_without_proof(admitted.request.code),
+            function=admitted.request.function,
             created_at=clock.now(),
             notices=admitted.notices,
         )
@@ -214,6 +215,7 @@ class _NewJob:
             place=self.place,
             script_path=self._script_path,
             snapshot=code.sha256 if isinstance(code, CodeSnapshot) else None,
+            function=info.function.sha256 if info.function else None,
         )
 
 

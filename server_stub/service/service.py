@@ -9,6 +9,7 @@ be stored), `intake` (store it), `conductor` (drive it), `desk` (find and show i
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
 from client_lib.spec.states import Reason, State
@@ -220,6 +221,14 @@ class Service:
         self._conductor.stop(active, Stop(Reason.CANCELLED, f"deleted by {user.name}"))
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
+
+    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> Path:
+        """The file that the rank's function left in the newest attempt; see `client_lib.worker.function_runner`.
+
+        Raises:
+            NotFound: there is no such job; NoResult: nothing (yet) of that rank, and why.
+        """
+        return await self._desk.result(await self._desk.find(user, name, owner), rank)
 
     # --- many jobs
 

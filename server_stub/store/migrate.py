@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 from client_lib.errors import ServerError
 
-HEAD = "0001"
+HEAD = "0002"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, union, update
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
 from client_lib.spec.wire import Event
@@ -43,6 +43,7 @@ class JobRow:
     remove_at_end: bool = False
     script_path: str | None = None
     snapshot: str | None = None
+    function: str | None = None
     size_bytes: int | None = None
     seq: int = 0
 
@@ -312,9 +313,9 @@ def segments_in_use(connection: Connection) -> set[int]:
 
 
 def snapshots_in_use(connection: Connection) -> set[str]:
-    """Digest of every snapshot that a job refers to."""
-    query = select(jobs.c.snapshot).where(jobs.c.snapshot.is_not(None)).distinct()
-    return {digest for digest in connection.execute(query).scalars() if digest}
+    """Digest of every snapshot and function that a job refers to."""
+    query = union(*(select(column).where(column.is_not(None)) for column in (jobs.c.snapshot, jobs.c.function)))
+    return set(connection.execute(query).scalars())
 
 
 def drop_keys(connection: Connection, before: datetime) -> None:

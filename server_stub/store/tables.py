@@ -76,6 +76,7 @@ jobs = Table(
     Column("remove_at_end", Boolean, nullable=False),  # delete --force
     Column("script_path", Text),  # in place: the script's real path
     Column("snapshot", String(64)),  # digest of the archive
+    Column("function", String(64)),  # digest of the pickled function
     Column("size_bytes", BigInteger),  # of its directory when it ended
     Column("segment", Integer, nullable=False),  # where its submission lies: server_stub.submissions.Place
     Column("offset", BigInteger, nullable=False),

@@ -37,7 +37,7 @@ VARIANTS = {
     ("DELETE", JOB): ["?force=true"],
 }
 ON_A_JOB = sorted(
-    (method, path.replace("{name}", "train") + query)
+    (method, path.replace("{name}", "train").replace("{rank}", "0") + query)
     for method, path in ROUTES
     if "{name}" in path
     for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))

@@ -33,6 +33,8 @@ class LocalOptions:
     """Such a process ends when no job has asked for it for so long."""
     log_limit_bytes: int = 10 * 2**30
     """Log kept of one worker and attempt: head and tail, the gap is counted."""
+    max_result_bytes: int = 2 * 2**30
+    """What a function may return in one rank, pickled."""
     segment_bytes: int = 64 * 2**20
     """Size of one log file before the next is begun."""
     launcher_python: str = sys.executable

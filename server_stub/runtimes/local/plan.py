@@ -14,6 +14,7 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import MASK, JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot, Manifest
+from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import conda, warm_rules
@@ -59,7 +60,7 @@ def _first_plan(
 ) -> WorkerPlan:
     spec = attempt.spec
     given = spec.environment()
-    environment = _environment(attempt, setting.conda_prefix, machine)
+    environment = _environment(attempt, setting.conda_prefix, machine, options)
     argument, auto = _local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
@@ -119,7 +120,9 @@ def _from_caller(attempt: Attempt, path: str) -> str:
     return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
 
 
-def _environment(attempt: Attempt, conda_prefix: Path | None, machine: Machine) -> dict[str, str]:
+def _environment(
+    attempt: Attempt, conda_prefix: Path | None, machine: Machine, options: LocalOptions
+) -> dict[str, str]:
     """The submitter's, as with torchrun, then the user's own words. The launcher takes out what is stale."""
     inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # else gloo asks DNS for this host's name, and may hang on it
     inherited |= attempt.submitter.environment
@@ -127,10 +130,21 @@ def _environment(attempt: Attempt, conda_prefix: Path | None, machine: Machine) 
     if conda_prefix is not None:
         inherited = conda.activated(conda_prefix, inherited)
     given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # it bounds what is granted
-    return inherited | given | attempt.secret_values
+    return inherited | given | attempt.secret_values | _function(attempt, options)
+
+
+def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
+    if attempt.function is None:
+        return {}
+    return {
+        function_runner.PAYLOAD: str(attempt.function),
+        function_runner.LIMIT: str(options.max_result_bytes),
+    }
 
 
 def _command(attempt: Attempt) -> list[str]:
+    if attempt.function is not None:
+        return [os.path.abspath(function_runner.__file__)]
     command = attempt.spec.command()
     if attempt.spec.python_script is None:
         return command
@@ -140,7 +154,7 @@ def _command(attempt: Attempt) -> list[str]:
 
 
 def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
-    if attempt.spec.python_script is None:
+    if attempt.spec.python_script is None and attempt.function is None:
         return None
     if conda_prefix is not None:
         return str(conda_prefix / "bin" / "python")

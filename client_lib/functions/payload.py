@@ -1,0 +1,204 @@
+"""A call as a file: written where it is submitted, read in every rank by `client_lib.worker.function_runner`.
+
+Loads cloudpickle, which nothing else of a submit needs. Only `submission` uses this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import linecache
+import os
+import pickle
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, cast
+
+import cloudpickle
+
+from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.functions import path
+from client_lib.functions.call import Call
+from client_lib.functions.pickling import Finder, Pickler
+from client_lib.spec.wire import FunctionCode
+from client_lib.worker.function_runner import PROTOCOL, here
+
+LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
+_LARGEST = 5
+_registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A file that is there while `written` runs."""
+
+    path: Path
+    code: FunctionCode
+
+    @property
+    def sha256(self) -> str:
+        return self.code.sha256
+
+
+@contextmanager
+def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Iterator[Payload]:
+    """The call in a temporary file. `root`: the folder of the snapshot that travels with it, None: it runs in place.
+
+    Raises:
+        TooLarge: more than `limit_bytes`; names the largest things that the function needs.
+        InvalidRequest: something of it can't be pickled.
+    """
+    with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".function") as file:
+        bounded = _Bounded(cast(IO[bytes], file), limit_bytes)
+        with _by_value(path.modules_elsewhere(root) if root is not None else []):
+            try:
+                _write(call, root, bounded)
+            except _Full:
+                raise _too_large(call, limit_bytes) from None
+            except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
+                raise _not_pickled(call, error) from error
+        file.flush()
+        versions = here(cloudpickle.__version__)
+        yield Payload(
+            Path(file.name),
+            FunctionCode(
+                sha256=bounded.digest.hexdigest(),
+                size=bounded.size,
+                name=call.name,
+                python=".".join(map(str, versions.python)),
+                cloudpickle=versions.cloudpickle,
+            ),
+        )
+
+
+def _write(call: Call, root: str | None, file: _Bounded) -> None:
+    header = {
+        "protocol": PROTOCOL,
+        "name": call.name,
+        **here(cloudpickle.__version__)._asdict(),
+        "sys_path": path.entries(root),
+        "fill": call.fill,
+    }
+    file.write(json.dumps(header).encode() + b"\n")
+    found = Finder(cast(IO[bytes], _Nowhere()))
+    found.dump((call.function, call.args, call.kwargs))
+    pickler = Pickler(cast(IO[bytes], file))
+    pickler.dump({"function": call.function, "main": found.main, "sources": _sources(found.sources)})
+    pickler.dump((call.args, call.kwargs))
+
+
+def _sources(names: set[str]) -> dict[str, str]:
+    """The text of files that no worker can read: the cells of a notebook."""
+    texts = {name: "".join(linecache.getlines(name)) for name in names if not os.path.exists(name)}
+    return {name: text for name, text in texts.items() if text}
+
+
+@contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    if not modules:
+        yield
+        return
+    with _registry:
+        already = cloudpickle.list_registry_pickle_by_value()
+        new = [module for module in modules if module.__name__ not in already and module.__name__ in sys.modules]
+        for module in new:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in new:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Full(Exception):
+    pass
+
+
+class _Bounded:
+    """A file of so many bytes, with its digest."""
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self._file, self._limit = file, limit
+        self.digest, self.size = hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        size = memoryview(data).nbytes
+        self.size += size
+        if self.size > self._limit:
+            raise _Full
+        self.digest.update(data)
+        self._file.write(data)
+        return size
+
+
+class _Nowhere:
+    """Counts what is written to it."""
+
+    size = 0
+
+    def write(self, data: bytes) -> int:
+        self.size += memoryview(data).nbytes
+        return memoryview(data).nbytes
+
+
+def _too_large(call: Call, limit: int) -> TooLarge:
+    largest = heapq.nlargest(_LARGEST, ((_size(value), name) for name, value in _parts(call)))
+    return TooLarge(
+        f"{call.name} with what it needs is larger than the {_mb(limit)} that may travel. The largest:\n"
+        + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
+        hint="put data into a file that the workers can read, and load it inside the function",
+    )
+
+
+def _parts(call: Call) -> Iterator[tuple[str, Any]]:
+    """Everything that travels with the function, with the words that a user knows it by."""
+    for place, value in enumerate(call.args):
+        yield f"argument {place}", value
+    for name, value in call.kwargs.items():
+        yield f"argument {name!r}", value
+    function = getattr(call.function, "__func__", call.function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        yield f"variable {name!r} around the function", cell.cell_contents
+    for name in code.co_names:
+        if name in function.__globals__ and not isinstance(function.__globals__[name], ModuleType):
+            yield f"global {name!r}", function.__globals__[name]
+
+
+def _size(value: Any) -> int:
+    nowhere = _Nowhere()
+    try:
+        Pickler(cast(IO[bytes], nowhere)).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
+        return 0
+    return nowhere.size
+
+
+def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
+    culprits = [name for name, value in _parts(call) if not _can_travel(value)]
+    what = f"{', '.join(culprits)} of {call.name}" if culprits else call.name
+    return InvalidRequest(
+        f"{what} can't be pickled: {type(error).__name__}: {error}",
+        hint="make locks, files, connections and the like inside the function",
+    )
+
+
+def _can_travel(value: Any) -> bool:
+    try:
+        Pickler(cast(IO[bytes], _Nowhere())).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,114 @@
+"""What a rank's call gave back: its value, or the exception that it raised. Reading one runs code of who wrote it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+from client_lib.api import Api
+from client_lib.errors import BadResponse, Forbidden, JobEnded, JobFailed, NoResult, RemoteError
+from client_lib.spec.wire import JobInfo
+from client_lib.worker import function_runner
+from client_lib.worker.function_runner import RAISED, REFUSED, VALUE
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a job that has ended."""
+
+    api: Api
+    info: JobInfo
+    trust: bool
+    """They are read also where the job is another owner's."""
+
+    def value(self, rank: int) -> Any:
+        """Raises NoResult, Forbidden."""
+        return self._of(rank).value(self.info.name)
+
+    def values(self) -> list[Any]:
+        """Of all ranks, in their order."""
+        first = self._of(0)
+        others = (self._of(rank) for rank in range(1, first.header.get("world_size", 1)))
+        return [result.value(self.info.name) for result in (first, *others)]
+
+    def failure(self, ended: JobFailed) -> BaseException:
+        """What to raise for a job that failed: what the function raised in the first failing rank, or `ended`."""
+        rank = self.info.failure.rank if self.info.failure else None
+        if self.info.function is None or rank is None:
+            return ended
+        try:
+            return self._of(rank).failure(ended)
+        except NoResult:  # the rank was killed, or ended by os._exit
+            return ended
+
+    def _of(self, rank: int) -> Result:
+        info = self.info
+        if not self.trust and self.api.server_info().user != info.owner:
+            raise Forbidden(
+                f"the results of job {info.name} were written by code of {info.owner}, and reading them runs such code",
+                hint="read them with trust=True if you trust it",
+            )
+        return parse(self.api.job_result(info.name, rank, owner=info.owner))
+
+
+@dataclass(frozen=True)
+class Result:
+    """As the server keeps it."""
+
+    rank: int
+    outcome: str
+    """See `client_lib.worker.function_runner`."""
+    text: str
+    """The traceback, or a sentence."""
+    header: dict[str, Any]
+    pickled: bytes
+
+    def value(self, job: str) -> Any:
+        """What the function returned. Raises NoResult with the reason why there is nothing."""
+        if self.outcome != VALUE:
+            raise NoResult(f"job {job}: {self._why_none()}")
+        return self._load(job)
+
+    def failure(self, ended: JobEnded) -> BaseException:
+        """What to raise for a job that failed at this rank: what the function raised, with `ended` as its cause."""
+        if self.outcome == REFUSED:
+            return JobFailed(f"job {ended.info.name} FAILED: {self.text}", info=ended.info)
+        if self.outcome != RAISED:
+            return ended
+        cause = JobFailed(f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}", info=ended.info)
+        try:
+            error = self._load(ended.info.name) if self.pickled else None
+        except NoResult:
+            error = None
+        if not isinstance(error, BaseException):
+            return RemoteError(cause.message, hint=ended.hint, info=ended.info)
+        error.__cause__ = cause
+        return error
+
+    def _why_none(self) -> str:
+        return f"rank {self.rank} raised {self.text.rstrip().splitlines()[-1]}" if self.outcome == RAISED else self.text
+
+    def _load(self, job: str) -> Any:
+        import cloudpickle
+
+        differs = function_runner.difference(self.header, function_runner.here(cloudpickle.__version__))
+        if differs:
+            raise NoResult(f"job {job}: the result of rank {self.rank} can't be read here: {differs}")
+        try:
+            return pickle.loads(self.pickled)
+        except Exception as error:  # whatever the classes in it raise
+            raise NoResult(
+                f"job {job}: the result of rank {self.rank} can't be read here: {type(error).__name__}: {error}"
+            ) from error
+
+
+def parse(body: bytes) -> Result:
+    """Raises BadResponse: that is no result."""
+    first, _, pickled = body.partition(b"\n")
+    try:
+        header = json.loads(first)
+        return Result(header["rank"], header["outcome"], header["text"], header, pickled)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadResponse("what the server sent is no result of a function") from error
