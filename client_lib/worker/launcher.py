@@ -57,6 +57,7 @@ class Launcher:
         self._oom_kills = 0
 
     def run(self) -> None:
+        _heed_all_signals()
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, self._stop_by_signal)
@@ -208,3 +209,10 @@ class Launcher:
 
     def _flush(self) -> None:
         self._output.flush()
+
+
+def _heed_all_signals() -> None:
+    """A server that a shell has started in the background, or nohup, passes on that it ignores some: ranks must not."""
+    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # those two Python gives back itself
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -147,6 +148,18 @@ def test_a_command_runs_without_a_shell(worker: Make) -> None:
     one = worker(python=None, command=["echo", "$HOME", "a  b", "*"], type="binary")
     one.run()
     assert one.lines() == ["$HOME a  b *"]
+
+
+def test_a_rank_ignores_no_signal_that_the_server_was_told_to_ignore(worker: Make) -> None:
+    one = worker(python=None, command=["bash", "-c", "trap -p; echo done"], type="binary")
+    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGQUIT, signal.SIGUSR1)}
+    try:
+        report = one.run()
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    assert report["exit_code"] == 0
+    assert one.lines() == ["done"]
 
 
 def test_stdin_is_empty_and_sigpipe_is_as_in_a_shell(worker: Make) -> None:
