@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     """TOML table of names and values for `spec.secrets` that a client did not send; None: there are none."""
     rank_runner: bool = True
     """False: ranks start as plain `python script`, slower and without an exception in the report."""
-    warm: bool = False
+    warm: bool = True
     """Start the ranks of Python scripts by fork from a process that has their packages imported, one per interpreter
     (Linux only): it is begun when a first job has shown what to import, and ends with the server. `warm=False` in a job
     turns it off for that job."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool i
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path / "state", CLIENT_LIB_SERVER_WARM="1")
+    process = ServerProcess(tmp_path / "state")
     yield process
     process.kill()
 
