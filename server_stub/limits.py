@@ -35,11 +35,13 @@ class Limits:
             raise InvalidRequest("the address holds a NUL byte; no name does")
         is_snapshot = scope["path"].startswith(paths.SNAPSHOTS)
         bound = self._settings.max_snapshot_bytes if is_snapshot else self._settings.max_body_bytes
-        if _declared(headers) > bound:
+        declared = _declared(headers)
+        if declared > bound:
             if not any(name == b"expect" for name, _ in headers):  # curl: nothing comes before we say so
                 await _linger(receive)
             raise _too_large(bound)
-        await self._app(scope, receive if is_snapshot else _bounded(receive, bound), send)
+        # the parser takes no more than was declared
+        await self._app(scope, receive if declared or is_snapshot else _bounded(receive, bound), send)
 
 
 def _declared(headers: list[tuple[bytes, bytes]]) -> int:

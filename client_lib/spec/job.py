@@ -324,9 +324,11 @@ class JobSpec(Strict):
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
     def masked(self) -> JobSpec:
-        """A copy to show: values of variables whose name says TOKEN, KEY, SECRET or PASSWORD are `***`."""
-        shown = {k: MASK if _SECRET_NAME.search(k) else v for k, v in self.env_variables.items()}
-        return self.model_copy(update={"env_variables": shown})
+        """As it may be shown: values of variables whose name says TOKEN, KEY, SECRET or PASSWORD are `***`."""
+        secret = [name for name in self.env_variables if _SECRET_NAME.search(name)]
+        if not secret:
+            return self
+        return self.model_copy(update={"env_variables": self.env_variables | dict.fromkeys(secret, MASK)})
 
 
 def split_script(script: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,8 +39,8 @@ class Attempts:
     def newest(self, active: Active) -> Attempt:
         """The newest attempt of a job. The runtime makes its directory when it starts: a job that waits has none."""
         request = active.request or self.request_of(active.row)
-        made = self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at)
-        return replace(made, fresh=True) if active.request else made
+        fresh = active.request is not None
+        return self._make(active.row.id, active.row.name, active.job.attempt, request, active.row.created_at, fresh)
 
     def stored(self, row: JobRow) -> Attempt:
         """The newest attempt as it was stored; nothing is made."""
@@ -53,7 +53,9 @@ class Attempts:
     def job_dir(self, job_id: str) -> Path:
         return self.jobs_dir / job_id
 
-    def _make(self, job_id: str, name: str, number: int, request: SubmitRequest, created_at: datetime) -> Attempt:
+    def _make(
+        self, job_id: str, name: str, number: int, request: SubmitRequest, created_at: datetime, fresh: bool = False
+    ) -> Attempt:
         code = request.code
         return Attempt(
             job_id=job_id,
@@ -67,4 +69,5 @@ class Attempts:
             snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
             function=self.snapshots.path(request.function.sha256) if request.function else None,
             created_at=created_at,
+            fresh=fresh,
         )

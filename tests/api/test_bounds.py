@@ -104,6 +104,17 @@ def test_what_is_no_http_gets_a_400_or_nothing(garbage: bytes, server: Running) 
     assert server.anonymous()("GET", paths.HEALTHZ).ok
 
 
+def test_a_cut_submit_stores_nothing_and_leaves_no_traceback(
+    server: Running, ann: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST {paths.JOBS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
+        connection.sendall(head.encode() + b'{"spec": ')
+    wait_for(lambda: [line["status"] for line in server.log_lines()] == [499])
+    assert "Traceback" not in caplog.text
+
+
 def test_a_cut_upload_leaves_nothing_and_no_traceback(
     server: Running, ann: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
