@@ -112,7 +112,7 @@ class Settings(BaseSettings):
 
     # --- logs
     log_limit_bytes: Positive = 10 * GIB
-    """Of one worker in one attempt; head and tail are kept, the gap is counted."""
+    """Of one job, in equal shares for each worker in each attempt; head and tail are kept, the gap is counted."""
     segment_bytes: Positive = 64 * MIB
     """Size at which a log begins a new segment file: what the limit removes at once."""
     inotify: bool = True

@@ -285,7 +285,7 @@ class Service:
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
-        capped = f"; the log of a worker in one attempt at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
+        capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
         checks = [self._check_disk(), Check(name="retention", ok=True, message=f"{self._retention}{capped}")]
         checks.append(Check(name="database", ok=True, message=self._store.shown))
         return DoctorReport(checks=[*checks, *await self._runtime.doctor()])

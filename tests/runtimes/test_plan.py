@@ -103,6 +103,7 @@ def test_the_whole_plan_of_a_second_worker() -> None:
         local_rank_auto=True,
         rank_runner=True,
         grace_s=5,
+        log_limit_bytes=5 * 2**30,
     )
 
 
@@ -205,6 +206,11 @@ def test_elastic_bounds_reach_the_agents() -> None:
     given = attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers=1, elastic_max_restarts=0)
     order = first(given, grant=((), (), ()))
     assert (order.elastic_min_workers, order.elastic_max_restarts) == (1, 0)
+
+
+def test_the_logs_of_all_workers_in_all_attempts_share_the_limit_of_the_job() -> None:
+    assert first(attempt()).log_limit_bytes == OPTIONS.log_limit_bytes
+    assert first(attempt(n_workers=2, max_retry=3)).log_limit_bytes == OPTIONS.log_limit_bytes // 8
 
 
 def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:

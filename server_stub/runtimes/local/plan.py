@@ -88,9 +88,14 @@ def _first_plan(
         rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
         record_imports=warm_rules.wanted(spec, default=options.warm),
         grace_s=spec.grace_s,
-        log_limit_bytes=options.log_limit_bytes,
+        log_limit_bytes=max(1, options.log_limit_bytes // _logs_of_a_job(spec)),
         segment_bytes=options.segment_bytes,
     )
+
+
+def _logs_of_a_job(spec: JobSpec) -> int:
+    """One for each worker in each attempt that there may be."""
+    return spec.n_workers * (1 + (spec.max_retry or 0))
 
 
 def own_port(spec: JobSpec) -> int | None:
