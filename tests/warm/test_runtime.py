@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.warm_rules import grown
+from server_stub.runtimes.local.warm_rules import grown, wanted
 from tests.runtimes.conftest import Site, alive, anyio_backend, poll, running
 
 pytestmark = [
@@ -149,3 +150,13 @@ def test_a_list_grows_and_a_few_modules_of_known_packages_are_no_reason_for_a_ne
     assert grown(["torch"], ["yaml"]) == (["torch", "yaml"], True)
     assert grown(["torch"], [f"torch.m{n}" for n in range(20)])[1]
     assert grown([], ["client_lib.worker", "_distutils_hack"]) == ([], False)
+
+
+def test_scripts_and_functions_may_be_warm_and_commands_and_other_environments_not() -> None:
+    script, command = JobSpec(script="train.py"), JobSpec(script="make all")
+    assert wanted(script, False, default=True)
+    assert wanted(command, True, default=True)
+    assert not wanted(command, False, default=True)
+    assert not wanted(script, False, default=False)
+    assert not wanted(script.model_copy(update={"warm": False}), False, default=True)
+    assert not wanted(script.model_copy(update={"conda_env": "other"}), False, default=True)

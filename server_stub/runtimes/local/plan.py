@@ -86,7 +86,7 @@ def _first_plan(
         elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
         elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
         rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
-        record_imports=warm_rules.wanted(spec, default=options.warm),
+        record_imports=warm_rules.wanted(spec, attempt.function is not None, default=options.warm),
         grace_s=spec.grace_s,
         log_limit_bytes=max(1, options.log_limit_bytes // _logs_of_a_job(spec)),
         segment_bytes=options.segment_bytes,
