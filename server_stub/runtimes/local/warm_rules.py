@@ -14,7 +14,9 @@ _LEFT_OUT = frozenset({"client_lib", "server_stub", "_distutils_hack", "pip", "_
 def wanted(spec: JobSpec, is_function: bool, *, default: bool) -> bool:
     """A job of this kind may have warm ranks. `default`: the setting; where it is off, no job can."""
     asked = default if spec.warm is None else spec.warm and default
-    return asked and (is_function or spec.python_script is not None) and spec.conda_env is None and not spec.requirements
+    return (
+        asked and (is_function or spec.python_script is not None) and spec.conda_env is None and not spec.requirements
+    )
 
 
 def grown(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], bool]:
