@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         RegionEnum,
         RegionMT,
     )
+    from client_lib.remote_function import remote
     from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
     from client_lib.spec.states import Reason, State
     from client_lib.spec.wire import Event, Failure, JobInfo, Manifest
@@ -126,6 +127,7 @@ __all__ = [
     "kill",
     "list_jobs",
     "logs",
+    "remote",
     "save_aws_credentials",
     "update",
 ]
@@ -145,6 +147,7 @@ _ELSEWHERE = {
     "mlspace.environment": ("Environment", "environment"),
     "mlspace.instance_types": ("get_available_resources_count", "get_docker_images", "get_instance_types"),
     "mlspace.verbs": ("get_job_status", "job_status", "jobs", "kill", "logs"),
+    "remote_function": ("remote",),
     "mlspace.words": (
         "ClusterType",
         "JobHealthAction",

@@ -1,0 +1,91 @@
+"""`notebook_launcher` with accelerate's signature: code that was written for it changes its import line only. Public.
+
+    from client_lib.notebook import notebook_launcher
+
+    notebook_launcher(train, args=(model,), num_processes=2)
+
+The processes are those of a job: one worker with `num_processes` processes, so that code which takes the global rank
+for the index of a device is right. They start fresh, so the notebook may have used its GPU before.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from client_lib.errors import NotSupported
+from client_lib.job import Job
+
+_PRECISIONS = ("no", "fp8", "fp16", "bf16")
+_PORT = "29500"  # accelerate's default, which asks for nothing
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    use_port: str | int = _PORT,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    rdzv_backend: str = "static",
+    rdzv_endpoint: str = "",
+    rdzv_conf: Mapping[str, Any] | None = None,
+    rdzv_id: str = "none",
+    max_restarts: int = 0,
+    monitor_interval: float = 0.1,
+    log_line_prefix_template: str | None = None,
+) -> Any:
+    """Run the function in `num_processes` processes, print what they print, and give rank 0's value (accelerate: None).
+
+    `num_processes` None: one per free GPU, else one. Parameters named rank, local_rank, world_size and size that `args`
+    leave open are filled. The other arguments are accelerate's; those that say how its processes meet have no effect.
+
+    Raises:
+        what the function raised in the first failing rank; see `Job.result`.
+        ValueError: a precision that accelerate doesn't know.
+        NotSupported: more than one node: `Job(script=function, n_workers=...)` has them.
+    """
+    precision = str(mixed_precision).lower()
+    if precision not in _PRECISIONS:
+        raise ValueError(f"Unknown mixed_precision mode: {precision}. Choose between {list(_PRECISIONS)}.")
+    if num_nodes != 1 or node_rank != 0:
+        raise NotSupported(
+            f"notebook_launcher(num_nodes={num_nodes}) starts one node of several by hand",
+            hint="Job(script=function, n_workers=...) starts all of them",
+        )
+    job = Job(
+        script=function,
+        args=args,
+        processes_per_worker=num_processes if num_processes is not None else "default",
+        env_variables=_variables(precision, use_port),
+        max_retry=max_restarts or None,
+    )
+    _name_unused(
+        master_addr=(master_addr, "127.0.0.1"),
+        rdzv_backend=(rdzv_backend, "static"),
+        rdzv_endpoint=(rdzv_endpoint, ""),
+        rdzv_conf=(rdzv_conf or None, None),
+        rdzv_id=(rdzv_id, "none"),
+        monitor_interval=(monitor_interval, 0.1),
+        log_line_prefix_template=(log_line_prefix_template, None),
+    )
+    job.submit()
+    job.logs()
+    return job.result()
+
+
+def _variables(precision: str, port: str | int) -> dict[str, str]:
+    """As accelerate sets them for its processes."""
+    variables = {"ACCELERATE_MIXED_PRECISION": precision, "FORK_LAUNCHED": "1"}
+    return variables if str(port) in (_PORT, "0") else {**variables, "MASTER_PORT": str(port)}
+
+
+def _name_unused(**given: tuple[Any, Any]) -> None:
+    for name, (value, default) in given.items():
+        if value != default:
+            warnings.warn(
+                f"{name}={value!r} has no effect: the processes of a job meet by themselves", UserWarning, stacklevel=3
+            )

@@ -1,0 +1,89 @@
+"""The other ways to run a function: `remote`, accelerate's notebook_launcher, pyspark's TorchDistributor."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+
+import accelerate
+import pytest
+
+import client_lib
+from client_lib.notebook import notebook_launcher
+from client_lib.torch_distributor import TorchDistributor
+
+
+@client_lib.remote(n_workers=2)
+def add(one: int, other: int = 0) -> tuple[int, str]:
+    return one + other, os.environ["WORLD_SIZE"]
+
+
+def train_ddp(rank: int, world_size: int) -> tuple[int, int]:
+    return rank, world_size
+
+
+def train(rank: int, lr: float, size: int, local_rank: int) -> tuple[int, float, int, int]:
+    return rank, lr, size, local_rank
+
+
+def shape() -> tuple[str, ...]:
+    return tuple(os.environ[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+
+
+def fail() -> None:
+    print("about to fail")
+    raise ValueError("of the function")
+
+
+def test_a_call_of_a_remote_function_is_a_job(folder: Path) -> None:
+    assert add(1, other=2) == (3, "2")
+    assert add.options(n_workers=1).submit(4).result(timeout=60) == (4, "1")
+    assert add.__name__ == "add"
+
+
+def test_an_option_that_job_has_not_is_a_type_error_at_the_definition() -> None:
+    with pytest.raises(TypeError, match="n_wokers"):
+        client_lib.remote(n_wokers=2)(shape)
+
+
+def test_notebook_launcher_has_the_parameters_of_accelerate() -> None:
+    ours, theirs = (inspect.signature(f).parameters for f in (notebook_launcher, accelerate.notebook_launcher))
+    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
+
+
+def test_ranks_are_filled_by_name_at_any_position(folder: Path) -> None:
+    assert notebook_launcher(train_ddp, args=(), num_processes=2) == (0, 2)
+    assert notebook_launcher(train, args=(0.1,), num_processes=1) == (0, 0.1, 1, 0)
+
+
+def test_a_distributor_gives_rank_0_s_value(folder: Path) -> None:
+    assert TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(shape) == ("2", "2")
+    assert TorchDistributor(num_workers=2, local_mode=False, use_gpu=False).run(shape) == ("2", "1")
+
+
+def test_a_distributor_runs_a_file_with_its_arguments_and_returns_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").write_text("import sys; print('got', sys.argv[1:])")
+    assert TorchDistributor(use_gpu=False).run("train.py", "--lr", 0.1) is None
+    assert "got ['--lr', '0.1']" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="key-word"):
+        TorchDistributor(use_gpu=False).run("train.py", lr=0.1)
+
+
+def test_a_distributor_raises_what_the_function_raised(folder: Path) -> None:
+    with pytest.raises(ValueError, match="of the function"):
+        TorchDistributor(use_gpu=False).run(fail)
+
+
+def test_use_gpu_without_gpus_says_that_it_runs_on_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.warns(UserWarning, match="run on the CPU"):
+        assert TorchDistributor(2).run(shape) == ("2", "2")
+
+
+@pytest.mark.parametrize("count", [0, -1, True, "2"])
+def test_a_number_of_processes_that_is_none_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="positive integer"):
+        TorchDistributor(count)
