@@ -189,7 +189,21 @@ def unfinished(connection: Connection) -> list[JobRow]:
 
 def find_anywhere(connection: Connection, name: str) -> list[str]:
     """Owners that have a job of this name; at most two are told."""
-    return list(connection.execute(select(jobs.c.owner).where(jobs.c.name == name).limit(2)).scalars())
+    return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
+
+
+def _owners_of_name() -> Select[Any]:
+    """From one owner to the next by the index that begins with them: no job is looked at but those found, and no submit
+    pays for an index of names."""
+    owners = select(func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
+    later = jobs.alias()
+    after = select(func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
+    owners = owners.union_all(select(after).where(owners.c.owner.is_not(None)))
+    named = select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
+    return named.where(jobs.c.name == bindparam("name")).limit(2)
+
+
+_OWNERS_OF_NAME = _owners_of_name()
 
 
 def set_size(connection: Connection, seq: int, size_bytes: int) -> None:

@@ -154,6 +154,23 @@ def test_what_is_written_along_comes_to_its_function_together(url: str) -> None:
     asyncio.run(run())
 
 
+def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            for number, owner in enumerate(("ann", "ben", "cyd", "dan")):
+                name = "job" if owner in ("ben", "dan") else "other"
+                await store.write(lambda c, n=number, o=owner, m=name: added(c, row(n, owner=o, name=m)))  # type: ignore[misc]
+            for name, owners in (("job", ["ben", "dan"]), ("none", [])):
+                found = await store.read(lambda c, name=name: rows.find_anywhere(c, name))  # type: ignore[misc]
+                assert sorted(found) == owners
+            if url.startswith("sqlite"):
+                query = str(rows._OWNERS_OF_NAME).replace(":name", "'job'").replace(":param_1", "2")
+                plan = await store.read(lambda c: list(c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")))
+                assert not [step for *_, step in plan if step.startswith("SCAN jobs")]
+
+    asyncio.run(run())
+
+
 def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
