@@ -431,8 +431,7 @@ def test_the_doctor_shows_the_retention(bench: Bench) -> None:
     async def run(service: Service) -> None:
         shown = {check.name: check.message for check in (await service.doctor()).checks}
         assert shown["retention"] == (
-            "finished jobs are kept 30 days after their end, at most 20 GB of them; "
-            "the log of a job at most 10.7 GB"
+            "finished jobs are kept 30 days after their end, at most 20 GB of them; the log of a job at most 10.7 GB"
         )
         assert "fake" in shown
         await until(lambda: True)
