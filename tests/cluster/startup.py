@@ -23,6 +23,8 @@ from tests.cluster.waiting import until
 
 ADDRESS_LOCK_S = 60.0
 BEFORE_THE_API = ("etcd", "kube-apiserver", "containerd")
+NEEDS_OBJECTS = ("training-operator", "coredns")
+"""They end, or wait long before they ask again, where their CRD or role is not there yet."""
 JOBS_NAMESPACE = "jobs"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
 STALE = ("io.containerd.grpc.v1.cri/containers", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.runtime.v2.task")
@@ -55,11 +57,12 @@ class Startup:
         if "containerd" in wanted:
             self._clean_store(machine)
             self._load(["pause"])
-        self._make_objects()
         if "kwok" in wanted:
             _write_stages(self.home, self.places)
         rest = [name for name in wanted if name not in first]
-        self._start(rest, machine)
+        self._start([name for name in rest if name not in NEEDS_OBJECTS], machine)
+        self._make_objects()
+        self._start([name for name in rest if name in NEEDS_OBJECTS], machine)
         if "containerd" in wanted:
             self._load(recipes)
         self._wait(rest)

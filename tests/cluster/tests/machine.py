@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.cluster import debian
+from tests.cluster import Cluster, debian
 from tests.cluster.places import Home
 
 SYSCTLS = (
@@ -30,17 +30,17 @@ FOLDERS = (
 )
 
 
-def picture(home: Home) -> dict[str, list[str]]:
-    """What a cluster could leave behind, by kind. `home`: processes are those whose command line names it."""
+def picture(cluster: Cluster) -> dict[str, list[str]]:
+    """What a cluster could leave behind, by kind. Of all processes those that name its folder, and those of pods."""
     return {
         "links": sorted(os.listdir("/sys/class/net")),
         "routes": _lines("ip", "route", "show", "table", "all"),
-        "rules": _rules(),
+        "rules": _rules(cluster.home),
         "mounts": sorted(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()),
         "sysctls": _sysctls(),
         "folders": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
-        "processes": _processes(home.root),
+        "processes": _processes(cluster.places.root),
     }
 
 
@@ -48,9 +48,9 @@ def _lines(*argv: str) -> list[str]:
     return subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
 
 
-def _rules() -> list[str]:
+def _rules(home: Home) -> list[str]:
     """By the unpacked nft with its unpacked libraries: it is not installed here."""
-    usr = debian.root(Home.of_environment()) / "usr"
+    usr = debian.root(home) / "usr"
     libraries = ":".join(map(str, usr.glob("lib/*-linux-gnu")))
     nft = usr / "sbin/nft"
     listed = subprocess.run(
@@ -67,7 +67,7 @@ def _sysctls() -> list[str]:
     )
 
 
-def _processes(home: Path) -> list[str]:
+def _processes(folder_of_cluster: Path) -> list[str]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -75,6 +75,6 @@ def _processes(home: Path) -> list[str]:
         except OSError:
             continue  # ended meanwhile
         program = command.partition(b"\0")[0]
-        if bytes(home) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
+        if bytes(folder_of_cluster) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
             found.append(command.replace(b"\0", b" ").decode(errors="replace"))
     return sorted(found)

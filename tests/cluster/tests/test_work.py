@@ -87,7 +87,8 @@ def test_fake_nodes_run_fake_pods_whose_annotations_decide(cluster: Cluster) -> 
     names = cluster.fake_nodes(3, {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"})
     assert len(names) == 3
     cluster.api.create(JOBS, fake_job("fake-good", {"cluster.test/after": "500ms"}))
-    cluster.api.create(JOBS, fake_job("fake-bad", {"cluster.test/fate": "fail", "cluster.test/exit-code": "9"}))
+    fails = {"cluster.test/fate": "fail", "cluster.test/exit-code": "9"}
+    cluster.api.create(JOBS, fake_job("fake-bad", fails, workers=0))
     assert ends(cluster.api, "fake-good") == "Succeeded"
     assert ends(cluster.api, "fake-bad") == "Failed"
     terminated = _status(cluster, "fake-bad-master-0")["containerStatuses"][0]["state"]["terminated"]
