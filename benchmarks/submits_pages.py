@@ -30,7 +30,7 @@ from server_stub.service import JobFilters, Service
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
 from server_stub.store import Store, rows
-from server_stub.store.rows import JobRow
+from server_stub.store.rows import JobRow, NewJob
 from server_stub.submissions import Place
 from server_stub.users import User
 from tests.fakes import FakeRuntime
@@ -116,7 +116,7 @@ def _add(connection: Connection, number: int) -> None:
         place=Place(1, 0, 0),
     )
     event = Event(time=NOW, attempt=1, state=info.state, reason=info.reason, message="")
-    rows.add_job(connection, row, info.spec.labels, event, None)
+    rows.add_jobs(connection, [NewJob(row, info.spec.labels, event, None)])
 
 
 if __name__ == "__main__":
