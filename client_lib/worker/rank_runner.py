@@ -29,6 +29,8 @@ _OUR_FRAMES = globals()
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # how long the master is waited for before torch waits, and complains, by itself
 _PAUSE_S = 0.002
+_LOOPBACK = ("localhost", "127.", "::1")
+_master = ""  # where the ranks of several workers meet, as the launcher says; "": there is one worker
 _PID = 0  # of the process that runs the script; its forks are others
 _forked = False
 _kept: list[Any] = []  # process groups, and files that were open before torch was imported
@@ -58,6 +60,7 @@ def run_forked(argv: list[str]) -> None:
 
     global _PID, _forked
     _PID, _forked = os.getpid(), True
+    _note_master()
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path.insert(0, "")
@@ -239,6 +242,7 @@ class _Rendezvous:
         @functools.wraps(theirs)
         def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
             if init_method in (None, "env://") and kwargs.get("store") is None:
+                _refuse_own_master()
                 _wait_for_master()
             result = theirs(backend, init_method, *args, **kwargs)
             _kept.extend(_process_groups(module))
@@ -249,6 +253,27 @@ class _Rendezvous:
 
 def _process_groups(module: Any) -> list[Any]:
     return list(getattr(getattr(module, "_world", None), "pg_map", ()))
+
+
+def _note_master() -> None:
+    """Before the script may change it."""
+    import os
+
+    global _master
+    several = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
+    _master = os.environ.get("MASTER_ADDR", "") if several else ""
+
+
+def _refuse_own_master() -> None:
+    """A script for one machine that sets MASTER_ADDR by itself: its workers would wait for each other half an hour."""
+    import os
+
+    own = os.environ.get("MASTER_ADDR", "")
+    if _master and own.startswith(_LOOPBACK) and not _master.startswith(_LOOPBACK):
+        raise RuntimeError(
+            "the script sets MASTER_ADDR=%s by itself, where only one worker can meet, and this job has several: "
+            "leave MASTER_ADDR and MASTER_PORT as they are set (%s), or take n_workers=1" % (own, _master)
+        )
 
 
 def _wait_for_master() -> None:
@@ -386,4 +411,5 @@ if __name__ == "__main__":
     import os
 
     _PID = os.getpid()
+    _note_master()
     main()

@@ -1,0 +1,43 @@
+"""A script for one machine that says by itself where its ranks meet, started on several."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker import rank_runner
+
+SCRIPT = """
+import os
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", os.environ["OWN_PORT"]
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("met")
+"""
+
+
+@pytest.mark.parametrize(("workers", "master"), [(2, "worker-0.example"), (1, "worker-0.example"), (1, "127.0.0.1")])
+def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
+    tmp_path: Path, workers: int, master: str
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ours = {"MASTER_ADDR": master, "MASTER_PORT": "1", "OWN_PORT": str(_free_port()), "RANK": "0", "LOCAL_RANK": "0"}
+    sizes = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, rank_runner.__file__, str(tmp_path / "train.py")]
+    done = subprocess.run(command, env={**os.environ, **ours, **sizes}, capture_output=True, text=True, timeout=100)
+    if workers == 1:
+        assert done.stdout == "met\n", done.stderr
+    else:
+        assert done.returncode == 1
+        assert "the script sets MASTER_ADDR=localhost by itself" in done.stderr
+        assert "worker-0.example" in done.stderr
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
