@@ -45,7 +45,7 @@ test-long: $(READY)  ## every test with all rounds: the server killed 50 times, 
 
 test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root; minutes to build it the first time)
 	@echo "== build of what the clusters run"
-	@$(RUN)/python -m tests.cluster build || [ $$? = 69 ]
+	@$(RUN)/python -m tests.cluster build --image python --image torch || [ $$? = 69 ]
 	@echo "== pytest, with real clusters"
 	@$(RUN)/python -m pytest -m cluster -rs $(PYTEST)
 
