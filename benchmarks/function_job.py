@@ -1,0 +1,59 @@
+"""A function that does nothing, two ranks with torch imported, from the call to its result: ours beside accelerate's
+notebook_launcher, in turns.
+
+    python benchmarks/function_job.py [-n ROUNDS]
+
+Each run is a process of its own, as a cell run first; its imports are not counted. pyspark's TorchDistributor needs a
+JVM and is not measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from interleave import table, wall_times
+from own_server import own_server
+
+_SCRIPT = """
+import sys, time
+{imports}
+
+def train():
+    import torch
+    return torch.__version__
+
+if __name__ == "__main__":
+    began = time.perf_counter()
+    notebook_launcher(train, num_processes=2)
+    print(time.perf_counter() - began, file=sys.stderr)
+"""
+_IMPORTS = {
+    "accelerate.notebook_launcher": "import torch\nfrom accelerate import notebook_launcher",
+    "ours": "from client_lib.notebook import notebook_launcher",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", "--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    with own_server() as scratch:
+        ways = {}
+        for number, (name, imports) in enumerate(_IMPORTS.items()):
+            script = scratch / f"way{number}.py"
+            script.write_text(_SCRIPT.format(imports=imports))
+            ways[name] = partial(_run, script)
+        print(table("a function, call to result", wall_times(ways, rounds), to=("accelerate.notebook_launcher",)))
+
+
+def _run(script: Path) -> float:
+    done = subprocess.run([sys.executable, script], cwd=script.parent, capture_output=True, text=True, check=True)
+    return float(done.stderr.split()[-1])
+
+
+if __name__ == "__main__":
+    main()
