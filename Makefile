@@ -79,7 +79,7 @@ docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@$(RUN)/python -m server_stub.openapi --write docs
 	@echo "== docs/cli.md"
 	@$(RUN)/python -m client_lib.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
-	@echo "== tables of README.md"
+	@echo "== tables of README.md, docs/mlspace.md"
 	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
