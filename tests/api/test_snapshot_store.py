@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def test_retention_sees_what_is_there_and_what_was_asked_for_lately(store: Snaps
     put(store)
     (before,) = store.stored()
     assert (before.sha256, before.size) == (SHA, len(DATA))
+    os.utime(store.path(SHA), (0, 0))
     store.find(SHA, "ann")
     (after,) = store.stored()
     assert after.used_at >= before.used_at
