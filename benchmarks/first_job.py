@@ -4,7 +4,8 @@
 
 Two jobs of two processes each: join, all_reduce once, leave; and the same with one DistributedDataParallel step. Ours
 is the SDK's `submit()` and `wait()`, with a local server that is up already, as for every job of a user but the first.
-`ours, plain python` is without the rank runner.
+`ours, plain python` is without the rank runner. These start fresh; `ours, warm` is forked from the pool, as all jobs of
+a user but the first are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from interleave import Samples, table, wall_times
-from own_server import own_server, run_job
+from own_server import own_server, run_job, time_of_warm_job
 from rivals import launchers
 
 JOBS = Path(__file__).resolve().parent / "rivals" / "jobs"
@@ -38,15 +39,16 @@ def main() -> None:
 def measure(name: str, scratch: Path, rounds: int) -> Samples:
     script = scratch / f"{name}.py"
     shutil.copy(JOBS / script.name, script)
-    ours = partial(run_job, script=str(script), processes_per_worker=launchers.WORLD_SIZE)
+    ours = partial(run_job, script=str(script), processes_per_worker=launchers.WORLD_SIZE, warm=False)
     ways: dict[str, Callable[[], object]] = {
         "bare": partial(launchers.bare, script, scratch),
         "torchrun": partial(launchers.torchrun, script, scratch),
         "accelerate launch": partial(launchers.accelerate, script, scratch),
         "TorchX local_cwd": partial(launchers.torchx, script, scratch),
         "ours": ours,
-        "ours, 2 workers": partial(run_job, script=str(script), n_workers=launchers.WORLD_SIZE),
+        "ours, 2 workers": partial(run_job, script=str(script), n_workers=launchers.WORLD_SIZE, warm=False),
         "ours, plain python": partial(ours, env_variables=PLAIN_PYTHON),
+        "ours, warm": partial(time_of_warm_job, script=str(script), processes_per_worker=launchers.WORLD_SIZE),
     }
     return wall_times(ways, rounds)
 

@@ -3,8 +3,8 @@ notebook_launcher, in turns.
 
     python benchmarks/function_job.py [-n ROUNDS]
 
-Each run is a process of its own, as a cell run first; its imports are not counted. pyspark's TorchDistributor needs a
-JVM and is not measured here.
+Each run is a process of its own, as a cell run first; its imports are not counted. Ours is forked from the warm pool
+from the second run on, as for every user. pyspark's TorchDistributor needs a JVM and is not measured here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from interleave import table, wall_times
-from own_server import own_server
+from own_server import own_server, until_pools_are_ready
 
 _SCRIPT = """
 import sys, time
@@ -51,6 +51,7 @@ def main() -> None:
 
 
 def _run(script: Path) -> float:
+    until_pools_are_ready()
     done = subprocess.run([sys.executable, script], cwd=script.parent, capture_output=True, text=True, check=True)
     return float(done.stderr.split()[-1])
 
