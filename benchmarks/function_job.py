@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """
 _IMPORTS = {
     "accelerate.notebook_launcher": "import torch\nfrom accelerate import notebook_launcher",
-    "ours": "from client_lib.notebook import notebook_launcher",
+    "ours": "import torch\nfrom client_lib.notebook import notebook_launcher",  # the result is a class of torch
 }
 
 
