@@ -33,6 +33,7 @@ _LEFT_OVER_GRACE_S = 5.0  # then it gets SIGTERM, and so long to obey
 _PIPE_S = 1.0  # a pipe that nobody seems to hold any more is given up after so long
 _LOOK_S = 0.01
 _RETRY_S = 0.5
+_ABANDONED_S = 2.0  # so often a worker that waits for "go" looks whether anybody could still give it
 
 
 class Launcher:
@@ -76,6 +77,16 @@ class Launcher:
             self._output.tail(self._plan.log_file, script_folder(self._plan, self._directory))
         self._say_defaults()
         self._tell(control.READY)
+        self._wait_for_go()
+
+    def _wait_for_go(self) -> None:
+        """However long: a server that was killed is started again. Not where its data was removed."""
+        if self._gone or self._outcome:
+            return
+        if os.path.isdir(self._directory.path):
+            self._loop.call_later(_ABANDONED_S, self._wait_for_go)
+        else:
+            self._never_ran(CANCELLED, "its directory was removed")
 
     def _say_defaults(self) -> None:
         """Once per job, and only where its processes get fewer threads than they would take by themselves."""

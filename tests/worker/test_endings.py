@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RAN, ALREADY_RUNS, is_held, launcher_command, read_json
 from tests.worker.conftest import Worker, alive, until
 
@@ -314,5 +315,13 @@ def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(worker: Make
     started.waits_for("up")
     shutil.rmtree(started.directory.path)
     go_on.touch()
+    assert started.process
+    assert started.process.wait(timeout=10) == 0
+
+
+def test_a_launcher_whose_directory_was_removed_waits_no_longer_for_go(worker: Make) -> None:
+    started = worker("print('hello')").start()
+    assert started.event() == control.READY
+    shutil.rmtree(started.directory.path)
     assert started.process
     assert started.process.wait(timeout=10) == 0
