@@ -14,10 +14,11 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
 
-from client_lib import arguments, display, failure_report, legacy, log_reader, naming, submission
+from client_lib import arguments, display, explanation, failure_report, legacy, log_reader, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
@@ -349,6 +350,10 @@ class Job:
     def events(self) -> list[Event]:
         """What happened to the job, oldest first; every change of its state is one."""
         return self._api.job_events(self._submitted)
+
+    def explain(self) -> str:
+        """Why the job waits, or why it failed, on some lines: the reason, the events behind it, and the next step."""
+        return explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
 
     def render(self, *, python: str | None = None) -> Manifest:
         """What the server would create (locally worker plans), secrets masked. Before the submit a dry run: nothing is

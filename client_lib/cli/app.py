@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a script in the foreground, as torchrun would."),
     "list": ("list_jobs", "Your jobs, newest first."),
     "status": ("status", "Where a job is, and why."),
+    "explain": ("explain", "Why a job waits, or why it failed."),
     "logs": ("logs", "What the ranks of a job print."),
     "wait": ("wait", "Wait until jobs have ended."),
     "cancel": ("cancel", "Stop jobs; what they logged stays."),

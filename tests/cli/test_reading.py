@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from client_lib import Client, get_job
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Failure, JobInfo, WorkerInfo
+from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
 
 from .conftest import Run
-from .small_server import SmallServer, job
+from .small_server import CREATED, SmallServer, job
 from .terminal import Terminal
 
 
@@ -159,3 +160,12 @@ def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[
         shown = terminal.read_to_end()
     assert b"\x1b[" in shown
     assert b"[red]not markup[/red]" in shown
+
+
+def test_explain_is_the_text_of_the_sdk(server: SmallServer, cli: Run) -> None:
+    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=Failure(rank=0, exit_code=1, hint="\x1b[31mset X")))
+    happened = Event(time=CREATED, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="accepted")
+    server.answers["GET", "/api/v1/jobs/bad/events"] = (200, EventList(events=[happened]).model_dump(mode="json"))
+    shown = cli("explain", "ba").stdout
+    assert shown == get_job("bad", client=Client(server.url)).explain().replace("\x1b", "�") + "\n"
+    assert "PENDING (Queued): accepted" in shown
