@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.local.verdict import Stage, Step, Worker, ended_at, next_step, verdict
+from server_stub.runtimes.verdict import Stage, Step, Worker, ended_at, next_step, verdict
 
 
 def rank(number: int, code: int, second: int, exception: str | None = None, by_us: bool = False) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One attempt that runs: all of its launchers, started all or none, followed to the end of the last.
 
-`runtime` makes one per admitted attempt. Decisions are in `verdict`; one launcher is in `launcher`.
+`runtime` makes one per admitted attempt. Decisions are in `runtimes.verdict`; one launcher is in `launcher`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from client_lib.spec.wire import RankReport
 from client_lib.worker import control
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, Observation, attempt_dir, worker_dir
-from server_stub.runtimes.local import plan, record, verdict
+from server_stub.runtimes import Attempt, Observation, attempt_dir, verdict, worker_dir
+from server_stub.runtimes.local import plan, record
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
-from server_stub.runtimes.local.verdict import Stage, Step, Worker
 from server_stub.runtimes.local.warm_pool import WarmPool
+from server_stub.runtimes.verdict import Stage, Step, Worker
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start says so
 UNPACKING_S = 0.5  # a launcher that can't hear an order to stop by then is killed, if it runs nothing yet

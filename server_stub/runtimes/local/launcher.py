@@ -20,8 +20,8 @@ from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
 from client_lib.worker.system import start_time
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
-from server_stub.runtimes.local.verdict import Stage, Worker
 from server_stub.runtimes.local.warm_pool import WarmPool
+from server_stub.runtimes.verdict import Stage, Worker
 
 OUTPUT = "launcher.out"  # what a launcher says when it can't even begin
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE")

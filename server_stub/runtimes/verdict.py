@@ -1,4 +1,4 @@
-"""What the workers of a gang need next, and how the attempt ended. Pure."""
+"""What the workers of a gang need next, and how the attempt ended: the same for every runtime. Pure."""
 
 from __future__ import annotations
 
