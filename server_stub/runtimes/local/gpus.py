@@ -12,6 +12,7 @@ from server_stub.runtimes.local.processes import program_of
 
 TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds
 FRESH_S = 1.0
+_END_S = 1.0
 
 
 class NvidiaSmiFailed(Exception):
@@ -43,9 +44,14 @@ class Gpus:
 
 
 async def _ask(program: str) -> list[Gpu]:
-    gpus, processes = await asyncio.gather(
-        _answer(program, f"--query-gpu={GPU_FIELDS}"), _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
-    )
+    queries = (f"--query-gpu={GPU_FIELDS}", f"--query-compute-apps={PROCESS_FIELDS}")
+    asked = [asyncio.ensure_future(_answer(program, query)) for query in queries]
+    try:
+        gpus, processes = await asyncio.gather(*asked)
+    finally:
+        for other in asked:  # it runs on where the first has failed, or nobody waits any more
+            other.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
     try:
         return devices.parse(gpus, processes, {pid: program_of(pid) for pid in devices.pids(processes)})
     except ValueError as error:
@@ -63,10 +69,19 @@ async def _answer(program: str, query: str) -> str:
     try:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
     except asyncio.TimeoutError as error:
-        child.kill()
-        await asyncio.wait([asyncio.ensure_future(child.wait())], timeout=1.0)  # one stuck in its driver never ends
         raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
+    finally:
+        if child.returncode is None:
+            await _end(child)
     text = output.decode("utf-8", "replace")
     if child.returncode:
         raise NvidiaSmiFailed(f"{program} ended with {child.returncode}: {text.strip()}")
     return text
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    child.kill()
+    try:
+        await asyncio.wait_for(child.communicate(), _END_S)
+    except asyncio.TimeoutError:  # one stuck in its driver never ends
+        pass
