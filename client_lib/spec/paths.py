@@ -48,5 +48,10 @@ def job_resubmit_source(name: str) -> str:
     return f"{job(name)}/request"
 
 
+def workers(name: str, attempt: int) -> str:
+    """What workers elsewhere (pods) say; below it `/{number}/log`, and so on (client_lib.worker.pod.server)."""
+    return f"{job(name)}/attempts/{attempt}/workers"
+
+
 def snapshot(sha256: str) -> str:
     return f"{SNAPSHOTS}/{sha256}"
