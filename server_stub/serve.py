@@ -110,7 +110,7 @@ def _runtime(settings: Settings) -> Runtime:
         LocalOptions(
             data_dir=settings.data_dir,
             catalogue_file=settings.catalogue,
-            parse_instance_types=settings.parse_instance_types,
+            parse_instance_types=settings.parse_instance_types is not False,
             max_cpu_jobs=settings.max_cpu_jobs,
             max_processes=settings.max_processes,
             rank_runner=settings.rank_runner,

@@ -59,17 +59,18 @@ class Settings(BaseSettings):
     """True: every user sees, reads and cancels every job. Off: jobs of others do not exist for a user."""
 
     # --- what runs jobs
-    runtime: Literal["local"] = "local"
-    """Where attempts run."""
+    runtime: Literal["local", "kubernetes"] = "local"
+    """Where attempts run: as processes of this machine, or as PyTorchJobs of a cluster."""
     max_cpu_jobs: Positive = 32
     """CPU-only jobs that run at once; the others wait. Large, as they share the cores as processes do."""
     max_processes: Positive = 256
     """Ranks of one job on this machine; more is refused, so that a slip of a digit does not take it down."""
     catalogue: Path | None = None
-    """TOML with `[[instance_types]]` and `[[volumes]]`; None: this machine's own."""
-    parse_instance_types: bool = True
-    """Names that the catalogue does not know are read by pattern (`a100.8gpu`, `cpu.8C.32G`): on, as one machine has
-    no catalogue of its own."""
+    """What jobs may ask for. Locally TOML with `[[instance_types]]`, None: this machine's own. On a cluster YAML, which
+    it needs: `docs/catalogue.md`."""
+    parse_instance_types: bool | None = None
+    """Names that the catalogue does not know are read by pattern (`a100.8gpu`, `cpu.8C.32G`). None: on this machine, as
+    it has no catalogue of its own, and not on a cluster, whose operator decides what is offered."""
     regions: list[str] = []
     """Regions of the ML Space platform that this server answers for, as a JSON list; a job that names another one is
     refused. Empty: every region."""
@@ -91,6 +92,25 @@ class Settings(BaseSettings):
     """Pause before the second attempt; it doubles with each."""
     retry_pause_max_s: Seconds = 60.0
     """The longest pause between two attempts."""
+
+    # --- jobs on a cluster (runtime=kubernetes)
+    kubeconfig: Path | None = None
+    """How to reach the cluster; None: in a pod its service account, else `$KUBECONFIG`, else `~/.kube/config`."""
+    kube_context: str | None = None
+    """Context of the kubeconfig; None: its current one."""
+    kube_namespace: str | None = None
+    """Where jobs are made; None: the pod's own, else that of the context, else `default`."""
+    worker_server_url: str | None = None
+    """How pods reach this server. None: they can't; then their logs come from `pods/log`, which loses lines."""
+    worker_server_ca: Path | None = None
+    """PEM file by which pods check this server's certificate; None: what their images trust."""
+    pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
+    """Level of the Pod Security Standards that the pods of jobs keep to: the strictest is what most clusters admit."""
+    gang_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    """A gang whose workers are not all ready for so long, pulls of images not counted, gives its place to others and
+    queues again."""
+    spool_bytes: Positive = GIB
+    """Volume in which each worker keeps its log while this server is away; it uses 80 % of it."""
 
     # --- bounds; over one of them the answer is 413, 422 or 507
     max_body_bytes: Positive = 16 * MIB

@@ -1,0 +1,103 @@
+"""What the objects of an attempt are called, and the labels by which they are found again. Pure.
+
+The renderer gives these names, the observer reads them back. Names are deterministic: a submit that is repeated after a
+crash finds its own objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from client_lib.spec.job import NAME_MAX
+
+GROUP, VERSION, PLURAL, KIND = "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob"
+
+JOB_ID = "client-lib.io/job-id"
+ATTEMPT = "client-lib.io/attempt"
+JOB_NAME = "client-lib.io/job-name"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OURS = "client-lib"
+"""Value of MANAGED_BY. `app.kubernetes.io/managed-by=client-lib` selects all objects of all servers in a namespace."""
+HASH = "client-lib.io/hash"
+"""Annotation of every object of an attempt: an object of that name with another value is someone else's."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+OPERATOR_JOB_NAME = "training.kubeflow.org/job-name"
+CONTAINER = "pytorch"  # the operator's webhook refuses a replica without a container of this name
+
+
+def object_name(job_name: str, attempt: int) -> str:
+    """Of the PyTorchJob: the job's name; for attempt n > 1 `name[:42]-<4 hex of the name>-r<n>`, less of the name where
+    n has more digits. At most NAME_MAX characters, as the operator appends `-worker-9997` and a label has 63."""
+    if attempt == 1:
+        return job_name
+    suffix = f"-{hashlib.sha256(job_name.encode()).hexdigest()[:4]}-r{attempt}"
+    return job_name[: NAME_MAX - len(suffix)] + suffix
+
+
+def plan_name(object_name: str) -> str:
+    """Of its ConfigMap."""
+    return f"{object_name}-plan"
+
+
+def code_name(object_name: str) -> str:
+    """Of the ConfigMap that carries a snapshot where pods can't fetch it."""
+    return f"{object_name}-code"
+
+
+def secret_name(object_name: str) -> str:
+    """Of the Secret with the workers' token."""
+    return f"{object_name}-worker"
+
+
+def environment_name(object_name: str) -> str:
+    """Of the Secret whose entries become variables of the ranks."""
+    return f"{object_name}-env"
+
+
+def policy_name(object_name: str) -> str:
+    """Of its NetworkPolicy."""
+    return f"{object_name}-egress"
+
+
+def launcher_name(launcher: bytes) -> str:
+    """Of the ConfigMap with this very zipapp, which jobs share."""
+    return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}"
+
+
+def pod_name(object_name: str, worker: int) -> str:
+    """Of the pod of a worker; worker 0 is the operator's master."""
+    return f"{object_name}-master-0" if worker == 0 else f"{object_name}-worker-{worker - 1}"
+
+
+def worker_of(labels: Mapping[str, str]) -> int | None:
+    """Index of the worker whose pod has these labels; None: it is none of a PyTorchJob."""
+    index = labels.get(REPLICA_INDEX, "")
+    if not index.isdigit():
+        return None
+    return {"master": 0, "worker": int(index) + 1}.get(labels.get(REPLICA_TYPE, "").lower())
+
+
+@dataclass(frozen=True)
+class AttemptKey:
+    """Which attempt of which job an object belongs to."""
+
+    job_id: str
+    attempt: int
+
+
+def labels(job_id: str, attempt: int) -> dict[str, str]:
+    """Of every object of an attempt, its pods too."""
+    return {JOB_ID: job_id, ATTEMPT: str(attempt), MANAGED_BY: OURS}
+
+
+def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:
+    """The attempt of an object with these labels; None: it is none of ours."""
+    job_id, attempt = labels.get(JOB_ID, ""), labels.get(ATTEMPT, "")
+    if not job_id or not attempt.isdigit() or labels.get(MANAGED_BY) != OURS:
+        return None
+    return AttemptKey(job_id, int(attempt))
