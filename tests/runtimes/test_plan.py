@@ -15,11 +15,11 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import plan
-from server_stub.runtimes.local.admission import Grant
 from server_stub.runtimes.local.devices import Gpu
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import needs
 from server_stub.runtimes.local.options import LocalOptions
+from server_stub.runtimes.local.scheduling import Grant
 
 MACHINE = Machine("host", "Linux", cores=16, memory_gib=64.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA A100", 81920) for n in range(4)]

@@ -6,7 +6,7 @@ Only the application that builds a server imports this; the service knows the Ru
     gang       one attempt that runs: all of its launchers, started all or none
     launcher   one worker launcher: spawned or found again, spoken to over its control socket
     warm, warm_pool    the processes that ranks are forked from, to start in a quarter of a second; rules: warm_rules
-    needs, admission, plan, notices, devices      pure: what it needs, who goes first, what is started, what is
+    needs, scheduling, plan, notices, devices     pure: what it needs, who goes first, what is started, what is
                read otherwise here, what nvidia-smi says; how an attempt ended decides `runtimes.verdict`
     gpus, ports, processes, machine, conda, volumes, record, doctor      one kind of look at this machine each
 """

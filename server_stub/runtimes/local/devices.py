@@ -1,6 +1,6 @@
 """The GPUs of this machine as values, and what nvidia-smi's answer means. Pure.
 
-`gpus` runs the program; `needs` and `admission` decide with these values.
+`gpus` runs the program; `needs` and `scheduling` decide with these values.
 """
 
 from __future__ import annotations

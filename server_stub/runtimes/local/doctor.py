@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_lib.spec.wire import Check
-from server_stub.runtimes.local.admission import Capacity
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.machine import GIB, Machine
 from server_stub.runtimes.local.options import LocalOptions
+from server_stub.runtimes.local.scheduling import Capacity
 
 SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm
 MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB

@@ -1,6 +1,6 @@
 """What an attempt needs of this machine, and whether it could ever get it. Pure.
 
-`notices` says the parts that are read otherwise than on a cluster; `admission` decides when.
+`notices` says the parts that are read otherwise than on a cluster; `scheduling` decides when.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Needs:
     allowed: tuple[int, ...]
     """Indices of the GPUs that it may get."""
     memory_gib: float
-    """Counted for admission; not enforced. Never more than the machine has."""
+    """Counted when jobs are scheduled; not enforced. Never more than the machine has."""
     size: Size | None
     """The instance type; None: this machine."""
     cores: int

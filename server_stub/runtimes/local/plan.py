@@ -18,10 +18,10 @@ from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import conda, warm_rules
-from server_stub.runtimes.local.admission import Grant
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
 from server_stub.runtimes.local.options import LocalOptions
+from server_stub.runtimes.local.scheduling import Grant
 
 MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
 RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.admission import Waiting
+from server_stub.runtimes.local.scheduling import Waiting
 
 
 @dataclass

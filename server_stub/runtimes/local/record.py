@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from client_lib.worker.directory import read_json, write_json
-from server_stub.runtimes.local.admission import Grant
+from server_stub.runtimes.local.scheduling import Grant
 
 
 @dataclass(frozen=True)

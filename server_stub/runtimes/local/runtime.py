@@ -1,6 +1,6 @@
 """The local runtime as an actor: what waits, what runs, and what of this machine is handed out.
 
-All methods run on the event loop's thread, so nothing here needs a lock. Decisions are pure (`needs`, `admission`,
+All methods run on the event loop's thread, so nothing here needs a lock. Decisions are pure (`needs`, `scheduling`,
 `plan`); one attempt that runs is a `gang`.
 """
 
@@ -21,8 +21,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmP
 from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue, Size, load, of_machine
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
-from server_stub.runtimes.local import admission, conda, doctor, machine, notices, plan, record, volumes
-from server_stub.runtimes.local.admission import Capacity, Decision, Grant, Waiting
+from server_stub.runtimes.local import conda, doctor, machine, notices, plan, record, scheduling, volumes
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.needs import Needs, needs
@@ -30,6 +29,7 @@ from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.queue import Queue, Queued
 from server_stub.runtimes.local.record import Record
+from server_stub.runtimes.local.scheduling import Capacity, Decision, Grant, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 
 LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
@@ -76,7 +76,7 @@ class LocalRuntime:
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self._needs(attempt.spec, attempt.submitter)
         setting = plan.Setting(
-            grant=admission.grant(wanted, wanted.allowed),
+            grant=scheduling.grant(wanted, wanted.allowed),
             master_port=plan.own_port(attempt.spec) or 0,
             conda_prefix=self._conda_prefix(attempt.spec, attempt.submitter),
         )
@@ -183,7 +183,7 @@ class LocalRuntime:
             assert queued is not None
             self._begin(queued, granted)
         for key in self._untold.keys() - decision.waits.keys():
-            self._tell_wait(key, admission.far_back(self._queue[key].waiting, decision.left))
+            self._tell_wait(key, scheduling.far_back(self._queue[key].waiting, decision.left))
         for key, why in decision.waits.items():
             self._tell_wait(key, why)
         if decision.waits and decision.left.held_gpus and self._look_again is None:
@@ -192,9 +192,9 @@ class LocalRuntime:
     def _decide(self) -> Decision:
         """About those that arrived alone, where nothing has changed for those before them."""
         if self._left is None:
-            return admission.decide(self._queue, self._capacity())
+            return scheduling.decide(self._queue, self._capacity())
         arrived = [self._queue[key].waiting for key in self._untold]
-        return admission.decide(arrived, self._left, before=len(self._queue) - len(arrived))
+        return scheduling.decide(arrived, self._left, before=len(self._queue) - len(arrived))
 
     def _dequeue(self, key: str) -> Queued | None:
         self._untold.pop(key, None)

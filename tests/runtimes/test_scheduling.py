@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_stub.runtimes.local.admission import MANY, Capacity, Waiting, decide, far_back, grant
 from server_stub.runtimes.local.needs import Needs
+from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decide, far_back, grant
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(
