@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 from client_lib import arguments, display, explanation, failure_report, legacy, log_reader, naming, submission
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
+from client_lib.cell_output import in_cell_or_terminal
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.functions.results import Outcome
-from client_lib.log_output import LogOutput, TextOut, goes_on
+from client_lib.log_output import LogOutput, TextOut
 from client_lib.log_reader import LogEntry
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
@@ -33,6 +34,9 @@ from client_lib.spec.wire import Event, JobInfo, Manifest
 
 Ranks = int | Sequence[int] | None
 Streams = str | Sequence[str] | None
+
+_SHOWN_LINES = 5  # in a notebook's table of a job
+_PATIENCE_S = 2.0  # with a server that is asked for them
 
 
 class Job:
@@ -217,20 +221,18 @@ class Job:
         None is all, in order. What the launcher says about the job goes to stderr, unless `stream` names it.
         `collapse`: identical lines that several ranks print within 0.3 s are one line, `[0-3] loading`.
         `verbose`: the platform's word for `timestamps`. `follow=False` prints what there is, of a pending job the
-        platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout.
+        platform's sentence. Ctrl-C ends the look, never the job. `file` None: sys.stdout; in a notebook's cell the
+        state and progress bars stand above the lines, and of a long log only the first and last lines are shown.
         """
-        out = sys.stdout if file is None else file
         info = self.info()
         if follow is False and info.state is State.PENDING:
-            out.write(f"{mlspace.in_queue(info.name)}\n")
+            (sys.stdout if file is None else file).write(f"{mlspace.in_queue(info.name)}\n")
             return
         params = log_reader.log_params(
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
         prefix = not isinstance(rank, int) and display.may_have_several_ranks(info.spec)
-        retry_s = self._api.config.retry_s
-        output = LogOutput(info.name, out, prefix, timestamps or bool(verbose), retry_s, collapse=collapse)
-        self._print(output, params, info.notices)
+        self._print(info, params, file, prefix=prefix, timestamps=timestamps or bool(verbose), collapse=collapse)
 
     def kill(self) -> str:
         """Cancel the job; the platform's sentence. Its logs stay."""
@@ -262,8 +264,7 @@ class Job:
         info = self.info()
         if follow:
             prefix = display.may_have_several_ranks(info.spec)
-            output = LogOutput(info.name, sys.stdout, prefix, False, self._api.config.retry_s, deadline)
-            self._print(output, log_reader.log_params(follow=True), info.notices)
+            self._print(info, log_reader.log_params(follow=True), prefix=prefix, deadline=deadline)
             info = self.info()
         while not info.state.final:
             info = self._changed(info, deadline)
@@ -378,7 +379,19 @@ class Job:
             self._last = self._api.job_info(self._last.name, retry_s=0)
         except ClientLibError as problem:
             return display.as_html(self._last, note=problem.message)
-        return display.as_html(self._last)
+        return display.as_html(self._last, lines=self._last_lines(self._last))
+
+    def _last_lines(self, info: JobInfo) -> Sequence[str]:
+        """Of the failing rank, else of all of the job's. As the table is shown anew with every look, none is waited for
+        long."""
+        if info.failure is not None and info.failure.last_lines:
+            return info.failure.last_lines[-_SHOWN_LINES:]
+        params = log_reader.log_params(tail=_SHOWN_LINES)
+        stream = partial(self._api.open_logs, info.name, deadline=time.monotonic() + _PATIENCE_S)
+        try:
+            return list(log_reader.log_lines(stream, params, retry_s=0))[-_SHOWN_LINES:]
+        except ClientLibError:  # the table is worth showing without
+            return ()
 
     # ---
 
@@ -402,13 +415,20 @@ class Job:
         self._last = self._api.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
         return self._last
 
-    def _print(self, output: LogOutput, params: Mapping[str, str | list[str]], notices: Sequence[str]) -> None:
-        """`notices`, what the server reads otherwise than it was asked for, are said once per object."""
-        new = [notice for notice in notices if notice not in self._noticed]
+    def _print(
+        self, info: JobInfo, params: Mapping[str, str | list[str]], file: TextOut | None = None, **look: Any
+    ) -> None:
+        """`file` None: where this process prints, which may be a notebook's cell. `look`: see LogOutput.
+
+        The job's notices, what the server reads otherwise than it was asked for, are said once per object.
+        """
+        new = [notice for notice in info.notices if notice not in self._noticed]
         self._noticed.update(new)
-        sys.stderr.writelines(f"{notice}\n" for notice in new)
-        try:
-            output.write(partial(self._api.open_logs, output.name), params)
-        except KeyboardInterrupt:
-            sys.stderr.write(goes_on(output.name))
-            raise
+        with in_cell_or_terminal(info, file) as cell:
+            out = cell or (sys.stdout if file is None else file)
+            output = LogOutput(info.name, out, retry_s=self._api.config.retry_s, beside=cell, **look)
+            for notice in new:
+                output.say(f"{notice}\n")
+            output.write(partial(self._api.open_logs, info.name), params)
+            if cell:
+                cell.end(self.info())

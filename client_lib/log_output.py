@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,14 @@ class TextOut(Protocol):
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
     def isatty(self) -> bool: ...
+
+
+class Beside(Protocol):
+    """What is shown beside the lines; without one, sentences go to stderr and bars are lines when they end."""
+
+    def say(self, sentence: str, /) -> object: ...
+    def state(self, facts: Mapping[str, Any], /) -> object: ...
+    def bars(self, bars: Sequence[str], /) -> object: ...
 
 
 class OpenLogs(Protocol):
@@ -56,14 +64,19 @@ class LogOutput:
     """Of time.monotonic(); None: until the log ends."""
     collapse: bool = False
     """Identical lines of several ranks are one; so each waits a moment for its twins."""
+    beside: Beside | None = None
     _reasons: set[str] = field(default_factory=set)
 
     def write(self, open_logs: OpenLogs, params: Params) -> None:
         """All of it, as it comes. Raises WaitTimeout at the deadline, and what the server refuses."""
         printer = LogPrinter(
-            prefix=self.prefix, timestamps=self.timestamps, columns=self._columns(), collapse=self.collapse
+            prefix=self.prefix,
+            timestamps=self.timestamps,
+            columns=self._columns(),
+            collapse=self.collapse,
+            bars_beside=self.beside is not None,
         )
-        page = _Page(self.out, printer)
+        page = _Page(self.out, printer, self.beside)
 
         def blocks(wanted: Params) -> Iterator[bytes]:
             self._check_deadline()
@@ -89,6 +102,10 @@ class LogOutput:
         page.close()
         page.flush()
 
+    def say(self, sentence: str) -> None:
+        """What is no line of the job: on stderr, so that nothing takes it for one."""
+        (self.beside.say if self.beside else sys.stderr.write)(sentence)
+
     def _check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise WaitTimeout(f"job {self.name} is not final yet")
@@ -98,6 +115,9 @@ class LogOutput:
 
     def _say(self, page: _Page, facts: dict[str, Any]) -> None:
         """Why there are no lines, once for each reason."""
+        if self.beside:
+            self.beside.state(facts)
+            return
         why = f": {facts['message']}" if facts.get("message") else ""
         sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}"
         if facts.get("state") in _SAID and sentence not in self._reasons:
@@ -112,8 +132,9 @@ class _Page:
     """What is printed so far. Lines come from the thread that reads the stream, which can't see that nothing comes;
     `idle_until_closed` is for a second one."""
 
-    def __init__(self, out: TextOut, printer: LogPrinter) -> None:
+    def __init__(self, out: TextOut, printer: LogPrinter, beside: Beside | None = None) -> None:
         self._out = out
+        self._beside = beside
         self._printer = printer
         self._changed = threading.Condition()  # its lock guards all of this
         self._fed_at: float | None = None
@@ -123,6 +144,7 @@ class _Page:
     def feed(self, entry: LogEntry) -> None:
         with self._changed:
             self._out.write(self._printer.feed(entry))
+            self._show_bars()
             if self._fed_at is None:
                 self._changed.notify()
             self._fed_at = time.monotonic()
@@ -130,6 +152,9 @@ class _Page:
     def beside(self, text: str) -> None:
         """What is no line of the job: on stderr, so that nothing takes it for one."""
         with self._changed:
+            if self._beside:
+                self._beside.say(text.rstrip())
+                return
             self._out.write(self._printer.clear())
             self._out.flush()
             sys.stderr.write(text)
@@ -142,6 +167,11 @@ class _Page:
     def close(self) -> None:
         with self._changed:
             self._out.write(self._printer.close())
+            self._show_bars()
+
+    def _show_bars(self) -> None:
+        if self._beside:
+            self._beside.bars(self._printer.bars)
 
     def idle_until_closed(self) -> None:
         """Whenever nothing came for COLLAPSE, write what waited for its twins. Wakes up only while lines come."""

@@ -32,12 +32,20 @@ class LogPrinter:
     """
 
     def __init__(
-        self, *, prefix: bool = True, timestamps: bool = False, columns: int | None = None, collapse: bool = False
+        self,
+        *,
+        prefix: bool = True,
+        timestamps: bool = False,
+        columns: int | None = None,
+        collapse: bool = False,
+        bars_beside: bool = False,
     ) -> None:
-        """`columns`: the width of the terminal; None: it is none, so nothing is redrawn."""
+        """`columns`: the width of the terminal; None: it is none, so nothing is redrawn. `bars_beside`: somebody else
+        shows `bars` while they go on."""
         self._prefix = prefix
         self._timestamps = timestamps
         self._columns = columns
+        self._bars_beside = bars_beside
         self._collapser = _Collapser() if collapse else None
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
@@ -57,6 +65,12 @@ class LogPrinter:
     def idle(self) -> str:
         """Nothing came for a moment: what waited for identical lines of other ranks waits no longer."""
         return self._write([self._render(line) for line in self._collapser.flush()]) if self._collapser else ""
+
+    @property
+    def bars(self) -> list[str]:
+        """The progress that is going on, by rank; for who shows it beside the log."""
+        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
+        return [self._bars[source] for source in sources]
 
     def clear(self) -> str:
         """Others are about to write to the terminal: takes the bars away until the next `feed`."""
@@ -93,9 +107,9 @@ class LogPrinter:
         return "" if self._columns is None else self._erased() + self._drawing()
 
     def _last_progress(self, source: _Source) -> list[str]:
-        """A line came: on a terminal it takes the bar's place, elsewhere the bar's last state is a line too."""
+        """A line came: where bars are seen it takes the bar's place, elsewhere the bar's last state is a line too."""
         bar = self._bars.pop(source, None)
-        return [] if bar is None or self._columns is not None else [f"{bar}\n"]
+        return [] if bar is None or self._columns is not None or self._bars_beside else [f"{bar}\n"]
 
     def _erased(self) -> str:
         drawn, self._drawn = self._drawn, 0
