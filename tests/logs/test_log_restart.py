@@ -11,12 +11,12 @@ import pytest
 
 from client_lib.log_reader import log_lines, log_params
 from tests.logs.log_server import write_job
-from tests.logs.log_support import LogWriter, ServerProcess, opener
+from tests.logs.log_support import LogWriter, ServerProcess, eventually, opener
 
 LINES = 3000
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_killed_server_loses_and_repeats_no_line(
     server_process: ServerProcess, writer: LogWriter, tmp_path: Path, rounds: int
 ):
@@ -38,7 +38,9 @@ def test_a_killed_server_loses_and_repeats_no_line(
     author = threading.Thread(target=write)
     author.start()
     for _ in range(rounds):
-        time.sleep(random.uniform(0.05, 0.3))  # any moment is as good
+        before = len(got)
+        eventually(lambda before=before: len(got) > before, within_s=60)  # it pauses between two tries, up to seconds
+        time.sleep(random.uniform(0.0, 0.3))  # any moment is as good
         server_process.kill()
         server_process.start()
     stop.set()
