@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import MASK, JobSpec, JobType
-from client_lib.spec.wire import CodeSnapshot, Manifest
+from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt
+from server_stub.runtimes import Attempt, orders
 from server_stub.runtimes.local import conda, warm_rules
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
@@ -24,8 +24,6 @@ from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.scheduling import Grant
 
 MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
-RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
-"""0 in a job's environment: its ranks start as plain `python script`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _first_plan(
     spec = attempt.spec
     given = spec.environment()
     environment = _environment(attempt, setting.conda_prefix, machine, options)
-    argument, auto = _local_rank(spec)
+    argument, auto = orders.local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
         attempt=attempt.number,
@@ -73,7 +71,7 @@ def _first_plan(
         python=_python(attempt, setting.conda_prefix, options),
         environment=environment,
         user_variables=sorted((given.keys() | attempt.secret_values.keys()) - {VISIBLE}),
-        working_dir=_working_dir(attempt),
+        working_dir=orders.working_dir(attempt, "/"),
         master_addr=given.get(MASTER_ADDR, "127.0.0.1"),
         master_port=setting.master_port,
         gpus=[],
@@ -85,17 +83,12 @@ def _first_plan(
         local_rank_auto=auto,
         elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
         elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
-        rank_runner=options.rank_runner and environment.get(RANK_RUNNER, "1") != "0",
+        rank_runner=options.rank_runner and environment.get(orders.RANK_RUNNER, "1") != "0",
         record_imports=warm_rules.wanted(spec, attempt.function is not None, default=options.warm),
         grace_s=spec.grace_s,
-        log_limit_bytes=max(1, options.log_limit_bytes // _logs_of_a_job(spec)),
+        log_limit_bytes=orders.log_share(spec, options.log_limit_bytes),
         segment_bytes=options.segment_bytes,
     )
-
-
-def _logs_of_a_job(spec: JobSpec) -> int:
-    """One for each worker in each attempt that there may be."""
-    return spec.n_workers * (1 + (spec.max_retry or 0))
 
 
 def own_port(spec: JobSpec) -> int | None:
@@ -103,7 +96,7 @@ def own_port(spec: JobSpec) -> int | None:
 
     Raises InvalidRequest: it is no port.
     """
-    text = spec.environment().get(MASTER_PORT)
+    text = spec.variable(MASTER_PORT)
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
@@ -115,14 +108,7 @@ def checkpoint_dir(attempt: Attempt) -> Path:
     """Of the whole job, the same in each attempt."""
     if attempt.spec.checkpoint_dir is None:
         return attempt.job_dir / "checkpoints"
-    return Path(_from_caller(attempt, attempt.spec.checkpoint_dir))
-
-
-def _from_caller(attempt: Attempt, path: str) -> str:
-    """A relative path counts from where the submitter stood, `~/` is the submitter's home."""
-    if path.startswith("~/") and "HOME" in attempt.submitter.environment:
-        path = attempt.submitter.environment["HOME"] + path[1:]
-    return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
+    return Path(orders.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
 def _environment(
@@ -150,12 +136,7 @@ def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
 def _command(attempt: Attempt) -> list[str]:
     if attempt.function is not None:
         return [os.path.abspath(function_runner.__file__)]
-    command = attempt.spec.command()
-    if attempt.spec.python_script is None:
-        return command
-    if isinstance(attempt.code, CodeSnapshot):
-        return [attempt.code.script or command[0], *command[1:]]
-    return [_from_caller(attempt, command[0]), *command[1:]]
+    return orders.command(attempt)
 
 
 def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
@@ -164,30 +145,6 @@ def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) 
     if conda_prefix is not None:
         return str(conda_prefix / "bin" / "python")
     return attempt.submitter.python or options.server_python
-
-
-def _working_dir(attempt: Attempt) -> str:
-    """In place: as asked, else the caller's, else the script's folder. In a snapshot the client has chosen it."""
-    if isinstance(attempt.code, CodeSnapshot):
-        return attempt.code.working_dir
-    if attempt.spec.working_dir is not None:
-        return _from_caller(attempt, attempt.spec.working_dir)
-    if attempt.submitter.working_dir is not None:
-        return attempt.submitter.working_dir
-    script = attempt.spec.python_script
-    return os.path.dirname(script) if script else "/"
-
-
-def _local_rank(spec: JobSpec) -> tuple[str | None, bool]:
-    """(argument, auto) of the plan. Asked for outright, it is passed also where the script declares no such option.
-
-    `pytorch` asks for it, as torch.distributed.launch did; an elastic agent hands on one command line to all its ranks.
-    """
-    if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
-        return None, False
-    if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:
-        return None, True
-    return "--local_rank", True
 
 
 def check_paths(spec: JobSpec, working_dir: str | None) -> None:

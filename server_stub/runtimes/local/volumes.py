@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from server_stub.runtimes.orders import volume_words
 
 
 def check_volumes(volumes: Sequence[str]) -> list[str]:
@@ -18,7 +19,7 @@ def check_volumes(volumes: Sequence[str]) -> list[str]:
     """
     notices = []
     for volume in volumes:
-        name, path, read_only = _parts(volume)
+        name, path, read_only = volume_words(volume)
         if not Path(path).is_dir():
             raise InvalidRequest(
                 f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
@@ -27,11 +28,3 @@ def check_volumes(volumes: Sequence[str]) -> list[str]:
         if read_only:
             notices.append(f"volume {name!r}: {path} is this machine's own folder; `ro` is not enforced")
     return notices
-
-
-def _parts(volume: str) -> tuple[str, str, bool]:
-    parts = volume.split(":")
-    read_only = parts[2:] == ["ro"]
-    if len(parts) not in (2, 3) or (len(parts) == 3 and not read_only) or not all(parts) or parts[1][0] != "/":
-        raise InvalidRequest(f"volume {volume!r} is not of the form name:/path or name:/path:ro")
-    return parts[0], parts[1], read_only
