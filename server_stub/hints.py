@@ -61,6 +61,10 @@ class Cause:
         return bool(self.shows and self.shows.search(said))
 
 
+_OWN_PORT = (
+    "don't fix a port in the script; init_process_group() without init_method takes MASTER_ADDR and MASTER_PORT, "
+    "which are free and set for each job"
+)
 CAUSES = (
     Cause(
         re.compile(
@@ -73,10 +77,10 @@ CAUSES = (
         signal=7,
     ),
     Cause(
-        re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
-        "another process listens on that port: don't fix a port in the script; init_process_group() without "
-        "init_method takes MASTER_ADDR and MASTER_PORT, which are free and set for each job",
+        re.compile(r"port (?P<port>\d+) is held by (?P<holder>.*)"),
+        "port {port} is held by {holder}: " + _OWN_PORT,
     ),
+    Cause(re.compile(r"EADDRINUSE|[Aa]ddress already in use"), "another process listens on that port: " + _OWN_PORT),
     Cause(
         re.compile(r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"),
         "the GPU's memory is full: a smaller batch, gradient accumulation or checkpointing, bf16, "

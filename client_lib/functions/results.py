@@ -77,7 +77,8 @@ class Result:
             return JobFailed(f"job {ended.info.name} FAILED: {self.text}", info=ended.info)
         if self.outcome != RAISED:
             return ended
-        cause = JobFailed(f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}", info=ended.info)
+        told = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}"
+        cause = JobFailed(told, hint=ended.hint, info=ended.info)
         try:
             error = self._load(ended.info.name) if self.pickled else None
         except NoResult:

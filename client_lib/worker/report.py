@@ -7,6 +7,7 @@ import datetime
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from client_lib.worker import port_holder
 from client_lib.worker.outcome import (
     LAST_LINES,
     Ended,
@@ -42,7 +43,7 @@ def ended(exit: Exit, error_file: str, lines: Sequence[List[str]]) -> Ended:
         exit.ended_at,
         failed_at,
         exit.stopped_by_us,
-        exception if failed else None,
+        port_holder.named(exception) if failed else None,
         traceback if failed else None,
         last,
     )

@@ -133,6 +133,12 @@ def start_time(pid: int) -> Optional[str]:
     return _answer(["ps", "-o", "lstart=", "-p", str(pid)])
 
 
+def parent(pid: int) -> Optional[int]:
+    """Its parent's pid (Linux); None: no such process, or not known here."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
 def marked(name: str, value: str) -> List[int]:
     """Living processes that were started with `name=value` in their environment (Linux; elsewhere none is found)."""
     wanted = os.fsencode("%s=%s" % (name, value))

@@ -44,7 +44,7 @@ class Gang:
         self.record = started
         self._pool = pool
         self._pool_failed: str | None = None
-        self.job_dir = attempt.job_dir
+        self.job_name, self.job_dir = attempt.job_name, attempt.job_dir
         self._attempt = attempt
         self._python = python
         self._tell = tell
@@ -127,6 +127,11 @@ class Gang:
             if self._stopped:  # ordered meanwhile: what isn't started needs no stop
                 return
             launcher.spawn(self._python)
+
+    @property
+    def over(self) -> bool:
+        """Its end was told."""
+        return self._told is not None and self._told.phase == "ended"
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is told when nothing lives any more."""

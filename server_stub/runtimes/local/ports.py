@@ -80,5 +80,8 @@ class Ports:
         """The port is in use by a job that was found again, or that the user chose."""
         self._by_holder[holder] = port
 
+    def holders_of(self, port: int) -> list[str]:
+        return [holder for holder, held in self._by_holder.items() if held == port]
+
     def release(self, holder: str) -> None:
         self._by_holder.pop(holder, None)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import ClientLibError
+from client_lib.errors import ClientLibError, Conflict
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
@@ -231,7 +231,7 @@ class LocalRuntime:
         attempt, wanted = queued.attempt, queued.waiting.needs
         key = queued.waiting.key
         try:
-            port = plan.own_port(attempt.spec) or self._ports.reserve(key)
+            port = self._own_port(attempt) or self._ports.reserve(key)
             prefix = self._conda_prefix(attempt.spec, attempt.submitter)
         except ClientLibError as error:
             self._ports.release(key)
@@ -242,6 +242,17 @@ class LocalRuntime:
         plans = plan.worker_plans(attempt, wanted, setting, self._machine, self._options)
         started = Record(self._machine.boot_id, len(plans), granted, port, wanted.memory_gib)
         self._run(attempt, started, lambda gang: self._start(gang, attempt, plans), plans[0])
+
+    def _own_port(self, attempt: Attempt) -> int | None:
+        """The MASTER_PORT that the user chose. Raises Conflict: another job of this server has it."""
+        port = plan.own_port(attempt.spec)
+        for holder in self._ports.holders_of(port) if port is not None else ():
+            if not self._gangs[holder].over:
+                raise Conflict(
+                    f"MASTER_PORT={port} is held by job {self._gangs[holder].job_name}: wait for its end, or leave "
+                    "MASTER_PORT out, and each job gets a port of its own"
+                )
+        return port
 
     async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan]) -> None:
         """To its end; the warm pool learns from each job that may use it."""

@@ -1,0 +1,89 @@
+"""Who listens on a TCP port that a script fixed and found in use: which job of this user, or which process.
+
+Only `report` uses it, for an exception that says so. Linux: elsewhere nothing is known. Standard library only,
+Python >= 3.8.
+"""
+
+import os
+import re
+from typing import Iterator, Optional
+
+from client_lib.worker.directory import Directory, read_json
+from client_lib.worker.system import parent
+
+_IN_USE = "EADDRINUSE"
+_PORT = r"port: ?(\d+)"
+_LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
+
+
+def named(exception: Optional[str]) -> Optional[str]:
+    """The exception, with who holds the port as its last line, where that is known."""
+    found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
+    holder = holder_of(int(found.group(1))) if found else None
+    return "%s\nport %s is held by %s" % (exception, found.group(1), holder) if found and holder else exception
+
+
+def holder_of(port: int) -> Optional[str]:
+    """`job train-x7k2m (process 4711)`; None: nobody that this user may look at."""
+    sockets = {"socket:[%s]" % inode for inode in _listening(port)}
+    for pid in _pids() if sockets else ():
+        if any(link in sockets for link in _links(pid)):
+            job = _job_of(pid)
+            return "job %s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, _command(pid))
+    return None
+
+
+def _listening(port: int) -> Iterator[str]:
+    """Inodes of the sockets that listen on it, on any address."""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path, encoding="ascii") as file:
+                lines = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _links(pid: int) -> Iterator[str]:
+    """What the descriptors of a process are; nothing of one that is gone, or another user's."""
+    folder = "/proc/%d/fd" % pid
+    try:
+        for fd in os.listdir(folder):
+            yield os.readlink(os.path.join(folder, fd))
+    except OSError:
+        return
+
+
+def _job_of(pid: int) -> Optional[str]:
+    """The job below whose launcher the process runs: a launcher holds the lock of its directory open."""
+    above: Optional[int] = pid
+    while above is not None and above > 1:
+        for link in _links(above):
+            if link.endswith("/lock"):
+                job = _job_in(Directory(os.path.dirname(link)))
+                if job is not None:
+                    return job
+        above = parent(above)
+    return None
+
+
+def _job_in(directory: Directory) -> Optional[str]:
+    try:
+        plan = read_json(directory.plan)
+    except OSError:  # somebody else's
+        return None
+    return str(plan["job"]) if plan and "job" in plan else None
+
+
+def _command(pid: int) -> str:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
+    except OSError:
+        return "ended since"
