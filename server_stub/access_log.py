@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from datetime import datetime, timezone
+from http import HTTPStatus
 from typing import Any, TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -55,7 +56,8 @@ class AccessLog:
         finally:
             if counts:
                 self._traffic.end(scope["method"], request.route(), request.status, request.seconds())
-                self._write(request)
+                if not request.is_routine():
+                    self._write(request)
 
     def _write(self, request: _Request) -> None:
         """The lines of one turn of the event loop go out together: one commit answers many submits at once."""
@@ -107,6 +109,10 @@ class _Request:
 
     def seconds(self) -> float:
         return time.perf_counter() - self._began
+
+    def is_routine(self) -> bool:
+        """A worker told how far it is or sent its log, several times a second."""
+        return "attempt" in self._scope and self.status < HTTPStatus.BAD_REQUEST
 
     def route(self) -> str:
         """The path as it was declared, so that names of jobs don't become labels."""

@@ -1,6 +1,8 @@
-"""Who sends a request: a Bearer token belongs to a user, and without one only the two health paths answer.
+"""Who sends a request: a Bearer token belongs to a user, and without one only the two health paths answer. Below the
+paths of workers it belongs to an attempt instead.
 
-An ASGI layer in front of every route, so that no route can forget it; handlers find the user in `scope["user"]`.
+An ASGI layer in front of every route, so that no route can forget it; handlers find the user in `scope["user"]`, or
+the attempt in `scope["attempt"]`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from client_lib.spec import paths
 from server_stub import users_file
 from server_stub.users import User
 from server_stub.users_file import Tokens
+from server_stub.workers import WorkerDesk
 
 OPEN_PATHS = frozenset({paths.HEALTHZ, paths.READYZ})
 
@@ -73,10 +76,7 @@ def authenticate(header: str | None, tokens: Tokens) -> User:
     """
     if not header:
         raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
-    kind, _, token = header.partition(" ")
-    if kind.lower() != "bearer" or not token.strip():
-        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
-    found = users_file.owner_of(token.strip(), tokens)
+    found = users_file.owner_of(_bearer(header), tokens)
     if found is None:
         raise Unauthorized(
             "the server does not know this token", hint="it may have been replaced; check CLIENT_LIB_TOKEN"
@@ -84,15 +84,27 @@ def authenticate(header: str | None, tokens: Tokens) -> User:
     return found
 
 
+def _bearer(header: str) -> str:
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
+    return token.strip()
+
+
 class Authentication:
     """The ASGI layer."""
 
-    def __init__(self, app: ASGIApp, users: Users) -> None:
+    def __init__(self, app: ASGIApp, users: Users, workers: WorkerDesk) -> None:
         self._app = app
         self._users = users
+        self._workers = workers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN_PATHS:
-            header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-            scope["user"] = authenticate(header.decode("latin-1") if header else None, self._users.tokens())
+            found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            header = found.decode("latin-1") if found else None
+            if paths.is_of_workers(scope["path"]):
+                scope["attempt"] = self._workers.admit(_bearer(header or ""))
+            else:
+                scope["user"] = authenticate(header, self._users.tokens())
         await self._app(scope, receive, send)

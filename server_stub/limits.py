@@ -1,7 +1,7 @@
 """Bounds of a request before anybody reads it: how many header lines, how many bytes of body, no NUL. An ASGI layer.
 
 The body is counted as it streams, so that one without a Content-Length is bounded too. A snapshot has a larger bound,
-which `server_stub.snapshots` counts by itself.
+which `server_stub.snapshots` counts by itself, and so has a function's result, counted in `server_stub.workers`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,21 @@ class Limits:
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
             raise InvalidRequest("the address holds a NUL byte; no name does")
         is_snapshot = scope["path"].startswith(paths.SNAPSHOTS)
-        bound = self._settings.max_snapshot_bytes if is_snapshot else self._settings.max_body_bytes
+        is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
+        bound = self._bound(is_snapshot, is_result)
         declared = _declared(headers)
         if declared > bound:
             if not any(name == b"expect" for name, _ in headers):  # curl: nothing comes before we say so
                 await _linger(receive)
             raise _too_large(bound)
         # the parser takes no more than was declared
-        await self._app(scope, receive if declared or is_snapshot else _bounded(receive, bound), send)
+        counted_there = declared or is_snapshot or is_result
+        await self._app(scope, receive if counted_there else _bounded(receive, bound), send)
+
+    def _bound(self, is_snapshot: bool, is_result: bool) -> int:
+        if is_snapshot:
+            return self._settings.max_snapshot_bytes
+        return self._settings.max_result_bytes if is_result else self._settings.max_body_bytes
 
 
 def _declared(headers: list[tuple[bytes, bytes]]) -> int:

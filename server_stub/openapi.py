@@ -29,6 +29,9 @@ MODELS: tuple[type[BaseModel], ...] = (
     wire.ServerInfo,
     wire.DoctorReport,
     wire.InstanceTypes,
+    wire.WorkerSays,
+    wire.WorkerOrder,
+    wire.LogLengths,
     wire.ErrorBody,
 )
 """What travels; the models inside them come along."""

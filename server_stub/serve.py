@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -28,12 +29,13 @@ from server_stub.file_events import PollingEvents
 from server_stub.http_bounds import http_protocol
 from server_stub.log_lines import rotate
 from server_stub.logs import LogHub
-from server_stub.runtimes import Runtime, log_dir
+from server_stub.runtimes import Runtime, attempt_dir, log_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service
 from server_stub.settings import Settings, is_loopback
 from server_stub.snapshots import Snapshots
 from server_stub.traffic import Traffic
+from server_stub.workers import WorkerDesk
 
 BACKLOG = 2048
 _IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
@@ -99,10 +101,15 @@ async def _start(settings: Settings) -> Context:
     """All parts, working; the database is migrated and running jobs are found again."""
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
     await asyncio.to_thread(snapshots.open)
+    desk = WorkerDesk(settings.data_dir / "worker.key", _attempt_folder(settings))
     service = Service(settings, _runtime(settings))
     await service.start()
     events = None if settings.inotify else PollingEvents()
-    return Context(settings, service, snapshots, LogHub(service, log_dir, events), Traffic())
+    return Context(settings, service, snapshots, LogHub(service, log_dir, events), Traffic(), desk)
+
+
+def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
+    return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
 def _runtime(settings: Settings) -> Runtime:

@@ -18,6 +18,10 @@ LOG_FRAMES = "application/vnd.client-lib.log-frames"  # see client_lib.spec.log_
 NDJSON = "application/x-ndjson"
 RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_runner
 
+WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
+"""What workers elsewhere (pods) say, by a token of their attempt; client_lib.worker.pod.server is who says it."""
+POD_UID, POD_NAME, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Worker-Protocol"
+
 
 def job(name: str) -> str:
     return f"{JOBS}/{quote(name, safe='')}"
@@ -48,9 +52,14 @@ def job_resubmit_source(name: str) -> str:
     return f"{job(name)}/request"
 
 
-def workers(name: str, attempt: int) -> str:
-    """What workers elsewhere (pods) say; below it `/{number}/log`, and so on (client_lib.worker.pod.server)."""
-    return f"{job(name)}/attempts/{attempt}/workers"
+def worker(name: str, attempt: int, number: int) -> str:
+    """Below it `/state`, `/log`, `/report`, `/snapshot`, `/function` and `/results/{rank}`."""
+    return f"{job(name)}/attempts/{attempt}/workers/{number}"
+
+
+def is_of_workers(path: str) -> bool:
+    """Below it the token of an attempt counts, and no user's."""
+    return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith("attempts/")
 
 
 def snapshot(sha256: str) -> str:

@@ -281,6 +281,31 @@ class Manifest(Lenient):
     objects: list[dict[str, Any]]
 
 
+class WorkerSays(Lenient):
+    """How far a worker elsewhere is. Lenient: a newer worker may say more."""
+
+    state: Literal["preparing", "ready", "started", "ended"]
+    signs_of_life: int = 0
+    """Another one than before when a rank has written something meanwhile."""
+
+
+class WorkerOrder(Lenient):
+    """What it is to do."""
+
+    do: Literal["wait", "go", "stop", "exit"]
+    grace_s: float | None = None
+    """With `stop`: seconds between SIGTERM and SIGKILL; None: as its plan says."""
+
+
+class LogLengths(Lenient):
+    """How much of a worker's log the server has."""
+
+    length: int
+    """Offset behind the last record: the next one is wanted from there."""
+    durable: int
+    """Offset up to which a loss of power takes nothing."""
+
+
 class ErrorBody(Lenient):
     code: str
     message: str

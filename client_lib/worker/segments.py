@@ -5,7 +5,7 @@ the ranks' pipes until it could. Standard library only, Python >= 3.8.
 """
 
 import os
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from client_lib.worker.format import segment_name
 
@@ -72,11 +72,21 @@ class SegmentWriter:
         self._remove_middle()
 
     def _remove_middle(self) -> None:
-        """Keep the first half of the limit, and as much of the newest as fits beside it and the segment begun."""
-        while self.offset - self.removed_bytes + self._segment > self._limit:
-            middle = next((i for i, start in enumerate(self._starts[:-1]) if start >= self._limit // 2), None)
-            if middle is None:
+        while True:
+            index = middle(self._starts, self.offset - self.removed_bytes, self._segment, self._limit)
+            if index is None:
                 return
-            start = self._starts.pop(middle)
-            self.removed_bytes += self._starts[middle] - start
+            start = self._starts.pop(index)
+            self.removed_bytes += self._starts[index] - start
             os.unlink(os.path.join(self._path, segment_name(start)))
+
+
+def middle(starts: Sequence[int], kept: int, room: int, limit: int) -> Optional[int]:
+    """Index of the segment to remove, so that the first half of the limit is kept, and as much of the newest as fits
+    beside it and `room` for the segment begun; None: `kept` bytes are not too many, or all must stay.
+
+    `starts`: offsets of the segments that are there.
+    """
+    if kept + room <= limit:
+        return None
+    return next((index for index, start in enumerate(starts[:-1]) if start >= limit // 2), None)

@@ -1,6 +1,7 @@
 """What a request handler works with: the parts of this server, and who asks.
 
-Every path below `/api/v1` has passed `server_stub.auth`, so `user(request)` is always somebody.
+Every path below `/api/v1` has passed `server_stub.auth`, so `user(request)` is always somebody; below those of workers
+there is an attempt instead (`api.workers`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
 from server_stub.traffic import Traffic
 from server_stub.users import User
+from server_stub.workers import WorkerDesk
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Context:
     snapshots: Snapshots
     hub: LogHub
     traffic: Traffic
+    workers: WorkerDesk
+    """Where workers on other machines are heard; nobody is, with a runtime that has none."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

@@ -27,6 +27,7 @@ from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
 from server_stub.traffic import Traffic
+from server_stub.workers import WorkerDesk
 from tests.fakes import FakeRuntime
 
 DEADLINE_S = 20.0
@@ -112,7 +113,8 @@ class Running:
         snapshots.open()
         service = Service(settings, self.runtime)
         await service.start()
-        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic())
+        desk = WorkerDesk(settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id)
+        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), desk)
         assert settings.users_file
         app = build(self.parts, FileUsers(settings.users_file), self.access_log)
         self._server = Server(uvicorn_config(app, settings), self.parts, lambda: None)

@@ -1,0 +1,190 @@
+"""One open attempt: its workers, its gate, and who waits for an order.
+
+`desk` holds one per open attempt. What a worker is to do next is decided in `views`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from client_lib.errors import Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.worker.directory import read_json, write_json
+from server_stub.workers.log_file import Lengths, LogFile
+from server_stub.workers.views import Gang, Order, State, WorkerView, order
+from server_stub.workers.worker import Worker
+
+GATE = "gate.json"
+"""In the attempt's directory: {open: every worker was ready once, closed: its token is dead}."""
+SILENT_S = 600.0
+"""Who stays for another worker waits no longer for one that was not heard of for so long."""
+
+
+class OpenAttempt:
+    """Event loop only."""
+
+    def __init__(self, gang: Gang, on_change: Callable[[], None]) -> None:
+        """`open` it before anything else."""
+        self.gang = gang
+        self._on_change = on_change
+        self._workers = self._new_workers()
+        self._gate_open = False
+        self._ordered: Order | None = None
+        self._released = False
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def _new_workers(self) -> list[Worker]:
+        limits = self.gang.log_limit_bytes, self.gang.segment_bytes
+        return [
+            Worker(number, folder, LogFile(folder / "log", *limits)) for number, folder in enumerate(self.gang.workers)
+        ]
+
+    def open(self) -> None:
+        """Find what was said before, and let the workers in."""
+        self.gang.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._gate_open = bool((read_json(str(self.gang.folder / GATE)) or {}).get("open"))
+        self._write_gate()
+        for worker in self._workers:
+            worker.open()
+
+    # --- for the runtime
+
+    def views(self) -> tuple[WorkerView, ...]:
+        return tuple(worker.view for worker in self._workers)
+
+    def stop(self, grace_s: float) -> None:
+        self._ordered = Order("stop", grace_s)
+        self._wake()
+
+    def release(self) -> None:
+        self._released = True
+        self._wake()
+
+    async def append(self, number: int, records: bytes) -> int:
+        worker = self._workers[number]
+        before = worker.view.news
+        new = await worker.add_records(records)
+        self._tell_if(worker.view.news != before)
+        return new
+
+    def forget(self) -> None:
+        for worker in self._workers:
+            worker.forget()
+        self._workers = self._new_workers()
+        self._gate_open, self._ordered = False, None
+        self._write_gate()
+        self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        if self.gang.folder.exists():
+            self._write_gate()
+        self._wake()
+
+    # --- for the workers
+
+    def check(self, job_name: str, attempt: int) -> None:
+        """Raises Forbidden: the path is another job's, or another attempt's."""
+        if (job_name, attempt) != (self.gang.job_name, self.gang.attempt):
+            raise Forbidden("this token opens another attempt or another job")
+
+    async def worker(self, number: int, pod_uid: str, pod: str | None) -> Worker:
+        """The worker that this pod speaks for.
+
+        Raises NotFound: there is no such worker; Conflict: it belongs to another pod.
+        """
+        if not 0 <= number < len(self._workers):
+            raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
+        worker = self._workers[number]
+        self._tell_if(await worker.claim(pod_uid, pod))
+        return worker
+
+    async def say(self, worker: Worker, state: State) -> None:
+        """How far it is; the gate opens when the last of all is ready."""
+        if not await worker.become(state):
+            return
+        if not self._gate_open and all(view.state in ("ready", "started") for view in self.views()):
+            self._gate_open = True
+            await asyncio.to_thread(self._write_gate)
+        self._wake()
+        self._tell_if(True)
+
+    async def order(self, worker: Worker, known: str, wait_s: float, stopping: asyncio.Event) -> Order:
+        """What it is to do, as soon as that is not what it knows already, or `wait_s` is over, or the server stops."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            changed = self._changed
+            wanted = self._order(worker)
+            if wanted.do != known or stopping.is_set() or loop.time() >= until:
+                return wanted
+            await _first_of(changed, stopping, until - loop.time())
+
+    def _order(self, worker: Worker) -> Order:
+        """Raises Unauthorized: the attempt was closed meanwhile."""
+        if self._closed:
+            raise token_is_dead()
+        heard = time.monotonic() - SILENT_S
+        others = [] if self._released else [w.view for w in self._workers if w.view.pod_uid and w.heard_at > heard]
+        failed = any(view.failed for view in self.views())
+        stop = self._ordered or (Order("stop") if failed else None)
+        return order(worker.view, others, self._gate_open, stop)
+
+    async def take_log(self, worker: Worker, offset: int, data: bytes, *, gap: bool) -> Lengths:
+        before = worker.view.news
+        lengths = await worker.take_log(offset, data, gap=gap)
+        self._tell_if(worker.view.news != before)
+        return lengths
+
+    async def take_report(self, worker: Worker, report: dict[str, Any]) -> None:
+        """Raises InvalidRequest: it is another worker's."""
+        if (report["worker"], report["attempt"]) != (worker.view.worker, self.gang.attempt):
+            raise InvalidRequest(f"this is the report of worker {report['worker']} in attempt {report['attempt']}")
+        await worker.take_report(report)
+        self._wake()
+        self._tell_if(True)
+
+    async def take_result(self, worker: Worker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+        """Raises NotFound: no rank of this worker has this number; TooLarge, StorageFull."""
+        if rank // self.gang.processes_per_worker != worker.view.worker:
+            raise NotFound(f"rank {rank} is none of worker {worker.view.worker}")
+        await worker.take_result(rank, chunks, max_bytes)
+
+    # --- within
+
+    def _wake(self) -> None:
+        """All that wait for an order look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _tell_if(self, news: bool) -> None:
+        if news and not self._closed:
+            self._on_change()
+
+    def _write_gate(self) -> None:
+        write_json(
+            str(self.gang.folder / GATE), {"open": self._gate_open, "closed": self._closed}, durable=self._gate_open
+        )
+
+
+def is_open_on_disk(folder: Path) -> bool:
+    """An attempt of this folder was opened, perhaps by a server process before this one, and not closed."""
+    found = read_json(str(folder / GATE))
+    return found is not None and not found["closed"]
+
+
+def token_is_dead() -> Unauthorized:
+    return Unauthorized("this worker's token has ended with its attempt")
+
+
+async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: float) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
