@@ -10,7 +10,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long test-cluster cluster cluster-down check format bench docs lock clean
+.PHONY: help venv demo test test-long test-cluster cluster cluster-down kind kind-down check format bench docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -55,6 +55,14 @@ cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (r
 cluster-down: $(READY)  ## remove it without a trace
 	@$(RUN)/python -m tests.cluster down
 
+kind:  ## the server on a kind cluster, and the demo job there (needs docker, kind, kubectl)
+	@$(PYTHON) k8s/kind.py check
+	@$(MAKE) --no-print-directory venv
+	@$(RUN)/python k8s/kind.py up demo
+
+kind-down:  ## remove that cluster
+	@$(PYTHON) k8s/kind.py down
+
 check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, lock files
 	@echo "== ruff format"
 	@$(RUN)/ruff format --check .
@@ -83,8 +91,9 @@ docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev bench mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
-	  project=; [ $$name != dev ] || project="--extra dev pyproject.toml"; \
+	@for name in bootstrap dev server bench mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
+	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --no-header --no-emit-index-url --no-emit-find-links \
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done

@@ -2,10 +2,12 @@
 
     python3 requirements/install.py .venv requirements/dev.txt --project
     python3 requirements/install.py .venv-bench requirements/bench.txt --behind .venv
+    python3 requirements/install.py /opt/installer requirements/server.txt --into /opt/client-lib/packages
 
-The Makefile calls it; it needs nothing but Python's standard library. Every package is checked against the hashes of
-the lock file, and installed by uv, which comes out of requirements/bootstrap.txt by pip in the same way. Indexes,
-mirrors and certificates are those that pip is configured with on this machine: no file here names any.
+The Makefile and the Dockerfile call it; it needs nothing but Python's standard library. Every package is checked
+against the hashes of the lock file, and installed by uv, which comes out of requirements/bootstrap.txt by pip in the
+same way. Indexes, mirrors and certificates are those that pip is configured with on this machine: no file here names
+any.
 """
 
 from __future__ import annotations
@@ -28,7 +30,17 @@ def main() -> None:
     python = _make_environment(options.environment)
     _run(python, "-m", "pip", "install", "-q", "--require-hashes", "-r", str(REQUIREMENTS / "bootstrap.txt"))
     variables = os.environ | _uv_settings(_pip_settings(python))
-    _uv(python, variables, "--require-hashes", "--compile-bytecode", "-r", str(options.lock))
+    locked = ("--require-hashes", "--compile-bytecode", "-r", str(options.lock))
+    if options.into and options.project:
+        _copy_project(python, variables, options)
+    elif options.into:
+        _uv(python, variables, "--target", str(options.into), *locked)
+    else:
+        _install(options, python, variables, locked)
+
+
+def _install(options: argparse.Namespace, python: str, variables: dict[str, str], locked: tuple[str, ...]) -> None:
+    _uv(python, variables, *locked)
     if options.behind:
         _see_packages_of(options.behind, python)
     if options.project:
@@ -41,6 +53,12 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("environment", type=Path)
     parser.add_argument("lock", type=Path)
     parser.add_argument("--project", action="store_true", help="install this project too, editable")
+    parser.add_argument(
+        "--into",
+        type=Path,
+        help="a folder for PYTHONPATH where the packages go, or with --project a copy of this project alone, built by"
+        " the locked back end; the environment holds but the installer",
+    )
     parser.add_argument("--behind", type=Path, help="another environment whose packages this one sees behind its own")
     return parser.parse_args()
 
@@ -100,6 +118,12 @@ def _see_packages_of(other: Path, python: str) -> None:
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     ours = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     Path(ours, "packages_behind.pth").write_text(theirs + "\n")
+
+
+def _copy_project(python: str, variables: dict[str, str], options: argparse.Namespace) -> None:
+    """As its wheel; what builds it is what the lock file says."""
+    how = ("--no-deps", "--compile-bytecode", "--build-constraints", str(options.lock))
+    _uv(python, variables, "--target", str(options.into), *how, str(PROJECT))
 
 
 def _uv(python: str, variables: dict[str, str], *arguments: str) -> None:

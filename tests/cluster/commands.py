@@ -70,6 +70,8 @@ def _apiserver(machine: Machine) -> list[str]:
         "kubelet-certificate-authority": f"{pki}/ca.crt",
         "kubelet-preferred-address-types": "InternalIP,Hostname",
         "allow-privileged": "true",
+        "audit-policy-file": f"{machine.places.config}/audit.json",
+        "audit-log-path": f"{machine.places.log}/audit.log",
         "cert-dir": STATE,
     }
     if "kube-controller-manager" not in machine.components:

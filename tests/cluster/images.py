@@ -49,7 +49,9 @@ RECIPES = {
         Recipe("pause", "what every pod's sandbox runs"),
         Recipe("python", "Debian with Python", ("python3",)),
         Recipe(
-            "torch", "Debian with Python and Debian's PyTorch (CPU: gloo, DistributedDataParallel)", ("python3-torch",)
+            "torch",
+            "Debian with Python, scikit-learn, and Debian's PyTorch (CPU: gloo, DistributedDataParallel)",
+            ("python3-torch", "python3-sklearn"),
         ),
     )
 }
@@ -72,7 +74,7 @@ def build(home: Home, recipe: Recipe) -> None:
             _bootstrap(home, recipe.debian, rootfs)
         else:
             _pack_pause(home, rootfs)
-        oci.write(made, recipe.reference, rootfs, () if recipe.debian else ("/pause",))
+        oci.write(made, recipe.reference, [rootfs], () if recipe.debian else ("/pause",))
         made.rename(target)
 
 

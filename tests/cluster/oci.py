@@ -1,4 +1,4 @@
-"""Writes a container image of one layer as an OCI archive, which `ctr images import` reads. Standard library alone."""
+"""Writes a container image as an OCI archive, which `ctr images import` reads. Standard library alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,23 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def write(target: Path, name: str, rootfs: Path, entrypoint: Sequence[str] = ()) -> None:
-    """`rootfs` is a tar of the whole file system; it becomes the layer as it is, uncompressed. `name`: with its tag."""
-    layer = _digest_of(rootfs)
+def write(
+    target: Path,
+    name: str,
+    tars: Sequence[Path],
+    entrypoint: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    user: str = "",
+) -> None:
+    """`tars` become the layers as they are, uncompressed, the lowest first. `name`: with its tag."""
+    digests = [_digest_of(tar) for tar in tars]
     with tarfile.open(target, "w") as archive:
         _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-        _add_file(archive, _blob(layer), rootfs)
-        config = _add_document(archive, f"{MEDIA}.config.v1+json", _config(layer, entrypoint))
-        layers = [{"mediaType": f"{MEDIA}.layer.v1.tar", "digest": layer, "size": rootfs.stat().st_size}]
+        layers = []
+        for digest, tar in zip(digests, tars, strict=True):
+            _add_file(archive, _blob(digest), tar)
+            layers.append({"mediaType": f"{MEDIA}.layer.v1.tar", "digest": digest, "size": tar.stat().st_size})
+        config = _add_document(archive, f"{MEDIA}.config.v1+json", _config(digests, entrypoint, env or {}, user))
         manifest_type = f"{MEDIA}.manifest.v1+json"
         manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": layers}
         described = _add_document(archive, manifest_type, manifest)
@@ -32,13 +41,13 @@ def write(target: Path, name: str, rootfs: Path, entrypoint: Sequence[str] = ())
         _add(archive, "index.json", json.dumps(index).encode())
 
 
-def _config(layer: str, entrypoint: Sequence[str]) -> dict[str, Any]:
-    machine = platform.machine()
+def _config(digests: Sequence[str], entrypoint: Sequence[str], env: Mapping[str, str], user: str) -> dict[str, Any]:
+    machine, variables = platform.machine(), [f"{name}={value}" for name, value in env.items()]
     return {
         "architecture": ARCHITECTURES.get(machine, machine),
         "os": "linux",
-        "config": {"Env": [PATH], "Entrypoint": list(entrypoint)},
-        "rootfs": {"type": "layers", "diff_ids": [layer]},
+        "config": {"Env": [PATH, *variables], "Entrypoint": list(entrypoint), "User": user},
+        "rootfs": {"type": "layers", "diff_ids": list(digests)},
     }
 
 

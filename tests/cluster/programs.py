@@ -84,6 +84,7 @@ FAMILIES = (
         ),
     ),
     _family("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    _family("kubectl", "k8s.io/kubectl", {"kubectl": "cluster.test/kubectl"}),
     _family("pause", "cluster.test/pause", {"pause": "cluster.test/pause"}),
 )
 FAMILY_OF = {program: family for family in FAMILIES for program in family.packages}

@@ -31,6 +31,7 @@ def files(places: Places, network: Network) -> dict[str, str]:
         "kube-proxy.json": json.dumps(kube_proxy(places, network), indent=1),
         "Corefile": coredns(places, network),
         "init-container.yaml": INIT_CONTAINER,
+        "audit.json": json.dumps(AUDIT, indent=1),
         "resolv.conf": f"nameserver {network.node_ip}\n",
     }
 
@@ -144,6 +145,17 @@ def coredns(places: Places, network: Network) -> str:
 }}
 """
 
+
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+    ],
+}
+"""Requests of pods alone are written to `log/audit.log`: what an application asks for, beside what its Role allows."""
 
 INIT_CONTAINER = """\
 - name: init-pytorch

@@ -61,6 +61,7 @@ def test_all_versions_are_read_from_go_mod() -> None:
         "training-operator": "v1.9.4",
         "kwok": "v0.8.0",
         "coredns": "v1.14.7",
+        "kubectl": "v0.36.4",
         "pause": "",
     }
 
@@ -69,7 +70,7 @@ def test_an_image_archive_names_its_blobs_by_their_digests(tmp_path: Path) -> No
     rootfs, image = tmp_path / "rootfs.tar", tmp_path / "image.tar"
     with tarfile.open(rootfs, "w") as tar:
         tar.addfile(tarfile.TarInfo("empty"), io.BytesIO())
-    oci.write(image, "localhost/x:local", rootfs, ["/run"])
+    oci.write(image, "localhost/x:local", [rootfs], ["/run"])
     with tarfile.open(image) as archive:
         files = {member.name: _bytes(archive, member) for member in archive.getmembers()}
     for name, data in files.items():

@@ -1,0 +1,31 @@
+# syntax=docker/dockerfile:1
+# The server (default target), and `demo`: an image in which examples/digits_ddp.py runs on the CPU.
+#   docker build -t client-lib-server .          docker build -t client-lib-demo --target demo .
+
+FROM docker.io/library/debian:12-slim AS demo
+RUN apt-get update && apt-get install -y --no-install-recommends python3-torch python3-sklearn && rm -rf /var/lib/apt/lists/*
+USER 1000:1000
+
+FROM docker.io/library/python:3.12-slim-bookworm AS build
+WORKDIR /src
+# the packages, by their hashes: a layer that changes with the lock file alone
+COPY requirements/install.py requirements/bootstrap.txt requirements/server.txt requirements/
+RUN --mount=type=cache,target=/root/.cache \
+    python requirements/install.py /opt/installer requirements/server.txt --into /opt/client-lib/packages
+FROM build AS project
+COPY requirements/dev.txt requirements/
+COPY pyproject.toml README.md LICENSE ./
+COPY client_lib client_lib
+COPY server_stub server_stub
+RUN --mount=type=cache,target=/root/.cache \
+    python requirements/install.py /opt/installer requirements/dev.txt --project --into /opt/client-lib/project
+
+FROM docker.io/library/python:3.12-slim-bookworm AS server
+COPY --from=build /opt/client-lib/packages /opt/client-lib/packages
+COPY --from=project /opt/client-lib/project /opt/client-lib/project
+ENV PYTHONPATH=/opt/client-lib/project:/opt/client-lib/packages \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 65532:65532
+EXPOSE 8080
+ENTRYPOINT ["python3", "-P", "-m", "server_stub"]

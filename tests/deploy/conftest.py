@@ -1,0 +1,60 @@
+"""A cluster for the manifests, and a kubectl built from its Go module; both skip with one line where that can't be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, builds, missing, programs
+from tests.cluster.layers import components
+from tests.cluster.places import Home
+
+ROOT = Path(__file__).parents[2]
+Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def kubectl_program() -> Path:
+    home = Home.of_environment()
+    if not programs.is_there(home, "kubectl") and (lack := programs.lacks_go()):
+        pytest.skip(lack)
+    builds.build(home, ["kubectl"], [], print)
+    return programs.path(home, "kubectl")
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    """A copy of k8s/ with the files that an operator makes: overlays read users.toml and server.env beside them."""
+    folder = tmp_path / "k8s"
+    shutil.copytree(ROOT / "k8s", folder)
+    for overlay in ("kind", "production"):
+        (folder / "overlays" / overlay / "users.toml").write_text("")
+    example = folder / "overlays" / "production" / "server.env.example"
+    example.rename(example.with_suffix(""))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def control_plane(kubectl_program: Path) -> Iterator[Cluster]:
+    """The API server alone: objects are checked and kept, and nothing comes of them."""
+    if lack := missing(["api"]):
+        pytest.skip(lack)
+    builds.build(Home.of_environment(), components(["api"]), [], print)
+    cluster = Cluster("deploy-tests")
+    cluster.down()
+    cluster.up({"api"})
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def kubectl(kubectl_program: Path, control_plane: Cluster) -> Kubectl:
+    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(kubectl_program), f"--kubeconfig={control_plane.kubeconfig}", *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+
+    return run
