@@ -135,6 +135,48 @@ def warm_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPool]:
     made.close()
 
 
+Make = Callable[..., WarmPool]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Make]:
+    made: list[WarmPool] = []
+
+    def make(*modules: str, idle_s: float = 600, environment: dict[str, str] | None = None) -> WarmPool:
+        folder = tmp_path / f"pool-{len(made)}"
+        folder.mkdir()
+        made.append(WarmPool(folder, modules, environment_of(Worker(folder)) | (environment or {}), idle_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., WarmWorker]]:
+    made: list[WarmWorker] = []
+
+    def make(script: str, **fields: object) -> WarmWorker:
+        folder = tmp_path / f"worker-{len(made)}"
+        folder.mkdir()
+        made.append(WarmWorker(folder, script, **fields))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def package(folder: Path, **modules: str) -> str:
+    """The environment's PYTHONPATH with these modules, as installed ones."""
+    site = folder / "site-packages"
+    site.mkdir()
+    for name, text in modules.items():
+        (site / f"{name}.py").write_text(text)
+    return str(site)
+
+
 class Both:
     """The same script, as a fresh rank and as a warm one."""
 

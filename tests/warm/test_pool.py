@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,50 +15,10 @@ from client_lib.worker.directory import MARKER, read_json
 from client_lib.worker.environment import processes
 from client_lib.worker.system import marked
 from client_lib.worker.warm import fit
-from tests.warm.conftest import WarmPool, WarmWorker, environment_of
-from tests.worker.conftest import Worker, alive, until
+from tests.warm.conftest import Make, WarmWorker, package
+from tests.worker.conftest import alive, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
-Make = Callable[..., WarmPool]
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Make]:
-    made: list[WarmPool] = []
-
-    def make(*modules: str, idle_s: float = 600, environment: dict[str, str] | None = None) -> WarmPool:
-        folder = tmp_path / f"pool-{len(made)}"
-        folder.mkdir()
-        made.append(WarmPool(folder, modules, environment_of(Worker(folder)) | (environment or {}), idle_s))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Callable[..., WarmWorker]]:
-    made: list[WarmWorker] = []
-
-    def make(script: str, **fields: object) -> WarmWorker:
-        folder = tmp_path / f"worker-{len(made)}"
-        folder.mkdir()
-        made.append(WarmWorker(folder, script, **fields))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def package(folder: Path, **modules: str) -> str:
-    """The environment's PYTHONPATH with these modules, as installed ones."""
-    site = folder / "site-packages"
-    site.mkdir()
-    for name, text in modules.items():
-        (site / f"{name}.py").write_text(text)
-    return str(site)
 
 
 @pytest.mark.parametrize(

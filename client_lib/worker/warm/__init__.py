@@ -7,6 +7,8 @@ one would exec the interpreter.
 
     pool      the process: preloads, then forks a launcher per request
     preload   imports packages, and sees which must not be imported before a fork
+    interpreter  what of the interpreter an import must not change
+    at_exit   keeps what packages register with atexit apart
     hidden    keeps the imported packages out of a rank's sys.modules until it imports them
     fit       which ranks may be warm: the table of variables that are read at import. Pure
     rank      what a forked process does to be as a fresh one, up to the script

@@ -1,8 +1,9 @@
 """Keeps what the pool has imported out of sys.modules until it is asked for, so that a rank begins as a fresh process.
 
 Modules are kept in groups, in the order in which the pool imported them. The first import of one brings back its group
-and those before it, on which it may stand, with the warnings filters and variables that they set. Modules of the
-standard library stay visible: they keep no state of a script, and other modules look them up without an import.
+and those before it, on which it may stand, with what they set: warnings filters, variables, finders, calls at the end.
+Modules of the standard library stay visible: they keep no state of a script, and other modules look them up without an
+import.
 
 Standard library only, Python >= 3.8.
 """
@@ -11,6 +12,8 @@ import os
 import sys
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from client_lib.worker.warm.at_exit import Callback
 
 
 class Group(NamedTuple):
@@ -21,6 +24,10 @@ class Group(NamedTuple):
     """Warnings filters that it put in front of the others."""
     variables: Dict[str, str]
     """Environment variables that it set."""
+    finders: List[Any]
+    """That it put into sys.meta_path."""
+    callbacks: List[Callback]
+    """For the end of the process."""
 
 
 class Hidden:
@@ -36,7 +43,8 @@ class Hidden:
     def hide(self) -> None:
         for name in self._group_of:
             sys.modules.pop(name, None)
-        sys.meta_path.insert(0, self)
+        hidden = [finder for group in self._groups for finder in group.finders]
+        sys.meta_path[:] = [self] + [finder for finder in sys.meta_path if finder not in hidden]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[Any]:
         del path, target
@@ -60,6 +68,9 @@ class Hidden:
             warnings.filters[:0] = group.filters  # type: ignore[index]
             for name, value in group.variables.items():
                 os.environ.setdefault(name, value)
+            sys.meta_path += group.finders
+            for callback in group.callbacks:
+                callback.register()
         self._left = max(self._left, number + 1)
         filters_changed()
         self._on_return(names)

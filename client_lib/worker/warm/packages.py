@@ -19,6 +19,18 @@ def standard() -> Tuple[str, ...]:
     return (home, os.path.join(home, "lib-dynload"))
 
 
+def is_standard(name: str) -> bool:
+    """This module, which is loaded, is one of the standard library."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is None and "." in name:  # made by its package, and not by an import
+        return is_standard(name.partition(".")[0])
+    origin = getattr(spec, "origin", None)
+    if origin in ("built-in", "frozen"):
+        return True
+    roots = tuple(path + os.sep for path in standard())
+    return isinstance(origin, str) and origin.startswith(roots) and "-packages" + os.sep not in origin
+
+
 def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
     """Another value after every installation, upgrade or removal. An edit by hand inside of a package is not seen."""
     found = {}

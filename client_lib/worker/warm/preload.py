@@ -1,8 +1,8 @@
 """Imports packages into the pool, one after the other, and sees which of them must not be imported before a fork.
 
-A module is left out that starts threads or processes, opens a GPU, or brings in code from outside of the installed
-packages (the user's own, whose edits must count). What it did can't be undone in this process: the pool begins anew
-without it.
+A module is left out that starts threads or processes, opens a GPU, changes the interpreter (interpreter.py), or brings
+in code from outside of the installed packages (the user's own, whose edits must count). What it did can't be undone in
+this process: the pool begins anew without it.
 
 Standard library only, Python >= 3.8.
 """
@@ -12,9 +12,10 @@ import os
 import signal
 import sys
 import warnings
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
-from client_lib.worker.warm import packages
+from client_lib.worker.warm import interpreter, packages
+from client_lib.worker.warm.at_exit import Recorder
 from client_lib.worker.warm.hidden import Group
 
 _OURS = ("client_lib", "__main__", "__mp_main__")
@@ -30,11 +31,18 @@ class Unfit(Exception):
 
 def preload(names: Sequence[str]) -> List[Group]:
     """Import what is installed of `names`; raises Unfit."""
+    with Recorder() as recorder:
+        return _groups(names, recorder)
+
+
+def _groups(names: Sequence[str], recorder: Recorder) -> List[Group]:
     groups = []
+    as_it_is = interpreter.state()
     for name in names:
         if name in sys.modules:
             continue
         before, filters, variables = set(sys.modules), list(warnings.filters), dict(os.environ)
+        finders = list(sys.meta_path)
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -44,29 +52,18 @@ def preload(names: Sequence[str]) -> List[Group]:
         except Exception as error:  # noqa: BLE001  (whatever a package says: without it, then)
             raise Unfit(name, "its import fails: %s" % type(error).__name__) from error
         new = [other for other in sys.modules if other not in before]
-        why = trouble() or _foreign(new)
+        changed = interpreter.changed(as_it_is, interpreter.state())
+        why = trouble() or _foreign(new) or (changed and "it changes " + changed)
         if why:
             raise Unfit(name, why)
-        groups.append(Group(_packaged(new), _added(filters), _set(variables)))
+        added = [finder for finder in sys.meta_path if finder not in finders]
+        groups.append(Group(_packaged(new), _added(filters), _set(variables), added, recorder.take()))
     return groups
 
 
 def _packaged(names: List[str]) -> Dict[str, Any]:
     """Those that are not of the standard library."""
-    standard = tuple(path + os.sep for path in packages.standard())
-    return {
-        name: sys.modules[name] for name in names if not name.startswith(_OURS) and not _is_standard(name, standard)
-    }
-
-
-def _is_standard(name: str, standard: Tuple[str, ...]) -> bool:
-    spec = getattr(sys.modules[name], "__spec__", None)
-    if spec is None and "." in name:  # made by its package, and not by an import
-        return _is_standard(name.partition(".")[0], standard)
-    origin = getattr(spec, "origin", None)
-    if origin in ("built-in", "frozen"):
-        return True
-    return isinstance(origin, str) and origin.startswith(standard) and "-packages" + os.sep not in origin
+    return {name: sys.modules[name] for name in names if not name.startswith(_OURS) and not packages.is_standard(name)}
 
 
 def _added(filters: List[Any]) -> List[Any]:

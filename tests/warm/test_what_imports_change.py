@@ -1,0 +1,109 @@
+"""What importing a package does beyond sys.modules: a warm rank has it when it imports the package, and not before."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.warm.conftest import Make, WarmWorker, package
+from tests.worker.conftest import Worker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("import logging; logging.basicConfig()", "the root logger"),
+        ("import logging; logging.disable()", "the root logger"),
+        ("import logging; logging.setLoggerClass(type('Own', (logging.Logger,), {}))", "the root logger"),
+        ("import signal; signal.signal(signal.SIGUSR1, lambda *a: None)", "signal handlers"),
+        ("import faulthandler; faulthandler.enable()", "faulthandler"),
+        ("import sys; sys.excepthook = print", "excepthook"),
+        ("import threading; threading.excepthook = print", "excepthook"),
+        ("import warnings; warnings.showwarning = print", "the way warnings are shown"),
+        ("import sys; sys.path.insert(0, '/somewhere')", "sys.path"),
+        ("import sys; sys.stdout = sys.stderr", "the standard streams"),
+        ("import builtins; builtins.mine = 1", "builtins"),
+        ("import sys; sys.setrecursionlimit(5000)", "the interpreter's limits"),
+        ("import gc; gc.set_threshold(50)", "the interpreter's limits"),
+        ("import sys; sys.setprofile(lambda *a: None)", "tracing"),
+        ("import decimal; decimal.getcontext().prec = 7", "the decimal context"),
+        ("import socket; socket.setdefaulttimeout(5)", "the timeout of sockets"),
+        ("import os; os.umask(os.umask(0) ^ 0o010)", "the umask"),
+        ("import locale; locale.setlocale(locale.LC_NUMERIC, 'C.UTF-8')", "the locale"),
+        (
+            "from resource import *; n, m = getrlimit(RLIMIT_NOFILE); setrlimit(RLIMIT_NOFILE, (n - 1, m))",
+            "limits of the process",
+        ),
+    ],
+)
+def test_a_package_that_changes_the_interpreter_is_left_out(pool: Make, tmp_path: Path, text: str, named: str) -> None:
+    made = pool("bad", environment={"PYTHONPATH": package(tmp_path, bad=text)})
+    assert made.waits_for("ready")["modules"] == 0
+    assert json.loads(made.config.read_text())["refused"] == {"bad": f"it changes {named}"}
+
+
+CHANGES = """
+import atexit, os, sys, warnings
+from atexit import register
+atexit.register(print, "the package ends")
+atexit.register(print, "with", sep="-", end="!\\n")
+warnings.simplefilter("ignore", FutureWarning)
+os.environ["OF_THE_PACKAGE"] = "1"
+class Finder:
+    def find_spec(name, path=None, target=None):
+        return None
+sys.meta_path.append(Finder)
+def later():
+    register(print, "registered by a call")
+"""
+LOOK = """
+import atexit, os, sys, warnings
+def look():
+    ours = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "Finder"]
+    print(len(ours), os.environ.get("OF_THE_PACKAGE"), warnings.filters[0][:3:2], atexit.register.__module__)
+look()
+atexit.register(print, "the script ends")
+"""
+
+
+@pytest.mark.parametrize("then", ["", "import changes; look(); changes.later()"])
+def test_what_a_package_adds_is_there_with_its_import_and_not_before(
+    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path, then: str
+) -> None:
+    site = package(tmp_path, changes=CHANGES)
+    made = pool("changes", environment={"PYTHONPATH": site})
+    assert made.waits_for("ready")["modules"] == 1
+    environment = dict(os.environ) | {"PYTHONPATH": site}
+    (tmp_path / "fresh").mkdir()
+    fresh, warm = (
+        Worker(tmp_path / "fresh", LOOK + then, environment=environment),
+        worker(LOOK + then, environment=environment),
+    )
+    fresh.run()
+    assert warm.started_by(made).go().started["warm"]
+    assert warm.report()["exit_code"] == 0
+    assert warm.lines() == fresh.lines()
+
+
+def test_what_the_standard_library_does_at_the_end_is_done_by_a_rank_without_packages(
+    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path
+) -> None:
+    """The package imports multiprocessing; the rank, which does so by itself, must wait for its children."""
+    site = package(tmp_path, parallel="import multiprocessing.util, weakref, logging")
+    made = pool("parallel", environment={"PYTHONPATH": site}).ready()
+    one = worker(
+        "import multiprocessing, time\n"
+        "def work(): time.sleep(0.2); print('the child is done', flush=True)\n"
+        "multiprocessing.get_context('fork').Process(target=work).start()\n",
+        environment=dict(os.environ) | {"PYTHONPATH": site},
+    )
+    assert one.started_by(made).go().started["warm"]
+    assert one.report()["exit_code"] == 0
+    assert one.lines() == ["the child is done"]
