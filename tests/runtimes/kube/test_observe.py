@@ -1,0 +1,366 @@
+"""What is said of objects that a real cluster gave (recorded.json), and that any object at all has a meaning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import WorkerInfo
+from server_stub.runtimes.kube import facts, names, words
+from server_stub.runtimes.kube.observe import Seen, Sight, observe, taken_away
+from server_stub.runtimes.kube.words import Kind
+from server_stub.runtimes.verdict import Stage
+from server_stub.workers import WorkerView
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded.json").read_text())
+
+LABELS = {names.JOB_ID: "j", names.ATTEMPT: "1", names.MANAGED_BY: names.OURS}
+
+
+def sight(name: str, n_workers: int = 1) -> Sight:
+    """A recorded case, in which no worker has said a word."""
+    case = RECORDED[name]
+    pods = tuple(pod for raw in case["pods"] if (pod := facts.pod(raw)))
+    events = tuple(map(facts.event, case["events"]))
+    silent = tuple(map(WorkerView, range(n_workers)))
+    return Sight(n_workers, facts.training_job(case["job"]), pods, events, silent)
+
+
+def message(name: str, n_workers: int = 1) -> str:
+    return observe(sight(name, n_workers)).obstacle.message
+
+
+def lost(seen: Seen, worker: int = 0) -> tuple[Reason, str]:
+    assert seen.workers[worker].stage is Stage.LOST
+    return seen.workers[worker].lost_reason, seen.workers[worker].lost_because
+
+
+# --- why it waits
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpu", "0/1 nodes have 8 nvidia.com/gpu free; waits since 17:34 UTC"),
+        ("cpu", "0/1 nodes have 100 cpu free; waits since 17:34 UTC"),
+        ("select", "0/1 nodes can take it: 1 node(s) didn't match Pod's node affinity/selector; waits since 17:34 UTC"),
+    ],
+)
+def test_a_gang_without_room_says_what_is_missing_and_since_when(name: str, said: str) -> None:
+    seen = observe(sight(name, 2))
+    assert (seen.obstacle.reason, seen.obstacle.message) == (Reason.UNSCHEDULABLE, said)
+    assert [info.state for info in seen.infos] == ["waiting", "waiting"]
+    assert not seen.placed
+
+
+def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
+    seen = observe(sight("quota2", 3))
+    assert seen.obstacle.reason is Reason.UNSCHEDULABLE
+    assert seen.obstacle.message == (
+        "quota 'team' allows 0.293 GiB of memory, 0.195 are used, this job wants 0.586 GiB of memory"
+    )
+
+
+def test_a_quota_of_gpus_counts_what_others_use() -> None:
+    text = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: {}"
+    text = text.format("requests.nvidia.com/gpu=4")
+    failed = facts.Event("e", "job", True, "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
+    job = sight("gpu").job
+    pod = replace(sight("gpu").pods[0], worker=0)
+    assert job is not None
+    seen = observe(Sight(2, replace(job, uid="job"), (pod,), (failed,), (WorkerView(0), WorkerView(1))))
+    assert seen.obstacle.reason is Reason.UNSCHEDULABLE
+    # one of the two pods is there and counts as used
+    assert "quota" not in seen.obstacle.message or "2 are used, this job wants 4 GPUs" in seen.obstacle.message
+    only = observe(Sight(2, replace(job, uid="job"), (), (failed,), (WorkerView(0), WorkerView(1))))
+    assert only.obstacle.message == "quota 'team' allows 4 GPUs, 4 are used, this job wants 4 GPUs"
+
+
+def test_pod_security_that_refuses_is_hopeless_and_says_what_is_wrong() -> None:
+    seen = observe(sight("loose", 2))
+    assert seen.obstacle.hopeless
+    assert seen.obstacle.reason is Reason.START_FAILED
+    assert seen.obstacle.message.startswith(
+        "the namespace's Pod Security level 'restricted' refuses the pods: allowPrivilegeEscalation != false"
+    )
+
+
+def test_an_image_that_is_not_there_is_named() -> None:
+    assert message("never-pull") == (
+        "image 'localhost/none:local' can't be pulled: it is not on the node, and its pull policy is Never"
+    )
+    assert message("pull").startswith("image 'registry.invalid/none:1' can't be pulled: ")
+    assert observe(sight("pull")).obstacle.reason is Reason.IMAGE_PULL
+
+
+def test_a_name_that_no_image_can_have_is_hopeless() -> None:
+    obstacle = observe(sight("bad-image-name")).obstacle
+    assert obstacle.hopeless
+    assert obstacle.message == (
+        "image 'localhost/None:x:y' can't be pulled: invalid reference format: repository name (None) must be lowercase"
+    )
+
+
+def test_an_image_that_is_being_pulled_says_so() -> None:
+    case = sight("never-pull")
+    creating = replace(case.pods[0], main=facts.Container("pytorch", facts.Said("ContainerCreating")))
+    pulling = facts.Event("e", creating.uid, False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    seen = observe(replace(case, pods=(creating,), events=(pulling,)))
+    assert seen.obstacle.reason is Reason.IMAGE_PULL
+    assert seen.obstacle.message == (
+        "image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC"
+    )
+    pulled = replace(pulling, reason="Pulled", at="2026-11-21T12:02:00Z")
+    assert observe(replace(case, pods=(creating,), events=(pulling, pulled))).obstacle.reason is Reason.STARTING
+
+
+def test_a_job_that_no_operator_has_seen_says_so() -> None:
+    case = replace(sight("running", 2), pods=())
+    assert observe(case).obstacle.message == "waits for the operator to make its pods; waits since 17:34 UTC"
+
+
+def test_a_suspended_job_waits_for_its_queue() -> None:
+    job = sight("running", 2).job
+    assert job is not None
+    job = replace(job, queue="team", conditions=(facts.Said("Suspended", "", "2026-11-21T12:01:00Z"),))
+    seen = observe(Sight(2, job, views=(WorkerView(0), WorkerView(1))))
+    assert (seen.obstacle.reason, seen.obstacle.message) == (
+        Reason.QUEUED,
+        "waits for queue 'team'; waits since 12:01 UTC",
+    )
+
+
+def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:
+    case = sight("running", 2)
+    assert message("running", 2) == "0 of 2 workers are prepared"
+    uids = [pod.uid for pod in sorted(case.pods, key=lambda pod: pod.worker)]
+    views = (WorkerView(0, uids[0], state="ready"), WorkerView(1, uids[1], state="preparing"))
+    seen = observe(replace(case, views=views))
+    assert seen.obstacle.message == "1 of 2 workers are prepared"
+    assert [worker.stage for worker in seen.workers] == [Stage.READY, Stage.STARTING]
+    started = tuple(replace(view, state="started") for view in views)
+    assert {worker.stage for worker in observe(replace(case, views=started)).workers} == {Stage.STARTED}
+
+
+def test_where_pods_reach_no_server_a_container_that_runs_counts_as_started() -> None:
+    assert {worker.stage for worker in observe(replace(sight("running", 2), views=())).workers} == {Stage.STARTED}
+
+
+# --- why it ended
+
+
+def test_a_worker_that_used_too_much_memory_is_said_with_its_limit() -> None:
+    assert lost(observe(sight("oom"))) == (
+        Reason.OUT_OF_MEMORY,
+        "worker 0 was killed for using more than its 0.5 GiB of memory",
+    )
+
+
+def test_a_child_that_used_too_much_memory_is_out_of_memory_though_the_container_ended_with_0() -> None:
+    assert lost(observe(sight("oom-child")))[0] is Reason.OUT_OF_MEMORY
+
+
+def test_a_report_of_a_killed_rank_becomes_out_of_memory_where_the_kernel_says_so() -> None:
+    case = sight("oom-child")
+    report = {"reason": "Signal", "message": "rank 1 was killed by signal 9", "exit_code": 137, "ranks": []}
+    seen = observe(replace(case, views=(WorkerView(0, case.pods[0].uid, report=report),)))
+    assert seen.workers[0].report == report | {
+        "reason": "OutOfMemory",
+        "message": "worker 0 was killed for using more than its 0.5 GiB of memory",
+    }
+
+
+def test_an_image_without_python_says_what_to_take() -> None:
+    assert lost(observe(sight("no-python"))) == (
+        Reason.START_FAILED,
+        "image 'localhost/python:local' has no python9, which starts the worker: take an image with Python 3",
+    )
+
+
+def test_a_launcher_that_dies_without_a_word_is_lost_with_its_exit_code() -> None:
+    assert lost(observe(sight("segv"))) == (
+        Reason.LAUNCHER_LOST,
+        "worker 0 ended with exit code 139 and left no report",
+    )
+
+
+def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
+    digest = {"reason": "ExitCode", "message": "rank 0 ended with exit code 3", "exit_code": 3, "ended_at": "2026"}
+    pod = sight("term").pods[0]
+    assert pod.main.ended is not None
+    ended = replace(pod.main.ended, message=json.dumps(digest))
+    seen = observe(replace(sight("term"), pods=(replace(pod, main=replace(pod.main, ended=ended)),)))
+    assert seen.workers[0].stage is Stage.ENDED
+    assert seen.workers[0].report == digest | {"ranks": []}
+
+
+def test_the_report_of_a_worker_counts_whatever_became_of_its_pod() -> None:
+    report = {"reason": "Completed", "message": "", "exit_code": 0, "ended_at": "2026", "ranks": []}
+    seen = observe(replace(sight("oom"), pods=(), views=(WorkerView(0, "uid", report=report),)))
+    assert seen.workers[0].stage is Stage.ENDED
+    assert not seen.workers[0].failed
+
+
+def test_a_pod_that_took_the_place_of_one_that_ran_is_none_of_this_attempt() -> None:
+    pod = sight("running", 2).pods[0]
+    views = (WorkerView(0, "another"), WorkerView(1))
+    seen = observe(replace(sight("running", 2), pods=(replace(pod, worker=0),), views=views))
+    assert lost(seen)[0] is Reason.PREEMPTED
+
+
+def test_a_pod_that_goes_before_it_spoke_may_be_replaced() -> None:
+    gone = replace(sight("running", 2).pods[0], worker=0, gone=True, main=facts.Container("pytorch"))
+    assert (
+        observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0),))).workers[0].stage is Stage.STARTING
+    )
+    spoke = observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0, gone.uid),)))
+    assert lost(spoke) == (Reason.DELETED_EXTERNALLY, "the pod of worker 0 was deleted by someone else")
+
+
+def test_a_pod_that_is_taken_away_says_by_whom() -> None:
+    pod = replace(
+        sight("running", 2).pods[0],
+        worker=0,
+        gone=True,
+        disruption=facts.Said("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+    )
+    seen = observe(replace(sight("running", 1), pods=(pod,), views=(WorkerView(0, pod.uid),)))
+    assert lost(seen) == (
+        Reason.NODE_LOST,
+        "worker 0 was taken away from node node1: Taint manager: deleting due to NoExecute taint",
+    )
+
+
+def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
+    case = sight("running", 2)
+    assert taken_away(replace(case, job=None), "train")[1] == "PyTorchJob train was deleted by someone else"
+    pods = (replace(case.pods[0], deleting=True), case.pods[1])
+    assert taken_away(replace(case, pods=pods), "train") == (
+        Reason.DELETED_EXTERNALLY,
+        f"the pod of worker {pods[0].worker} was deleted by someone else",
+    )
+
+
+# --- total
+
+
+def test_every_word_of_the_table_has_a_meaning_and_every_kind_has_words() -> None:
+    for kind in Kind:
+        assert words.TABLE[kind]
+        for word in words.TABLE[kind]:
+            assert words.meaning(kind, word).known
+
+
+@given(kind=st.sampled_from(Kind), word=st.text())
+def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(kind: Kind, word: str) -> None:
+    known = word in words.TABLE[kind] or (kind is Kind.REFUSED and word.startswith("OutOf"))
+    assert words.meaning(kind, word).known is known
+
+
+def test_an_unknown_word_is_said_aloud() -> None:
+    pod = replace(sight("pull").pods[0], main=facts.Container("pytorch", facts.Said("ErrImageMelted", "too hot")))
+    seen = observe(replace(sight("pull"), pods=(pod,)))
+    assert "too hot" in seen.obstacle.message
+    assert seen.unknown == (
+        "Kubernetes says 'ErrImageMelted' (waiting) of a pod, a word that this server does not know",
+    )
+
+
+TEXT = st.one_of(
+    st.none(), st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]), st.text()
+)
+ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in words.TABLE.values() for word in table})), TEXT)
+STATE = st.one_of(
+    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}),
+    st.fixed_dictionaries({"running": st.fixed_dictionaries({}, optional={"startedAt": TEXT})}),
+    st.fixed_dictionaries(
+        {
+            "terminated": st.fixed_dictionaries(
+                {"exitCode": st.integers(0, 255)}, optional={"reason": ANY_WORD, "message": TEXT}
+            )
+        }
+    ),
+    st.just({}),
+)
+CONDITION = st.fixed_dictionaries(
+    {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready", "Suspended", "Created"])},
+    optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": ANY_WORD, "message": TEXT},
+)
+CONTAINERS = st.lists(st.fixed_dictionaries({"name": st.sampled_from(["pytorch", "init"]), "state": STATE}), max_size=2)
+POD = st.builds(
+    lambda status, spec, index, uid, gone: (
+        {
+            "metadata": {
+                "name": "p",
+                "uid": uid,
+                "labels": LABELS | {names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: str(index)},
+            }
+            | gone,
+            "spec": spec,
+            "status": status,
+        }
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "phase": st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Unknown"]),
+            "reason": ANY_WORD,
+            "message": TEXT,
+            "conditions": st.one_of(st.none(), st.lists(CONDITION, max_size=3)),
+            "containerStatuses": st.one_of(st.none(), CONTAINERS),
+            "initContainerStatuses": CONTAINERS,
+        },
+    ),
+    st.fixed_dictionaries({}, optional={"nodeName": TEXT, "containers": st.just([{"name": "pytorch", "image": "x"}])}),
+    st.integers(0, 2),
+    st.sampled_from("abc"),
+    st.sampled_from([{}, {"deletionTimestamp": "2026-11-21T12:01:00Z"}]),
+)
+EVENT = st.fixed_dictionaries(
+    {"metadata": st.just({"uid": "e"}), "involvedObject": st.fixed_dictionaries({"uid": st.sampled_from("jab")})},
+    optional={
+        "reason": st.one_of(st.sampled_from(["FailedCreatePod", "Pulling", "FailedMount"]), TEXT),
+        "message": TEXT,
+        "lastTimestamp": TEXT,
+    },
+)
+VIEW = st.builds(
+    WorkerView,
+    worker=st.just(0),
+    pod_uid=st.sampled_from([None, "a", "b"]),
+    state=st.sampled_from([None, "preparing", "ready", "started", "ended"]),
+    report=st.sampled_from([None, {"reason": "Signal", "message": "", "exit_code": 1, "ended_at": "x", "ranks": []}]),
+)
+JOB = st.one_of(
+    st.none(),
+    st.builds(
+        lambda conditions: {"metadata": {"uid": "j", "labels": LABELS}, "status": conditions},
+        st.fixed_dictionaries({}, optional={"conditions": st.lists(CONDITION, max_size=3)}),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JOB, st.lists(POD, max_size=4), st.lists(EVENT, max_size=3), st.lists(VIEW, max_size=3), st.integers(1, 3))
+def test_any_sight_means_something(
+    job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int
+) -> None:
+    known = tuple(pod for raw in pods if (pod := facts.pod(raw)))
+    given_ = Sight(
+        n_workers, facts.training_job(job) if job else None, known, tuple(map(facts.event, events)), tuple(views)
+    )
+    seen = observe(given_)
+    assert len(seen.workers) == len(seen.infos) == n_workers
+    assert all(isinstance(info, WorkerInfo) for info in seen.infos)
+    assert seen.obstacle.reason in Reason
+    for worker in seen.workers:
+        assert worker.stage is not Stage.LOST or (worker.lost_because and worker.lost_reason is not Reason.COMPLETED)
+    assert observe(given_) == seen  # pure
+    assert taken_away(given_, "train")[0] is not Reason.COMPLETED
