@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional
 from client_lib.worker import control, report
 from client_lib.worker.control import Server
 from client_lib.worker.directory import Directory, write_json
-from client_lib.worker.environment import Process, default_threads
+from client_lib.worker.environment import Process, default_threads, working_dir
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.outcome import CANCELLED, START_FAILED, Outcome, of_ranks
 from client_lib.worker.output import Output
@@ -26,6 +26,7 @@ from client_lib.worker.spawn import execute
 from client_lib.worker.system import System, out_of_memory_kills
 
 if TYPE_CHECKING:
+    from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
@@ -56,6 +57,7 @@ class Launcher:
         self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
         self._oom_kills = 0
+        self._outputs: Optional[Collector] = None
 
     def run(self) -> None:
         _heed_all_signals()
@@ -73,11 +75,20 @@ class Launcher:
         except Refused as refused:
             self._never_ran(refused.reason, str(refused))
             return
+        self._begin_outputs()
         if self._plan.log_file:
             self._output.tail(self._plan.log_file, script_folder(self._plan, self._directory))
         self._say_defaults()
         self._tell(control.READY)
         self._wait_for_go()
+
+    def _begin_outputs(self) -> None:
+        if not (self._plan.outputs and self._plan.outputs_to):
+            return
+        from client_lib.worker.outputs.collector import Collector  # here: a job in place has none
+
+        self._outputs = Collector(self._loop, self._plan, working_dir(self._plan, self._directory))
+        self._outputs.begin()
 
     def _wait_for_go(self) -> None:
         """However long: a server that was killed is started again. Not where its data was removed."""
@@ -122,6 +133,8 @@ class Launcher:
             return
         self._started_at = time.time()
         self._record()
+        if self._outputs:
+            self._outputs.start()
         self._tell(control.STARTED, warm=warm, fresh_because=fresh_because)
 
     def _record(self) -> None:
@@ -141,6 +154,8 @@ class Launcher:
         elif self._ranks.running:
             self._cancelled = self._cancelled or not any(exit.exit_code != 0 for exit in self._ranks.exits)
             self._end_ranks(grace_s)
+        if self._outputs:
+            self._outputs.hurry(grace_s)
 
     def _end_ranks(self, grace_s: float) -> None:
         """SIGTERM to all that run, SIGKILL after the grace; a second call may only shorten it."""
@@ -170,7 +185,7 @@ class Launcher:
         left = bool(self._ranks.left_over())
         if not left and (self._output.open_pipes == 0 or (silent > _PIPE_S and not self._output.stalled)):
             self._system.close()
-            self._finish()
+            self._collect()
             return
         if left and passed > _SETTLE_S:
             kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
@@ -182,6 +197,15 @@ class Launcher:
             self._outcome = Outcome(1 if reason != CANCELLED else 0, reason, message, None)
             self._output.say(message)
             self._system.close()
+            self._finish()
+
+    def _collect(self) -> None:
+        """Nothing of the ranks lives any more: what they have written is complete."""
+        if self._outputs and self._started_at is not None:
+            if any(exit.exit_code != 0 for exit in self._ranks.exits):
+                self._outputs.hurry(self._plan.grace_s)  # the other workers learn of it by the report
+            self._outputs.finish(self._finish)
+        else:
             self._finish()
 
     def _finish(self) -> None:
@@ -210,9 +234,10 @@ class Launcher:
         ]
         killed = out_of_memory_kills() - self._oom_kills
         outcome = self._outcome or of_ranks(ranks, self._cancelled, killed)
-        return report.as_json(
+        content = report.as_json(
             self._plan, outcome, ranks, self._started_at, time.time(), self._output.next_seq, self._writer.offset
         )
+        return {**content, "outputs": self._outputs.report()} if self._outputs else content
 
     def _tell(self, event: str, **more: object) -> None:
         if self._control:

@@ -57,6 +57,26 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     """Of `pytorch_elastic`: workers that are enough to go on; None: all."""
     elastic_max_restarts: int = 5
     """Of `pytorch_elastic`: how often its agents start the ranks anew within an attempt."""
+    outputs: List[str] = []
+    """Globs of files that are kept for download, relative to working_dir: of them what the ranks create or change."""
+    outputs_to: Optional[str] = None
+    """Where they are kept: an absolute directory, or the URL of a server; None: nowhere."""
+    outputs_token: Optional[str] = None
+    """File with the token for that URL."""
+    outputs_ca: Optional[str] = None
+    """File of the certificate authorities to trust there; None: the system's."""
+    outputs_every_s: float = 60.0
+    """Between two looks while the ranks run; the last one is at their end."""
+    outputs_limit_bytes: int = 20 * 2**30
+    """Of the whole job, all workers and attempts together."""
+    requirements: List[str] = []
+    """Extra packages, as lines of a requirements file; []: none."""
+    requirements_python: Optional[str] = None
+    """Interpreter whose packages they are added to; None: `python`."""
+    environments_dir: Optional[str] = None
+    """Where environments with extra packages are kept for later workers; needed for `requirements`."""
+    environments_limit_bytes: int = 20 * 2**30
+    """Of all of them; those that were not used for longest go first."""
     grace_s: float = 30.0
     log_limit_bytes: int = 10 * 2**30
     segment_bytes: int = 64 * 2**20

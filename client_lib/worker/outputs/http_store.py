@@ -1,0 +1,123 @@
+"""Outputs of a worker elsewhere, kept by the server: the promises of `store` over HTTP.
+
+    PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on, none: a question
+        -> {"length": n}: what the server has of these very bytes; it is kept when that is S
+    PUT <url>/<path>?size=S&left_out=WHY
+    DELETE <url>/<path>
+
+Everything may be repeated. A cut upload goes on where it was. A server that is away is waited for as long as there is
+time. Standard library only, Python >= 3.8.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import time
+from typing import Any, Dict, Optional
+from urllib.parse import quote, urlencode, urlsplit
+
+from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, Source, Store
+
+PROTOCOL = "1"
+_PIECE = 16 * BLOCK  # one request; a proxy may bound it
+_TIMEOUT_S = 60.0
+_PAUSE_S = 1.0
+_NOT_KEPT = (413, 507)  # too large, no room
+_OTHER_BYTES = 422  # they have another digest by now
+
+
+class Refused(OSError):
+    """The server's answer was none that helps; says which."""
+
+
+class HttpStore(Store):
+    """`url` without a slash at its end; `token` and `ca` are files."""
+
+    def __init__(self, url: str, token: Optional[str], ca: Optional[str]) -> None:
+        self._address = urlsplit(url)
+        self._ca = ca
+        self._headers = {"X-Worker-Protocol": PROTOCOL, "X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
+        if token is not None:
+            with open(token, encoding="ascii") as file:
+                self._headers["Authorization"] = "Bearer " + file.read().strip()
+        self._connection: Optional[http.client.HTTPConnection] = None
+
+    def keep(self, source: Source, at_rest: Optional[str]) -> None:  # noqa: ARG002  # it has to travel in any case
+        query = {
+            "size": source.size,
+            "sha256": source.sha256(),
+            "mtime": source.status.st_mtime,
+            "executable": int(source.executable),
+        }
+        have = self._patiently(source, query, 0, b"")
+        while have < source.size:
+            have = self._patiently(source, query, have, None)
+
+    def leave_out(self, path: str, size: int, why: str) -> None:
+        self._ask("PUT", path, {"size": size, "left_out": why}, b"")
+
+    def forget(self, path: str) -> None:
+        self._ask("DELETE", path, {}, b"")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _patiently(self, source: Source, query: Dict[str, Any], offset: int, body: Optional[bytes]) -> int:
+        """How much the server has; after a failure that is asked first. `body` None: the next piece from `offset`."""
+        while True:
+            source.wait()
+            try:
+                piece = body if body is not None else _piece(source, offset)
+                return int(self._ask("PUT", source.path, {**query, "offset": offset}, piece)["length"])
+            except Refused:
+                raise
+            except (OSError, http.client.HTTPException):
+                self.close()
+                time.sleep(_PAUSE_S)
+                offset, body = 0, b""
+
+    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
+        connection = self._connection = self._connection or self._connect()
+        target = "%s/%s?%s" % (self._address.path, quote(path), urlencode(query))
+        try:
+            connection.request(method, target, body, self._headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except BaseException:
+            self.close()
+            raise
+        if answer.status >= 500 and answer.status not in _NOT_KEPT:
+            raise http.client.HTTPException("%d" % answer.status)  # tried again
+        return _understood(answer.status, text, path)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host = self._address.netloc
+        if self._address.scheme == "https":
+            context = ssl.create_default_context(cafile=self._ca)
+            return http.client.HTTPSConnection(host, timeout=_TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(host, timeout=_TIMEOUT_S)
+
+
+def _piece(source: Source, offset: int) -> bytes:
+    piece = os.pread(source.fd, min(_PIECE, source.size - offset), offset)
+    if not piece:
+        raise BeingWritten(source.path)
+    return piece
+
+
+def _understood(status: int, text: bytes, path: str) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+    if status < 300:
+        return found
+    message = str(found.get("message", "the server answered %d" % status))
+    if status in _NOT_KEPT:
+        raise NotKept(message)
+    if status == _OTHER_BYTES:
+        raise BeingWritten(path)
+    raise Refused(message)

@@ -1,0 +1,143 @@
+"""The list of what is kept of one worker: lines of JSON, appended as things happen, the newest of a path counts.
+
+    {"path": "model.pt", "size": 12, "sha256": "...", "mtime": 1700000000.5, "executable": false}
+    {"path": "tmp.pt", "gone": true}                      the script removed it
+    {"path": "huge.bin", "size": 99, "left_out": "..."}   why it is not kept
+
+One writer, any number of readers; a line without its end is one that a crash cut, and counts as not written. Standard
+library only, Python >= 3.8.
+"""
+
+import json
+import os
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+NAME = "index.jsonl"
+_SLACK_LINES = 1000  # superseded lines that are not worth writing the list anew
+
+
+class Kept(NamedTuple):
+    """One file, as it was when it was kept."""
+
+    path: str
+    size: int
+    sha256: str
+    mtime: float
+    executable: bool
+
+
+class LeftOut(NamedTuple):
+    """One file that is not kept (in its newest version)."""
+
+    path: str
+    size: int
+    why: str
+
+
+class Index(NamedTuple):
+    kept: Dict[str, Kept]
+    left_out: Dict[str, LeftOut]
+
+
+def read(folder: str) -> Index:
+    """What is kept there; nothing where there is no list."""
+    return _parsed(_whole_lines(os.path.join(folder, NAME)))
+
+
+def _whole_lines(path: str) -> List[bytes]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return []
+    return data[: data.rfind(b"\n") + 1].splitlines()
+
+
+def _parsed(lines: List[bytes]) -> Index:
+    index = Index({}, {})
+    for line in lines:
+        entry = json.loads(line)
+        path = entry["path"]
+        index.left_out.pop(path, None)
+        if entry.get("gone"):
+            index.kept.pop(path, None)
+        elif "left_out" in entry:
+            index.left_out[path] = LeftOut(path, entry["size"], entry["left_out"])
+        else:
+            index.kept[path] = Kept(path, entry["size"], entry["sha256"], entry["mtime"], entry["executable"])
+    return index
+
+
+class IndexWriter:
+    """The one writer of a list. `index` is what it says."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, NAME)
+        lines = _whole_lines(self._path)
+        self.index = _parsed(lines)
+        size = sum(len(line) + 1 for line in lines)
+        if len(lines) > 2 * (len(self.index.kept) + len(self.index.left_out)) + _SLACK_LINES:
+            size = self._write_anew()
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._size = size
+        self._cut()
+
+    def keep(self, kept: Kept) -> None:
+        self.index.kept[kept.path] = kept
+        self.index.left_out.pop(kept.path, None)
+        self._append(dict(kept._asdict()))
+
+    def leave_out(self, left: LeftOut) -> None:
+        """An older version that is kept stays."""
+        if self.index.left_out.get(left.path) != left:
+            self.index.left_out[left.path] = left
+            self._append({"path": left.path, "size": left.size, "left_out": left.why})
+
+    def forget(self, path: str) -> None:
+        before: Tuple[object, object] = (self.index.kept.pop(path, None), self.index.left_out.pop(path, None))
+        if any(before):
+            self._append({"path": path, "gone": True})
+
+    def sync(self) -> None:
+        """On the disk, whatever happens to this machine."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, entry: Dict[str, Any]) -> None:
+        """Raises OSError: nothing was written."""
+        line = _line(entry)
+        try:
+            _write_all(self._fd, line)
+        except OSError:
+            self._cut()
+            raise
+        self._size += len(line)
+
+    def _cut(self) -> None:
+        """Behind the last whole line: a crash or a full disk cut the next."""
+        os.ftruncate(self._fd, self._size)
+        os.lseek(self._fd, self._size, os.SEEK_SET)
+
+    def _write_anew(self) -> int:
+        entries = [dict(kept._asdict()) for kept in self.index.kept.values()]
+        entries += [
+            {"path": left.path, "size": left.size, "left_out": left.why} for left in self.index.left_out.values()
+        ]
+        data = b"".join(map(_line, entries))
+        with open(self._path + ".new", "wb") as file:
+            file.write(data)
+            os.fsync(file.fileno())
+        os.replace(self._path + ".new", self._path)
+        return len(data)
+
+
+def _line(entry: Dict[str, Any]) -> bytes:
+    return json.dumps(entry, ensure_ascii=True).encode() + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -1,0 +1,79 @@
+"""Which paths a glob means. Pure. Standard library only, Python >= 3.8.
+
+`*`, `?` and `[...]` match within one name, `**` any number of folders; a glob that matches a folder means all that is
+in it. Paths are relative, with slashes. Not the standard library's: `glob` walks by itself, and `fnmatch`'s `*` also
+matches slashes.
+"""
+
+import fnmatch
+import re
+from typing import Dict, List, Pattern, Sequence, Tuple
+
+ALL = "**"
+_Parts = Tuple[str, ...]
+
+# what nobody wants back: caches, version control, environments. As client_lib.ignore, which is about code
+_NEVER = frozenset(
+    (".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".DS_Store")
+    + ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints")
+)
+ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # what a virtual environment holds
+
+
+class Patterns:
+    """Several globs: what matches one of them."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        self._all = [_split(glob) for glob in globs]
+
+    def match(self, path: str) -> bool:
+        """A file of this path is meant."""
+        parts = _split(path)
+        return any(_matches(pattern, parts) for pattern in self._all)
+
+    def may_lie_below(self, folder: str) -> bool:
+        """Something in this folder may be meant: it is worth a look."""
+        parts = _split(folder)
+        return any(_leads_to(pattern, parts) for pattern in self._all)
+
+
+def never(name: str) -> bool:
+    """A file or folder of this name is not kept, whatever the globs say."""
+    return name in _NEVER or name.endswith((".pyc", ".pyo"))
+
+
+def _split(path: str) -> _Parts:
+    return tuple(part for part in path.split("/") if part not in ("", "."))
+
+
+def _matches(pattern: _Parts, path: _Parts) -> bool:
+    """Also where the pattern ends before the path: it then means a folder on its way."""
+    if not pattern:
+        return True
+    if pattern[0] == ALL:
+        return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path)))
+    return bool(path) and _name_matches(pattern[0], path[0]) and _matches(pattern[1:], path[1:])
+
+
+def _leads_to(pattern: _Parts, folder: _Parts) -> bool:
+    for part, name in zip(pattern, folder):  # noqa: B905  # as far as the shorter goes; `strict` is not in 3.8
+        if part == ALL:
+            return True
+        if not _name_matches(part, name):
+            return False
+    return True
+
+
+_compiled: Dict[str, Pattern[str]] = {}
+
+
+def _name_matches(part: str, name: str) -> bool:
+    if part not in _compiled:
+        _compiled[part] = re.compile(fnmatch.translate(part))
+    return _compiled[part].match(name) is not None
+
+
+def matching(globs: Sequence[str], paths: Sequence[str]) -> List[str]:
+    """Those of the paths that one of the globs means."""
+    patterns = Patterns(globs)
+    return [path for path in paths if patterns.match(path)]

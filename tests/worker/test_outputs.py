@@ -1,0 +1,273 @@
+"""What a worker keeps of what its ranks leave in their working directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.worker.outputs import index
+from client_lib.worker.outputs.find import Finder
+from client_lib.worker.outputs.index import LeftOut
+from client_lib.worker.outputs.patterns import matching
+from client_lib.worker.outputs.store import DirectoryStore, NotKept, Source, data_path
+from client_lib.worker.outputs.sync import Interrupted, Sync
+from tests.worker.conftest import DEADLINE_S, Worker, until
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.mark.parametrize(
+    ("glob", "meant"),
+    [
+        ("**", ["a.pt", "b/c.pt", "b/d/e.txt"]),
+        ("*.pt", ["a.pt"]),
+        ("**/*.pt", ["a.pt", "b/c.pt"]),
+        ("b", ["b/c.pt", "b/d/e.txt"]),
+        ("b/", ["b/c.pt", "b/d/e.txt"]),
+        ("b/*/e.t?t", ["b/d/e.txt"]),
+        ("b/**/e.txt", ["b/d/e.txt"]),
+        ("[ab].pt", ["a.pt"]),
+        ("./a.pt", ["a.pt"]),
+        ("c.pt", []),
+    ],
+)
+def test_globs_mean_paths_as_in_a_shell_and_a_folder_means_all_in_it(glob: str, meant: list[str]) -> None:
+    assert matching([glob], ["a.pt", "b/c.pt", "b/d/e.txt"]) == meant
+
+
+def job_of_a_snapshot(make: MakeWorker, folder: Path, script: str, **fields: Any) -> Worker:
+    """Its code: train.py and data.txt; it keeps everything."""
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text(script)
+    (folder / "code" / "data.txt").write_text("data\n")
+    with tarfile.open(folder / "code.tar.gz", "w:gz") as archive:
+        archive.add(folder / "code", ".")
+    given = {"outputs": ["**"], "outputs_to": str(folder / "outputs" / "1.0")} | fields
+    return make("", command=["train.py"], snapshot=str(folder / "code.tar.gz"), working_dir=".", **given)
+
+
+def kept(folder: Path, name: str = "1.0") -> dict[str, str]:
+    """Path -> text, of what is kept; each checked against its digest."""
+    texts = {}
+    for path, entry in index.read(str(folder / "outputs" / name)).kept.items():
+        data = Path(data_path(str(folder / "outputs" / name), entry.sha256)).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == entry.sha256
+        assert len(data) == entry.size
+        texts[path] = data.decode()
+    return texts
+
+
+def left_out(folder: Path, name: str = "1.0") -> dict[str, str]:
+    return {path: left.why for path, left in index.read(str(folder / "outputs" / name)).left_out.items()}
+
+
+def test_what_the_ranks_created_or_changed_is_kept_and_nothing_else(worker: MakeWorker, tmp_path: Path) -> None:
+    script = """
+import os
+os.makedirs("out/deep")
+open("out/deep/model.bin", "w").write("weights")
+open("data.txt", "a").write("more")
+os.makedirs("__pycache__"); open("__pycache__/x.pyc", "w")
+os.symlink("out/deep/model.bin", "latest")
+os.symlink("/etc/hostname", "elsewhere")
+os.symlink("nowhere", "dangling")
+os.mkfifo("pipe")
+open("half", "w"); os.remove("half")
+"""
+    report = job_of_a_snapshot(worker, tmp_path, script).run()
+    assert kept(tmp_path) == {"out/deep/model.bin": "weights", "data.txt": "data\nmore", "latest": "weights"}
+    assert left_out(tmp_path) == {
+        "elsewhere": "it is a link out of the working directory",
+        "pipe": "it is no file but a pipe, a socket or a device",
+    }
+    assert (report["outputs"]["kept"], report["outputs"]["bytes"]) == (3, 7 + 9 + 7)
+    assert [left["path"] for left in report["outputs"]["left_out"]] == ["elsewhere", "pipe"]
+
+
+def test_only_what_the_globs_mean_is_kept(worker: MakeWorker, tmp_path: Path) -> None:
+    script = "for name in ('a.pt', 'b.txt', 'c.pt'): open(name, 'w').write(name)"
+    job_of_a_snapshot(worker, tmp_path, script, outputs=["a.*"]).run()
+    assert kept(tmp_path) == {"a.pt": "a.pt"}
+
+
+def test_a_failed_rank_leaves_its_outputs(worker: MakeWorker, tmp_path: Path) -> None:
+    report = job_of_a_snapshot(worker, tmp_path, "open('a', 'w').write('1'); raise SystemExit(3)").run()
+    assert (report["exit_code"], kept(tmp_path)) == (3, {"a": "1"})
+
+
+def test_a_cancelled_worker_keeps_what_its_ranks_wrote_while_they_ended(worker: MakeWorker, tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+def end(*_):
+    open("last.pt", "w").write("saved")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    job = job_of_a_snapshot(worker, tmp_path, script).start().go()
+    job.waits_for("ready")
+    job.stop(30.0)
+    assert job.report()["reason"] == "Cancelled"
+    assert kept(tmp_path) == {"last.pt": "saved"}
+
+
+def test_a_killed_launcher_loses_nothing_that_was_synced(worker: MakeWorker, tmp_path: Path) -> None:
+    script = """
+import os, time
+open("first.pt", "w").write("1"); os.utime("first.pt", (1, 1))
+open("gone.pt", "w").write("x"); os.utime("gone.pt", (1, 1))
+while not os.path.exists("go"): time.sleep(0.01)
+os.remove("gone.pt")
+time.sleep(600)
+"""
+    job = job_of_a_snapshot(worker, tmp_path, script, outputs_every_s=0.05).start().go()
+    until(lambda: kept(tmp_path) == {"first.pt": "1", "gone.pt": "x"}, "the first sync")
+    Path(job.directory.work, "go").touch()
+    until(lambda: "gone.pt" not in kept(tmp_path), "what the script removed is forgotten")
+    assert job.process
+    job.process.send_signal(signal.SIGKILL)
+    job.process.wait(DEADLINE_S)
+    assert kept(tmp_path)["first.pt"] == "1"
+
+
+def test_a_file_that_is_being_written_waits_for_the_end(worker: MakeWorker, tmp_path: Path) -> None:
+    script = """
+import os, time
+open("done.pt", "w").write("1"); os.utime("done.pt", (1, 1))
+with open("growing", "w") as file:
+    while not os.path.exists("go"):
+        print("line", file=file, flush=True)
+        time.sleep(0.01)
+"""
+    job = job_of_a_snapshot(worker, tmp_path, script, outputs_every_s=0.05).start().go()
+    until(lambda: "done.pt" in kept(tmp_path), "the first sync")
+    assert "growing" not in kept(tmp_path)
+    Path(job.directory.work, "go").touch()
+    job.report()
+    assert kept(tmp_path)["growing"].startswith("line\n")
+
+
+def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    finder = Finder(str(tmp_path / "work"), ["**"])
+    finder.begin()
+    for name in "abc":
+        (tmp_path / "work" / name).write_text(name)
+    sync = Sync(finder, store(tmp_path), linkable=False)
+
+    def patience() -> None:
+        if "a" in kept(tmp_path):
+            raise Interrupted
+
+    sync.look(True, patience)
+    assert kept(tmp_path) == {"a": "a"}
+    assert left_out(tmp_path) == dict.fromkeys("bc", "the time to keep it was over (grace_s)")
+    assert sync.summary() == (
+        1,
+        1,
+        [LeftOut("b", 1, left_out(tmp_path)["b"]), LeftOut("c", 1, left_out(tmp_path)["c"])],
+    )
+
+
+def store(folder: Path, name: str = "1.0", limit: int = 100) -> DirectoryStore:
+    return DirectoryStore(str(folder / "outputs" / name), limit)
+
+
+def put(into: DirectoryStore, folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    fd = os.open(folder / name, os.O_RDONLY)
+    try:
+        into.keep(Source(name, fd, False, lambda: None), None)
+    finally:
+        os.close(fd)
+
+
+def test_a_job_keeps_no_more_than_its_limit_and_the_same_bytes_once(tmp_path: Path) -> None:
+    first, second = store(tmp_path, "1.0"), store(tmp_path, "1.1")
+    put(first, tmp_path, "a", "x" * 40)
+    put(first, tmp_path, "same", "x" * 40)
+    put(second, tmp_path, "b", "y" * 60)
+    with pytest.raises(NotKept, match=r"the job keeps 0\.0 MB without it, and may keep 0\.0 MB"):
+        put(first, tmp_path, "a", "z")
+    second.forget("b")
+    put(first, tmp_path, "a", "z" * 60)  # "same" is still there
+    assert kept(tmp_path) == {"a": "z" * 60, "same": "x" * 40}
+
+
+def test_a_rotating_checkpoint_needs_room_once(tmp_path: Path) -> None:
+    one = store(tmp_path)
+    for text in "abc":
+        put(one, tmp_path, "last.pt", text * 90)
+    assert kept(tmp_path) == {"last.pt": "c" * 90}
+    assert len(list((tmp_path / "outputs" / "1.0" / "data").iterdir())) == 1
+
+
+def test_what_earlier_attempts_left_makes_room_for_the_newest(tmp_path: Path) -> None:
+    put(store(tmp_path, "1.0"), tmp_path, "a", "x" * 60)
+    put(store(tmp_path, "2.0"), tmp_path, "b", "y" * 60)
+    put(store(tmp_path, "3.0"), tmp_path, "c", "z" * 30)
+    assert not (tmp_path / "outputs" / "1.0").exists()
+    assert (kept(tmp_path, "2.0"), kept(tmp_path, "3.0")) == ({"b": "y" * 60}, {"c": "z" * 30})
+
+
+def test_workers_that_keep_at_the_same_time_stay_below_the_limit(tmp_path: Path) -> None:
+    stores = [store(tmp_path, f"1.{number}", limit=1000) for number in range(4)]
+
+    def fill(number: int) -> None:
+        (tmp_path / str(number)).mkdir()
+        for each in range(20):
+            try:
+                put(stores[number], tmp_path / str(number), str(each), f"{number}.{each:02d}" * 10)
+            except NotKept:
+                return
+
+    threads = [threading.Thread(target=fill, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sizes = [len(text) for number in range(4) for text in kept(tmp_path, f"1.{number}").values()]
+    assert 900 < sum(sizes) <= 1000
+
+
+def test_a_line_that_a_crash_cut_counts_as_not_written(tmp_path: Path) -> None:
+    put(store(tmp_path), tmp_path, "a", "1")
+    file = tmp_path / "outputs" / "1.0" / index.NAME
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"path": "b", "si')
+    assert kept(tmp_path) == {"a": "1"}
+    put(store(tmp_path), tmp_path, "c", "3")
+    assert kept(tmp_path) == {"a": "1", "c": "3"}
+
+
+def test_a_long_list_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
+    one = store(tmp_path)
+    put(one, tmp_path, "a", "1")
+    for number in range(2000):
+        one.leave_out("b", number, "why")
+    before = (tmp_path / "outputs" / "1.0" / index.NAME).stat().st_size
+    store(tmp_path).close()
+    assert (tmp_path / "outputs" / "1.0" / index.NAME).stat().st_size < before / 100
+    assert (kept(tmp_path), left_out(tmp_path)) == ({"a": "1"}, {"b": "why"})
+
+
+def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"{number}.py").write_text("x")
+    finder = Finder(str(tmp_path), ["**"])
+    finder.begin()
+    (tmp_path / "7.py").write_text("y!")
+    (tmp_path / "new").write_text("z")
+    began = time.monotonic()
+    assert [found.path for found in finder.look()] == ["7.py", "new"]
+    assert time.monotonic() - began < 5.0  # 10 ms on an idle machine
