@@ -6,8 +6,8 @@ Used by the client and the server.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,7 +37,7 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
     path = _where(finding["loc"])
     field = path.rsplit(".", 1)[-1]
     if finding["type"] == "extra_forbidden":
-        return f"unknown field {path!r}{_nearest(field, _names(model))}"
+        return f"unknown field {path!r}{_nearest(field, _names(_holder(model, finding['loc'])))}"
     if finding["type"] == "missing":
         return f"{path} is missing"
     message, shown = str(finding["msg"]), _shown(finding)
@@ -54,6 +54,21 @@ def _shown(finding: Mapping[str, Any]) -> str:
         return ""
     text = repr(value)
     return f"={text[:_VALUE_SHOWN]}…" if len(text) > _VALUE_SHOWN else f"={text}"
+
+
+def _holder(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel]:
+    """The model in which the last part of `loc` stands; an outer one where a union leaves open which it is."""
+    for part in loc[:-1]:
+        field = model.model_fields.get(str(part))
+        inner = _models(field.annotation) if field else []
+        model = inner[0] if len(inner) == 1 else model
+    return model
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _names(model: type[BaseModel]) -> list[str]:

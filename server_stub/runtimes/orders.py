@@ -77,3 +77,16 @@ def volume_words(volume: str) -> tuple[str, str, bool]:
     if len(parts) not in (2, 3) or (len(parts) == 3 and not read_only) or not all(parts) or parts[1][0] != "/":
         raise InvalidRequest(f"volume {volume!r} is not of the form name:/path or name:/path:ro")
     return parts[0], parts[1], read_only
+
+
+def check_paths(spec: JobSpec, working_dir: str | None) -> None:
+    """Raises InvalidRequest: a relative path, and the request doesn't say from where."""
+    if working_dir is not None:
+        return
+    relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
+    for name, path in relative.items():
+        if path is not None and not path.startswith(("/", "~/")):
+            raise InvalidRequest(
+                f"{name}={path!r} is relative, and the request names no folder to start from",
+                hint="give an absolute path, or submitter.working_dir",
+            )

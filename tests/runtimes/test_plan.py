@@ -13,7 +13,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, Manifest, Submitter
 from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue
-from server_stub.runtimes import Attempt
+from server_stub.runtimes import Attempt, orders
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.local.devices import Gpu
 from server_stub.runtimes.local.machine import Machine
@@ -149,8 +149,8 @@ def test_a_relative_path_of_a_request_without_a_folder_is_refused() -> None:
         {"script": "/t.py", "working_dir": "x"},
     ):
         with pytest.raises(InvalidRequest, match="names no folder"):
-            plan.check_paths(JobSpec.model_validate(spec), None)
-    plan.check_paths(JobSpec(script="echo hi"), None)
+            orders.check_paths(JobSpec.model_validate(spec), None)
+    orders.check_paths(JobSpec(script="echo hi"), None)
 
 
 def test_a_relative_checkpoint_dir_counts_from_the_caller() -> None:

@@ -1,7 +1,7 @@
 """Findings of the validation read as sentences that name the field, the value and what is allowed."""
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
@@ -47,3 +47,23 @@ def test_a_long_value_is_cut() -> None:
     with pytest.raises(ValidationError) as found:
         JobSpec.model_validate({"script": ["x" * 10000]})
     assert len(invalid_request(found.value, JobSpec).message) < 200
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = 0
+
+
+class _Whole(BaseModel):
+    parts: list[_Part] = []
+    other: int = 0
+
+
+def test_a_misspelt_field_in_a_list_is_offered_those_of_its_own_model() -> None:
+    with pytest.raises(ValidationError) as found:
+        _Whole.model_validate({"parts": [{"sice": 1}]})
+    assert invalid_request(found.value, _Whole).message == "unknown field 'parts.0.sice'; did you mean 'size'?"
+    with pytest.raises(ValidationError) as found:
+        _Whole.model_validate({"parts": [{"x": 1}]})
+    assert invalid_request(found.value, _Whole).message == "unknown field 'parts.0.x'; there are: size"

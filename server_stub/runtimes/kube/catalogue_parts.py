@@ -183,6 +183,9 @@ class User(Strict):
     """Group that may write to volumes."""
     name: str = "user"
     """What USER and LOGNAME say: most images know no user of that number."""
+    home: Folder | None = None
+    """HOME of the ranks, on a volume that is always mounted; caches are kept there, too. None: an empty folder of the
+    pod's own."""
 
 
 class Peer(Strict):

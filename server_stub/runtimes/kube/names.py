@@ -90,9 +90,9 @@ class AttemptKey:
     attempt: int
 
 
-def labels(job_id: str, attempt: int) -> dict[str, str]:
+def labels(job_id: str, attempt: int, job_name: str) -> dict[str, str]:
     """Of every object of an attempt, its pods too."""
-    return {JOB_ID: job_id, ATTEMPT: str(attempt), MANAGED_BY: OURS}
+    return {MANAGED_BY: OURS, JOB_ID: job_id, JOB_NAME: job_name, ATTEMPT: str(attempt)}
 
 
 def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:

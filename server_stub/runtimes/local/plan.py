@@ -147,19 +147,6 @@ def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) 
     return attempt.submitter.python or options.server_python
 
 
-def check_paths(spec: JobSpec, working_dir: str | None) -> None:
-    """Raises InvalidRequest: a relative path, and the request doesn't say from where."""
-    if working_dir is not None:
-        return
-    relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
-    for name, path in relative.items():
-        if path is not None and not path.startswith(("/", "~/")):
-            raise InvalidRequest(
-                f"{name}={path!r} is relative, and the request names no folder to start from",
-                hint="give an absolute path, or submitter.working_dir",
-            )
-
-
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
     """The plans as they are shown: no value of a secret, nothing of the submitter's own environment."""
     shown = attempt.spec.masked().environment()

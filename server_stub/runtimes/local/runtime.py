@@ -20,7 +20,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue, Size, load, of_machine
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
+from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, orders, worker_dir
 from server_stub.runtimes.local import conda, doctor, machine, notices, plan, record, scheduling, volumes
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.gpus import Gpus
@@ -67,7 +67,7 @@ class LocalRuntime:
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         notices.refuse(spec)
         plan.own_port(spec)
-        plan.check_paths(spec, submitter.working_dir)
+        orders.check_paths(spec, submitter.working_dir)
         self._conda_prefix(spec, submitter)
         lines = volumes.check_volumes(spec.volumes)
         wanted = self._needs(spec, submitter)

@@ -1,0 +1,132 @@
+"""The orders that ride in a ConfigMap to the agents of an attempt, the same to all of its workers. Pure.
+
+Which worker it is, where the master is and where it has put the code, each agent (client_lib.worker.pod) fills in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from client_lib.spec.job import JobSpec
+from client_lib.spec.wire import CodeSnapshot
+from client_lib.worker import function_runner
+from client_lib.worker.plan import WorkerPlan
+from server_stub.runtimes import Attempt, orders
+from server_stub.runtimes.kube import storage
+from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.needs import Needs
+from server_stub.runtimes.kube.options import ClusterSettings
+
+PROTOCOL = 1
+GATE_PORT = 23455
+"""Of worker 0, for a gang that can't reach the server; the operator's MASTER_PORT is the next one."""
+FUNCTION_RUNNER = "function_runner.py"
+"""Stands for the file where the agent has put the function runner."""
+
+
+def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> WorkerPlan:
+    """The order of any worker; `worker`, the master's address and `snapshot` are the agent's to fill in."""
+    spec = attempt.spec
+    environment = plain_environment(spec) | _function(attempt, cluster)
+    argument, auto = orders.local_rank(spec)
+    return WorkerPlan(
+        job=attempt.job_name,
+        attempt=attempt.number,
+        worker=-1,
+        n_workers=spec.n_workers,
+        processes_per_worker=needs.processes,
+        type=str(spec.type),
+        command=_command(attempt),
+        python=_python(attempt, catalogue),
+        environment=environment,
+        user_variables=sorted(spec.environment().keys() | attempt.secret_values.keys()),
+        working_dir=orders.working_dir(attempt, storage.HOME),
+        master_addr="",
+        master_port=0,
+        gpus=None if needs.gpus else [],  # the device plugin shows a container its own
+        cores=needs.cores,
+        checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
+        snapshot=None,
+        log_file=spec.log_file,
+        local_rank_argument=argument,
+        local_rank_auto=auto,
+        rank_runner=cluster.rank_runner and spec.environment().get(orders.RANK_RUNNER, "1") != "0",
+        grace_s=spec.grace_s,
+        log_limit_bytes=orders.log_share(spec, cluster.log_limit_bytes),
+        segment_bytes=cluster.segment_bytes,
+    )
+
+
+def order(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> dict[str, Any]:
+    """plan.json: of the worker's plan what is not as it is by default, and the protocol."""
+    full, usual = worker_plan(attempt, needs, cluster, catalogue)._asdict(), WorkerPlan._field_defaults
+    return {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
+
+
+def for_agent(attempt: Attempt, cluster: ClusterSettings, catalogue: Catalogue) -> dict[str, Any]:
+    """What an agent needs to know beside the plan: pod.json."""
+    snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
+    return {
+        "protocol": PROTOCOL,
+        "server_url": cluster.server_url,
+        "job": attempt.job_name,
+        "job_id": attempt.job_id,
+        "attempt": attempt.number,
+        "n_workers": attempt.spec.n_workers,
+        "code": {"mode": attempt.code.mode, "sha256": snapshot},
+        "function": attempt.function is not None,
+        "conda_prefix": conda_prefix(attempt.spec, catalogue),
+        "spool_bytes": cluster.spool_bytes,
+        "gang_timeout_s": cluster.gang_timeout_s,
+        "gate_port": GATE_PORT,
+    }
+
+
+def identity(attempt: Attempt) -> str:
+    """Tells the objects of this attempt from all others of the same name. The same after an upgrade of the server,
+    which may render them otherwise."""
+    spec = attempt.spec.model_dump(mode="json", exclude_defaults=True)
+    code = attempt.code.model_dump(mode="json", exclude={"proof"})
+    told = json.dumps([attempt.job_id, attempt.number, spec, code], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def plain_environment(spec: JobSpec) -> dict[str, str]:
+    """The user's variables that anybody may read."""
+    given, shown = spec.environment(), spec.masked().environment()
+    return {name: value for name, value in given.items() if shown[name] == value}
+
+
+def secret_environment(attempt: Attempt) -> dict[str, str]:
+    """The user's variables that only the job may read: its secrets, and those whose names say that they are."""
+    given, plain = attempt.spec.environment(), plain_environment(attempt.spec)
+    return {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
+
+
+def conda_prefix(spec: JobSpec, catalogue: Catalogue) -> str | None:
+    """Where images have the conda environment that the job names, by name or by path."""
+    if spec.conda_env is None:
+        return None
+    root = PurePosixPath(catalogue.defaults.conda_root)
+    if spec.conda_env in ("base", "root"):
+        return str(root)
+    return str(root / "envs" / spec.conda_env)  # an absolute path stays what it is
+
+
+def _function(attempt: Attempt, cluster: ClusterSettings) -> dict[str, str]:
+    return {function_runner.LIMIT: str(cluster.max_result_bytes)} if attempt.function is not None else {}
+
+
+def _command(attempt: Attempt) -> list[str]:
+    return [FUNCTION_RUNNER] if attempt.function is not None else orders.command(attempt)
+
+
+def _python(attempt: Attempt, catalogue: Catalogue) -> str | None:
+    """The image's own: the submitter's interpreter is on another machine."""
+    if attempt.spec.python_script is None and attempt.function is None:
+        return None
+    prefix = conda_prefix(attempt.spec, catalogue)
+    return "python3" if prefix is None else f"{prefix}/bin/python"

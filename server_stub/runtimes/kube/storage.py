@@ -1,0 +1,153 @@
+"""The folders of a pod: what is mounted where, and on what. Pure.
+
+A worker's own folders are below /client-lib. Its directory (client_lib.worker.directory) is /client-lib/run; the log in
+it has a volume of its own with a limit, as an emptyDir that grows over its limit evicts the pod, and what a script
+writes into its snapshot must not be bounded by what a log may take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobSpec
+from server_stub.runtimes import Attempt, orders
+from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.catalogue_parts import Volume
+from server_stub.runtimes.kube.needs import Needs, mebibytes
+from server_stub.runtimes.kube.options import ClusterSettings
+
+ROOT = "/client-lib"
+LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
+RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
+SHM, TMP = "/dev/shm", "/tmp"
+_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
+OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One mount of a pod: what its `volumes` and the container's `volumeMounts` say of it."""
+
+    name: str
+    path: str
+    source: dict[str, Any]
+    sub_path: str | None = None
+    read_only: bool = False
+
+    def volume(self) -> dict[str, Any]:
+        return {"name": self.name, **self.source}
+
+    def mount(self) -> dict[str, Any]:
+        mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
+        if self.sub_path is not None:
+            mount["subPath"] = self.sub_path
+        if self.read_only:
+            mount["readOnly"] = True
+        return mount
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A volume of the catalogue, where this job has it."""
+
+    volume: Volume
+    path: str
+    read_only: bool
+
+
+def own_folders(needs: Needs, cluster: ClusterSettings, names: dict[str, str]) -> list[Folder]:
+    """What every pod has. `names`: of the objects that are mounted: launcher, plan, secret and, where there is one,
+    code."""
+    mounted = [
+        Folder("launcher", LAUNCHER, {"configMap": {"name": names["launcher"]}}, read_only=True),
+        Folder("plan", PLAN, {"configMap": {"name": names["plan"]}}, read_only=True),
+        Folder(
+            "secret", SECRET, {"secret": {"secretName": names["secret"], "defaultMode": OWNER_ONLY}}, read_only=True
+        ),
+    ]
+    if "code" in names:
+        mounted.append(Folder("code", CODE, {"configMap": {"name": names["code"]}}, read_only=True))
+    return [
+        *mounted,
+        Folder("run", RUN, {"emptyDir": {}}),
+        Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(math.ceil(cluster.spool_bytes / 2**20))}}),
+        Folder("home", HOME, {"emptyDir": {}}),
+        Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
+    ]
+
+
+def asked_folders(spec: JobSpec, catalogue: Catalogue) -> list[Folder]:
+    """/tmp where the job wants room there, and the volumes of the catalogue. Raises InvalidRequest."""
+    folders = []
+    if spec.tmp_storage is not None:
+        folders.append(Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{_tmp_gb(spec.tmp_storage, catalogue)}G"}}))
+    for place, claimed in enumerate(claims(spec, catalogue)):
+        source = {"persistentVolumeClaim": {"claimName": claimed.volume.claim}}
+        folders.append(
+            Folder(f"volume-{place}", claimed.path, source, claimed.volume.sub_path, read_only=claimed.read_only)
+        )
+    return folders
+
+
+def _tmp_gb(preset: str, catalogue: Catalogue) -> int:
+    if preset not in catalogue.tmp_storage:
+        there = ", ".join(catalogue.tmp_storage) or "none"
+        raise InvalidRequest(f"tmp_storage={preset!r} is unknown; this server has: {there}")
+    return catalogue.tmp_storage[preset]
+
+
+def claims(spec: JobSpec, catalogue: Catalogue) -> list[Claimed]:
+    """The volumes that the job names, then those that every job has, then that of its checkpoints.
+
+    Raises InvalidRequest: an unknown volume, or a path that is not free.
+    """
+    found: list[Claimed] = []
+    for words in spec.volumes:
+        name, path, read_only = orders.volume_words(words)
+        volume = catalogue.volume(name)
+        _add(found, Claimed(volume, path.rstrip("/"), read_only or volume.read_only), spec)
+    for volume in catalogue.volumes:
+        if volume.always is not None:
+            _add(found, Claimed(volume, volume.always, volume.read_only), spec)
+    kept = catalogue.checkpoints
+    if kept is not None and spec.checkpoint_dir is None:
+        _add(found, Claimed(catalogue.volume(kept.volume), kept.path, read_only=False), spec)
+    return found
+
+
+def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
+    """A volume that is at that path already is enough."""
+    at = next((old for old in found if old.path == new.path), None)
+    if at is None:
+        _check_free(new, spec)
+        found.append(new)
+    elif at.volume != new.volume:
+        raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
+
+
+def _check_free(claimed: Claimed, spec: JobSpec) -> None:
+    path = claimed.path
+    taken = (*_TAKEN, TMP) if spec.tmp_storage is not None else _TAKEN
+    if not path or ".." in path.split("/") or any(path == each or path.startswith(f"{each}/") for each in taken):
+        raise InvalidRequest(
+            f"volume {claimed.volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+            hint="mount it at a path such as /data",
+        )
+
+
+def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
+    """Whether what is written at `path` outlives the pod."""
+    return any(not each.read_only and f"{path}/".startswith(f"{each.path}/") for each in claimed)
+
+
+def checkpoint_dir(attempt: Attempt, catalogue: Catalogue) -> str:
+    """Of the whole job, the same in each attempt; on the pod's own disk where the catalogue has no place for it."""
+    if attempt.spec.checkpoint_dir is not None:
+        return orders.from_caller(attempt, attempt.spec.checkpoint_dir)
+    if catalogue.checkpoints is None:
+        return f"{RUN}/checkpoints"
+    return f"{catalogue.checkpoints.path}/{attempt.job_name}-{attempt.job_id[:8]}"

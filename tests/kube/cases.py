@@ -1,0 +1,171 @@
+"""Attempts of many kinds, each with the cluster and the catalogue that it is rendered for: what the goldens show.
+
+`python -m tests.kube.cases` writes the golden files anew, for a look at the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from client_lib.spec.job import JobSpec
+from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, Submitter
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.catalogue_file import read
+from server_stub.runtimes.kube.fields import check
+from server_stub.runtimes.kube.objects import Objects
+from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.render import Payload, render
+
+GOLDEN = Path(__file__).parent / "golden"
+TOKEN = "the-workers-token"
+SNAPSHOT = CodeSnapshot(sha256="5" * 64, root="/home/me/proj", script="src/train.py", working_dir="src")
+LAPTOP = Submitter(python="/venv/bin/python", environment={"SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj")
+CLUSTER = ClusterSettings("jobs", launcher=b"zipapp", server_url="http://client-lib-server.client-lib.svc:8000")
+SMALL = """
+defaults: {instance_type: cpu.2C.8G}
+images: {default: "python:3.12"}
+instance_types:
+  - {name: cpu.2C.8G, cpu: 2, memory_gib: 8}
+"""
+GPUS = (Path(__file__).parents[2] / "docs" / "catalogue.example.yaml").read_text()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attempt, ready to be rendered."""
+
+    attempt: Attempt
+    cluster: ClusterSettings
+    catalogue: Catalogue
+    payload: Payload | None = None
+
+    def objects(self) -> Objects:
+        return render(self.attempt, self.cluster, self.catalogue, TOKEN, self.payload)
+
+    def notices(self) -> list[str]:
+        return check(self.attempt.spec, self.attempt.submitter, self.cluster, self.catalogue)
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A case by what is not usual about it."""
+
+    catalogue: str = SMALL
+    cluster: ClusterSettings = CLUSTER
+    code: Code = SNAPSHOT
+    submitter: Submitter = LAPTOP
+    number: int = 1
+    function: bool = False
+    payload: Payload | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, name: str) -> Case:
+        spec = JobSpec(**({"script": "train.py"} | self.spec))
+        attempt = Attempt(
+            job_id="3f2a" * 8,
+            job_name=spec.name or name,
+            number=self.number,
+            spec=spec,
+            code=self.code,
+            submitter=self.submitter,
+            secret_values={secret: f"value-of-{secret}" for secret in spec.secrets},
+            job_dir=Path("/data/jobs/id"),
+            snapshot=Path("/data/snapshots/5.tar.gz") if isinstance(self.code, CodeSnapshot) else None,
+            created_at=datetime(2026, 11, 21, tzinfo=timezone.utc),
+            function=Path("/data/snapshots/f") if self.function else None,
+        )
+        catalogue = read(self.catalogue, pod_security=self.cluster.pod_security)
+        return Case(attempt, self.cluster, catalogue, self.payload)
+
+
+BUILDERS: dict[str, Builder] = {
+    "one-worker": Builder(),
+    "gang": Builder(
+        GPUS,
+        number=2,
+        cluster=replace(CLUSTER, server_ca="-----BEGIN CERTIFICATE-----\n"),
+        spec={
+            "instance_type": "a100.8gpu",
+            "n_workers": 3,
+            "base_image": "cr.ai.cloud.ru/aicloud-base-images/py3.12-torch2.7.0:0.0.41",
+            "args": ["--epochs", "2"],
+            "flags": {"lr": 0.1},
+            "env_variables": {"NCCL_DEBUG": "INFO", "MY_API_KEY": "an-api-key", "HOME": "/data/me"},
+            "secrets": ["HF_TOKEN"],
+            "priority_class": "high",
+            "volumes": ["datasets:/datasets:ro"],
+            "shm_size_class": "small",
+            "tmp_storage": "small",
+            "include_nodes": ["gpu-1", "gpu-2"],
+            "exclude_nodes": ["gpu-9"],
+            "internet": False,
+            "grace_s": 45.5,
+            "max_retry": 3,
+        },
+    ),
+    "in-place-on-a-volume": Builder(
+        GPUS,
+        code=CodeInPlace(sha256="1" * 64),
+        submitter=LAPTOP.model_copy(update={"working_dir": "/home/jovyan/proj"}),
+        spec={"instance_type": "cpu.8C.32G", "n_workers": 2, "processes_per_worker": 2, "conda_env": "torch"},
+    ),
+    "command": Builder(
+        code=CodeInPlace(),
+        submitter=Submitter(),
+        spec={"script": "bash -c 'echo $RANK'", "type": "binary", "env_variables": {"PYTHONHOME": "/x"}},
+    ),
+    "function-out-of-reach": Builder(
+        cluster=replace(CLUSTER, server_url=None),
+        function=True,
+        payload=Payload(snapshot=b"archive", function=b"pickle"),
+        spec={"script": "my_function", "n_workers": 2, "internet": False},
+    ),
+    "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
+    "rdma-privileged": Builder(
+        GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]"),
+        cluster=replace(CLUSTER, pod_security="privileged"),
+        spec={"instance_type": "h100.8gpu", "n_workers": 2, "base_image": "nvcr.io/nvidia/pytorch:25.08-py3"},
+    ),
+}
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Each by its name."""
+    for name, builder in BUILDERS.items():
+        yield name, builder.build(name)
+
+
+def case(name: str) -> Case:
+    return BUILDERS[name].build(name)
+
+
+def text(objects: Objects) -> str:
+    """As `kubectl apply -f` reads it."""
+    return yaml.dump_all(objects.all(), Dumper=_Readable, sort_keys=False, width=1000)
+
+
+class _Readable(yaml.SafeDumper):
+    """Writes texts of several lines as such, and the same list twice instead of a reference to it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Readable.add_representer(str, _block)
+
+
+if __name__ == "__main__":
+    for name, each in cases():
+        (GOLDEN / f"{name}.yaml").write_text(text(each.objects()))
+        print(name, *each.notices(), sep="\n    ")

@@ -1,0 +1,89 @@
+"""An operator's file is read whole, or refused with a sentence that says where it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_lib.errors import InvalidRequest
+from server_stub.runtimes.kube.catalogue_file import load, read
+from tests.kube.cases import GPUS
+
+ONE = "instance_types: [{name: a.1gpu, cpu: 1, memory_gib: 2%s}]\n"
+
+
+def test_the_example_of_the_documentation_is_read() -> None:
+    names = [shown.name for shown in read(GPUS).shown()]
+    assert names == ["cpu.8C.32G", "a100.1gpu", "a100.8gpu", "h100.8gpu"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "it is no table with `instance_types`"),
+        ("- a", "it is no table with `instance_types`"),
+        ("a: [", "it is no YAML"),
+        ("instance_types: []", "at least 1 item"),
+        ("instance_types: [{name: a}]", "'a' needs cpu and memory_gib"),
+        (ONE % "" + "image: {}", "unknown field 'image'; did you mean 'images'"),
+        (ONE % ", cpus: 2", "unknown field 'instance_types.0.cpus'; did you mean 'cpu'"),
+        (ONE % ", cpu: 3", "'cpu' stands there twice"),
+        (ONE % ", node: big", "node='big' is none of its nodes"),
+        (ONE % ", node_selector: {gpu: true}", r"node_selector.gpu=True: input should be a valid string"),
+        (ONE % ", node_selector: {'a b': x}", "'a b' is not a key for labels"),
+        (ONE % ", extra_resources: {rdma/hca: lots}", "'lots' is not a quantity"),
+        (ONE % ", capabilities: [IPC_LOCK]", "pod_security=restricted does not admit the capability IPC_LOCK"),
+        (ONE % ", tolerations: [{operator: Equal}]", "needs a key, or operator: Exists"),
+        (ONE % ", tolerations: [{operator: Exists, value: x}]", "Exists takes no value"),
+        (ONE % "}, {name: a.1gpu, cpu: 1, memory_gib: 2", "instance_types lists 'a.1gpu' twice"),
+        (ONE % "" + "defaults: {instance_type: b}", "defaults.instance_type='b' is none of its instance_types"),
+        (ONE % "" + "user: {run_as_user: 0}", "run_as_user=0 is root"),
+        (ONE % "" + "volumes: [{name: h, claim: Home}]", "'Home' is not a name for a Kubernetes object"),
+        (ONE % "" + "volumes: [{name: h, claim: h, always: data}]", "'data' is not the absolute path of a folder"),
+        (ONE % "" + "checkpoints: {volume: h, path: /c}", "checkpoints.volume='h' is none of its volumes"),
+        (
+            ONE % "" + "volumes: [{name: h, claim: h, read_only: true}]\ncheckpoints: {volume: h, path: /c}",
+            "checkpoints.volume='h' is read_only",
+        ),
+        (
+            ONE % "" + "volumes: [{name: a, claim: a, always: /d}, {name: b, claim: b, always: /d}]",
+            "two volumes are always mounted at /d",
+        ),
+        (ONE % "" + "nodes: [{name: n, cpu: 2, memory_gib: 2, reserve: {cpu: 2}}]", "'n' reserves all that it has"),
+        (ONE % ", node: n" + "nodes: [{name: n, cpu: 0.5, memory_gib: 2}]", "'a.1gpu' is larger than its node 'n'"),
+        (ONE % "" + "network: {dns: [{ip_block: 1.2.3}]}", "'1.2.3' does not appear to be"),
+        (ONE % "" + "network: {allow: [{to: [{}]}]}", "needs either ip_block, or pods and namespaces"),
+        (ONE % "" + "priority_classes: {urgent: x}", "priority_classes.urgent"),
+        (ONE % "" + "by_pattern: true", "it is no table"),
+    ],
+)
+def test_what_is_wrong_in_it_is_said(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(text)
+    assert sentence in caught.value.message
+
+
+def test_relaxed_pod_security_admits_what_restricted_does_not() -> None:
+    text = ONE % ", capabilities: [IPC_LOCK]" + "user: {run_as_user: 0}"
+    assert read(text, pod_security="privileged").instance_types[0].capabilities == ["IPC_LOCK"]
+    with pytest.raises(InvalidRequest, match="pod_security=baseline does not admit the capability IPC_LOCK"):
+        read(text, pod_security="baseline")
+
+
+def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.yaml"
+    with pytest.raises(InvalidRequest, match=f"the catalogue {file} can't be read: .*No such file"):
+        load(file)
+    file.write_text("instance_types: []")
+    with pytest.raises(InvalidRequest, match=f"the catalogue {file}: instance_types=") as caught:
+        load(file)
+    assert caught.value.code == "invalid_request"
+    file.write_text(ONE % "")
+    assert load(file, by_pattern=True).by_pattern
+
+
+def test_a_server_without_a_catalogue_is_told_where_an_example_is() -> None:
+    with pytest.raises(InvalidRequest, match="needs a catalogue") as caught:
+        load(None)
+    assert caught.value.hint == "docs/catalogue.md has an example"

@@ -1,0 +1,67 @@
+"""Names that every part of Kubernetes takes, and that lead back to the job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.spec.job import NAME_MAX, WORKERS_MAX
+from server_stub.runtimes.kube import names
+
+LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
+
+
+@given(JOB_NAMES, st.integers(1, 101))
+def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
+    name = names.object_name(job, attempt)
+    assert len(name) <= NAME_MAX
+    made = [names.plan_name, names.code_name, names.secret_name, names.environment_name, names.policy_name]
+    pods = [names.pod_name(name, worker) for worker in (0, WORKERS_MAX - 1)]
+    for each in [name, *pods, *(make(name) for make in made)]:
+        assert LABEL.fullmatch(each), each
+
+
+@given(JOB_NAMES, st.integers(1, 101), st.integers(1, 101))
+def test_two_attempts_have_two_names(job: str, one: int, other: int) -> None:
+    assert (names.object_name(job, one) == names.object_name(job, other)) is (one == other)
+
+
+def test_the_first_attempt_is_called_as_the_job() -> None:
+    assert names.object_name("train-7", 1) == "train-7"
+    assert re.fullmatch(r"train-7-[0-9a-f]{4}-r2", names.object_name("train-7", 2))
+
+
+def test_a_long_name_keeps_42_characters_in_later_attempts() -> None:
+    name = names.object_name("a" * 50, 2)
+    assert re.fullmatch(r"a{42}-[0-9a-f]{4}-r2", name)
+    assert names.object_name("a" * 49 + "b", 2) != name
+
+
+def test_a_launcher_is_named_by_its_bytes() -> None:
+    assert names.launcher_name(b"one") == names.launcher_name(b"one") != names.launcher_name(b"two")
+
+
+@pytest.mark.parametrize(
+    ("labels", "worker"),
+    [
+        ({names.REPLICA_TYPE: "master", names.REPLICA_INDEX: "0"}, 0),
+        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}, 1),
+        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "11"}, 12),
+        ({}, None),
+        ({names.REPLICA_TYPE: "ps", names.REPLICA_INDEX: "0"}, None),
+        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "x"}, None),
+    ],
+)
+def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | None) -> None:
+    assert names.worker_of(labels) == worker
+
+
+def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:
+    ours = names.labels("0af", 3, "train")
+    assert names.attempt_of(ours) == names.AttemptKey("0af", 3)
+    for other in ({}, {**ours, names.MANAGED_BY: "Helm"}, {**ours, names.ATTEMPT: "x"}, {**ours, names.JOB_ID: ""}):
+        assert names.attempt_of(other) is None

@@ -1,0 +1,279 @@
+"""Whole manifests as files, and what holds for every manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.errors import TooLarge
+from client_lib.spec.job import MASK
+from client_lib.spec.wire import CodeInPlace, Submitter
+from client_lib.worker.plan import from_json
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.objects import Object, masked
+from server_stub.runtimes.kube.render import CODE_MAX, Payload, needs_payload
+from tests.kube.cases import BUILDERS, CLUSTER, GOLDEN, GPUS, TOKEN, Builder, Case, case, text
+
+NAMES = sorted(BUILDERS)
+
+
+@pytest.fixture(params=NAMES)
+def each(request: pytest.FixtureRequest) -> Case:
+    return case(request.param)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_manifest_is_what_its_golden_file_says(name: str) -> None:
+    """`python -m tests.kube.cases` writes them anew."""
+    assert text(case(name).objects()) == (GOLDEN / f"{name}.yaml").read_text()
+
+
+def test_there_is_no_golden_file_without_a_case() -> None:
+    assert sorted(path.stem for path in GOLDEN.iterdir()) == NAMES
+
+
+def test_the_same_attempt_is_rendered_the_same_twice_and_left_as_it_was(each: Case) -> None:
+    before = each.attempt.spec.model_dump_json(), each.catalogue.model_dump_json()
+    assert each.objects() == each.objects()
+    assert (each.attempt.spec.model_dump_json(), each.catalogue.model_dump_json()) == before
+
+
+def test_a_check_is_passed_by_what_is_rendered(each: Case) -> None:
+    assert all(isinstance(notice, str) for notice in each.notices())
+
+
+def test_no_two_parts_of_the_objects_share_a_value_that_someone_may_change(each: Case) -> None:
+    """A runtime adds owners and versions to them."""
+    seen: set[int] = set()
+    for part in _containers(each.objects().job):
+        assert id(part) not in seen
+        seen.add(id(part))
+
+
+def _containers(value: Any) -> list[Any]:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return ([value] if isinstance(value, dict | list) else []) + [part for each in inner for part in _containers(each)]
+
+
+def test_the_launcher_is_shared_and_all_else_is_the_attempts_own(each: Case) -> None:
+    objects = each.objects()
+    assert objects.all()[0] is objects.launcher
+    assert objects.all()[-1] is objects.job
+    attempt = names.AttemptKey(each.attempt.job_id, each.attempt.number)
+    for own in [*objects.owned(), objects.job]:
+        assert names.attempt_of(own["metadata"]["labels"]) == attempt
+        assert own["metadata"]["annotations"][names.HASH] == objects.job["metadata"]["annotations"][names.HASH]
+    assert names.attempt_of(objects.launcher["metadata"]["labels"]) is None
+
+
+def test_every_pod_carries_what_it_is_found_by(each: Case) -> None:
+    for template in templates(each):
+        assert names.attempt_of(template["metadata"]["labels"]) == names.AttemptKey(
+            each.attempt.job_id, each.attempt.number
+        )
+        assert template["spec"]["containers"][0]["name"] == "pytorch"
+        assert "restartPolicy" not in template["spec"]
+
+
+def test_the_operators_world_is_ours(each: Case) -> None:
+    """It computes WORLD_SIZE as replicas x nprocPerNode, and its value wins in the container."""
+    spec = each.objects().job["spec"]
+    replicas = sum(replica["replicas"] for replica in spec["pytorchReplicaSpecs"].values())
+    for template in templates(each):
+        variables = {v["name"]: v.get("value") for v in template["spec"]["containers"][0]["env"]}
+        assert int(variables["WORLD_SIZE"]) == replicas * int(spec["nprocPerNode"])
+        assert variables["LOCAL_RANK"] == "0"
+        assert "RANK" not in variables
+
+
+def test_requests_are_limits_and_shared_memory_is_at_most_half(each: Case) -> None:
+    for template in templates(each):
+        resources = template["spec"]["containers"][0]["resources"]
+        assert resources["requests"] == resources["limits"]
+        shm = next(v["emptyDir"] for v in template["spec"]["volumes"] if v["name"] == "shm")
+        assert shm["medium"] == "Memory"
+        assert 2 * gib(shm["sizeLimit"]) <= gib(resources["limits"]["memory"])
+
+
+def gib(quantity: str) -> float:
+    return float(quantity[:-2]) / (1 if quantity.endswith("Gi") else 1024)
+
+
+def test_every_mount_has_its_volume_and_every_volume_its_object(each: Case) -> None:
+    objects = each.objects()
+    there = {(made["kind"], made["metadata"]["name"]) for made in objects.all()}
+    for template in templates(each):
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        assert [m["name"] for m in template["spec"]["containers"][0]["volumeMounts"]] == list(volumes)
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in there
+            if "secret" in volume:
+                assert ("Secret", volume["secret"]["secretName"]) in there
+
+
+def test_the_order_of_a_worker_is_read_by_the_launcher(each: Case) -> None:
+    plan = from_json(each.objects().plan["data"]["plan.json"])
+    assert (plan.job, plan.attempt, plan.worker) == (each.attempt.job_name, each.attempt.number, -1)
+
+
+def test_the_sdks_own_environment_and_interpreter_stay_at_home() -> None:
+    shown = text(case("one-worker").objects())
+    assert "of-the-shell" not in shown
+    assert "/venv" not in shown
+
+
+def test_secret_values_are_in_secrets_alone_and_masked_where_they_are_shown() -> None:
+    objects = case("gang").objects()
+    for value in ("value-of-HF_TOKEN", "an-api-key", TOKEN):
+        holders = {made["kind"] for made in objects.all() if value in json.dumps(made)}
+        assert holders == {"Secret"}
+        assert value not in json.dumps(masked(objects))
+    assert [shown["stringData"] for shown in masked(objects) if shown["kind"] == "Secret"] == [
+        {"token": MASK, "ca.crt": MASK},
+        {"MY_API_KEY": MASK, "HF_TOKEN": MASK},
+    ]
+
+
+def test_the_token_is_no_variable_of_the_container() -> None:
+    container = templates(case("gang"))[0]["spec"]["containers"][0]
+    assert container["envFrom"] == [{"secretRef": {"name": "gang-3e17-r2-env"}}]
+    assert all("secretKeyRef" not in json.dumps(variable) for variable in container["env"])
+
+
+def test_what_is_shown_leaves_the_objects_alone_and_says_which_archive_it_is() -> None:
+    objects = case("function-out-of-reach").objects()
+    before = json.dumps(objects.all())
+    shown = masked(objects)
+    assert json.dumps(objects.all()) == before
+    assert shown[0]["binaryData"]["worker.pyz"].startswith("6 bytes, sha256 98c4efa37268")  # as its name ends
+
+
+def test_a_retry_renders_the_same_but_for_its_name_and_number() -> None:
+    first, second = (replace_number(number).objects().job for number in (1, 2))
+    assert first["metadata"]["name"] == "train"
+    assert second["metadata"]["name"].startswith("train-")
+    assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
+
+
+def replace_number(number: int) -> Case:
+    return replace(BUILDERS["one-worker"], number=number).build("train")
+
+
+def test_code_rides_in_a_config_map_only_where_pods_do_not_reach_the_server() -> None:
+    near, far = case("one-worker"), case("function-out-of-reach")
+    assert not needs_payload(near.attempt, near.cluster)
+    assert near.objects().code is None
+    assert needs_payload(far.attempt, far.cluster)
+    assert sorted((far.objects().code or {})["binaryData"]) == ["function", "snapshot.tar.gz"]
+    in_place = Builder(cluster=far.cluster, code=CodeInPlace()).build("x")
+    assert not needs_payload(in_place.attempt, in_place.cluster)
+
+
+def test_code_that_no_config_map_holds_is_refused_with_the_way_out() -> None:
+    far = replace(CLUSTER, server_url=None)
+    Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX))).build("x").objects()
+    with pytest.raises(TooLarge, match="at most 700 KiB") as caught:
+        Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX + 1))).build("x").objects()
+    assert "worker_server_url" in (caught.value.hint or "")
+
+
+def test_the_largest_code_and_the_largest_spec_fit_in_a_config_map() -> None:
+    far = replace(CLUSTER, server_url=None)
+    spec = {"args": ["x" * 1000] * 690}
+    objects = Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX)), spec=spec).build("x").objects()
+    for made in (objects.code, objects.plan):
+        assert len(json.dumps(made)) < 2**20
+
+
+def test_a_user_of_the_image_is_left_alone_where_the_setting_relaxes_the_level() -> None:
+    pod = templates(case("rdma-privileged"))[0]["spec"]
+    assert "runAsUser" not in pod["securityContext"]
+    assert pod["containers"][0]["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+
+
+@pytest.mark.parametrize("kept", ["env_variables", "secrets"])
+def test_a_home_of_the_users_own_wins_and_keeps_its_caches(kept: str) -> None:
+    value: Any = {"HOME": "/data/me"} if kept == "env_variables" else ["HOME"]
+    container = templates(Builder(spec={kept: value}).build("x"))[0]["spec"]["containers"][0]
+    variables = [variable["name"] for variable in container["env"]]
+    assert "HOME" not in variables
+    assert "HF_HOME" not in variables
+    assert "USER" in variables
+
+
+def test_a_home_on_a_volume_is_a_matter_of_the_catalogue() -> None:
+    catalogue = GPUS.replace("  name: user", "  name: user\n  home: /home/jovyan")
+    container = templates(Builder(catalogue).build("x"))[0]["spec"]["containers"][0]
+    variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert variables["HOME"] == "/home/jovyan"
+    assert "HF_HOME" not in variables
+
+
+@pytest.mark.parametrize(
+    ("url", "peer"),
+    [
+        ("http://10.1.2.3:8000", {"ipBlock": {"cidr": "10.1.2.3/32"}}),
+        ("https://[fd00::1]", {"ipBlock": {"cidr": "fd00::1/128"}}),
+        ("http://server.ns.svc.cluster.local", {"matchLabels": {"app.kubernetes.io/name": "client-lib-server"}}),
+    ],
+)
+def test_a_job_without_internet_reaches_the_server_wherever_it_is(url: str, peer: dict[str, Any]) -> None:
+    objects = Builder(cluster=replace(CLUSTER, server_url=url), spec={"internet": False}).build("x").objects()
+    assert objects.policy is not None
+    assert json.dumps(peer) in json.dumps(objects.policy["spec"]["egress"])
+
+
+def test_the_catalogue_may_cut_every_job_off_that_does_not_ask() -> None:
+    catalogue = GPUS.replace("network: ", "network:\n  internet: false ").replace(
+        "internet: false  ", "internet: false"
+    )
+    assert Builder(catalogue).build("x").objects().policy is not None
+    assert Builder(catalogue, spec={"internet": True}).build("x").objects().policy is None
+
+
+def test_the_objects_are_plain_json(each: Case) -> None:
+    shown = yaml.safe_load_all(text(each.objects()))
+    assert list(shown) == json.loads(json.dumps(each.objects().all()))
+
+
+VALUES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+
+
+@given(
+    variables=st.dictionaries(st.from_regex(r"[A-Z_]{1,8}X", fullmatch=True), VALUES, max_size=4),
+    args=st.lists(VALUES, max_size=3),
+    workers=st.integers(1, 9999),
+    processes=st.integers(1, 64),
+    grace=st.floats(0, 3600),
+)
+def test_whatever_a_job_says_reaches_its_plan_unchanged(
+    variables: dict[str, str], args: list[str], workers: int, processes: int, grace: float
+) -> None:
+    spec = {
+        "args": args,
+        "n_workers": workers,
+        "processes_per_worker": processes,
+        "env_variables": variables,
+        "grace_s": grace,
+    }
+    objects = Builder(spec=spec, submitter=Submitter()).build("x").objects()
+    plan = from_json(objects.plan["data"]["plan.json"])
+    assert plan.command == ["src/train.py", *args]
+    secret = objects.environment["stringData"] if objects.environment else {}
+    assert plan.environment | secret == variables
+    assert objects.job["spec"]["nprocPerNode"] == str(processes)
+    replicas = objects.job["spec"]["pytorchReplicaSpecs"]
+    assert sum(replica["replicas"] for replica in replicas.values()) == workers
+    template = replicas["Master"]["template"]["spec"]
+    assert template["terminationGracePeriodSeconds"] >= grace
+
+
+def templates(of: Case) -> list[Object]:
+    return [replica["template"] for replica in of.objects().job["spec"]["pytorchReplicaSpecs"].values()]
