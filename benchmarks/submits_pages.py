@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Event, JobInfo
+from client_lib.spec.wire import CodeInPlace, JobInfo
 from server_stub.service import JobFilters, Service
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
@@ -115,8 +115,7 @@ def _add(connection: Connection, number: int) -> None:
         info=info.model_dump_json(),
         place=Place(1, 0, 0),
     )
-    event = Event(time=NOW, attempt=1, state=info.state, reason=info.reason, message="")
-    rows.add_jobs(connection, [NewJob(row, info.spec.labels, event, None)])
+    rows.add_jobs(connection, [NewJob(row, info.spec.labels, None)])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,7 @@ class _File(BaseModel):
     volumes: list[dict[str, object]] = []  # read by the runtime that mounts them
 
 
+@lru_cache(1024)  # at each submit, and most name one of a few
 def parse(name: str) -> Size | None:
     """The size that the name itself tells, or None where it follows no pattern. What it doesn't tell is 0."""
     if match := _CPU.fullmatch(name):
@@ -111,8 +113,10 @@ class Catalogue:
         return self._completed(parsed)
 
     def _completed(self, size: Size) -> Size:
+        if not size.gpus:
+            return size
         like = next((s for s in self.sizes if s.gpus and s.family == size.family), None)
-        if like is None or not size.gpus:
+        if like is None:
             return size
         share = size.gpus / like.gpus
         return size.model_copy(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -73,7 +74,10 @@ class PriorityClass(str, Enum):
     @property
     def order(self) -> int:
         """Higher goes first."""
-        return list(PriorityClass).index(self)
+        return _ORDER[self]
+
+
+_ORDER = {member: place for place, member in enumerate(PriorityClass)}
 
 
 class HealthAction(str, Enum):
@@ -177,9 +181,11 @@ class JobSpec(Strict):
     checkpoint_dir: str | None = None
     """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
     outputs: list[str] | None = None
-    """Globs of files kept for download (not in this version)."""
+    """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
+    the ranks create or change. None: in a snapshot all of that, in place none, as they stay where they are. []: none."""
     requirements: list[str] | None = None
-    """Extra pip packages (not in this version)."""
+    """Extra packages, as lines of pip's requirements files: installed before the script starts, beside those that its
+    interpreter has, which stay as they are."""
 
     # --- where and how much
     instance_type: str | None = None
@@ -274,6 +280,14 @@ class JobSpec(Strict):
     def _args_without_nul(cls, args: list[str]) -> list[str]:
         return [_without_nul(arg, "argument") for arg in args]
 
+    @field_validator("outputs")
+    @classmethod
+    def _outputs_lie_below(cls, globs: list[str] | None) -> list[str] | None:
+        for glob in globs or ():
+            if not _without_nul(glob, "glob").strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
+                raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
+        return globs
+
     @field_validator("flags")
     @classmethod
     def _flags_without_nul(cls, flags: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -323,6 +337,11 @@ class JobSpec(Strict):
         """env_variables as text; those that are None are left out."""
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
+    def variable(self, name: str) -> str | None:
+        """One of `environment()`; None: it is not set."""
+        value = self.env_variables.get(name)
+        return None if value is None else str(value)
+
     def masked(self) -> JobSpec:
         """As it may be shown: values of variables whose name says TOKEN, KEY, SECRET or PASSWORD are `***`."""
         secret = [name for name in self.env_variables if _SECRET_NAME.search(name)]
@@ -338,8 +357,13 @@ def split_script(script: str) -> list[str]:
     Raises:
         ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
     """
-    if _PLAIN.fullmatch(script):  # nothing to interpret: shlex takes 100 times as long, ten times per submit
-        return script.split()
+    return list(_words(script))
+
+
+@lru_cache(256)  # asked for several times at each submit, and shlex takes 100 times as long as `split`
+def _words(script: str) -> tuple[str, ...]:
+    if _PLAIN.fullmatch(script):  # nothing to interpret
+        return tuple(script.split())
     wrong = _shell_syntax(script)
     if wrong:
         raise ValueError(
@@ -347,7 +371,7 @@ def split_script(script: str) -> list[str]:
             f"write bash -c {shlex.quote(script)}"
         )
     try:
-        return shlex.split(script)
+        return tuple(shlex.split(script))
     except ValueError as error:
         raise ValueError(f"{script!r} can't be split into words: {error}") from error
 

@@ -45,6 +45,11 @@ def user(request: Request) -> User:
     return cast(User, request.scope["user"])
 
 
+def header(request: Request, name: bytes) -> str | None:
+    """The first header line of that name, which is in small letters as ASGI has them."""
+    return next((value.decode("latin-1") for known, value in request.scope["headers"] if known == name), None)
+
+
 def owner(request: Request) -> str | None:
     """`?owner=`: whose job; None: the asking user's own."""
     return request.query_params.get("owner")

@@ -15,12 +15,13 @@ from client_lib.spec.states import State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
 from server_stub.api.answers import json_model, json_text
-from server_stub.api.context import Context, context, owner, user
+from server_stub.api.context import Context, context, header, owner, user
 from server_stub.api.operation import OWNER, check_query, new_router, number, operation
 from server_stub.service import JobFilters, JobText
 
 WAIT_MAX_S = 60.0
 KEY_MAX = 255
+_KEY = paths.IDEMPOTENCY_KEY.lower().encode()
 PAGE = 100
 
 router = new_router()
@@ -53,8 +54,8 @@ _FORCE = {"force": "`true`: a job that runs is stopped and then removed."}
 async def submit_job(request: Request) -> Response:
     """Accept a job. It is on disk before this answers."""
     parts = context(request)
-    order = parse_submit(await request.body())
-    job, created = await parts.service.submit(user(request), order, _idempotency_key(request))
+    sent = await request.body()
+    job, created = await parts.service.submit(user(request), parse_submit(sent), _idempotency_key(request), sent=sent)
     return json_text(job.json, 201 if created else 200)
 
 
@@ -166,7 +167,7 @@ def _no_object(found: ValidationError) -> InvalidRequest | None:
 
 
 def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get(paths.IDEMPOTENCY_KEY)
+    key = header(request, _KEY)
     if key is not None and not 0 < len(key) <= KEY_MAX:
         raise InvalidRequest(f"{paths.IDEMPOTENCY_KEY} has {len(key)} characters; 1 to {KEY_MAX} are allowed")
     return key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from client_lib.spec.states import Reason, State
@@ -24,10 +24,8 @@ class Active:
 
     row: JobRow
     """As it was stored last."""
-    info: JobInfo
-    """As it was decided last: newer than the row while a write is on its way."""
-    public: JobInfo
-    """As it is shown: what is stored, and newer messages, which a runtime says again after a crash."""
+    version: int
+    """Of `info`."""
     job: Job
     """What the state machine sees of `info`."""
     request: SubmitRequest | None = None
@@ -48,33 +46,69 @@ class Active:
     """Told already: attempt and sentence."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
+    _info: JobInfo | None = None
+    """`info`, but for what was decided since; None: as the row has it."""
+    _undone: dict[str, Any] = field(default_factory=dict)
+    """Fields of `info` that were decided since, besides those of `job`."""
+    _public: JobInfo | None = None
+    """None: it is `info`."""
     _text: JobText | None = None
+
+    @property
+    def info(self) -> JobInfo:
+        """As it was decided last: newer than the row while a write is on its way. Made when somebody looks: thousands
+        wait, and hear of nothing but their place in the queue."""
+        info = self._info or JobInfo.model_validate_json(self.row.info)
+        if info.version != self.version:
+            job = self.job
+            decided = {"state": job.state, "reason": job.reason, "message": job.message, "attempt": job.attempt}
+            info = info.model_copy(update={**decided, **self._undone, "version": self.version})
+        self._info, self._undone = info, {}
+        return info
+
+    @property
+    def public(self) -> JobInfo:
+        """As it is shown: what is stored, and newer messages, which a runtime says again after a crash."""
+        return self._public or self.info
+
+    @property
+    def public_version(self) -> int:
+        return self._public.version if self._public else self.version
 
     @property
     def text(self) -> JobText:
         """`public`, ready to send."""
-        if self._text is None or self._text.version != self.public.version:
-            self._text = JobText(self.public.model_dump_json().encode(), self.public.version, self.public.state)
+        if self._text is None or self._text.version != self.public_version:
+            public = self.public
+            self._text = JobText(public.model_dump_json().encode(), public.version, public.state)
         return self._text
 
-    def shown_as(self, row: JobRow) -> None:
-        """`public` is what this row says: its text is ready."""
-        self._text = JobText(row.info.encode(), row.version, row.state)
-
     def decide(self, job: Job, transitions: Sequence[Transition] = (), **shown: Any) -> None:
-        """Take over a decision. `shown` are further fields of JobInfo."""
+        """Take over a decision, which is shown when it is stored. `shown` are further fields of JobInfo."""
+        self._public = self.public
         for step in transitions:
             self.events.append(Event(time=step.at, **{k: v for k, v in step._asdict().items() if k != "at"}))
             if step.state is State.RUNNING and self.job.state is not State.RUNNING:
                 shown["started_at"] = step.at
+        self._become(job, shown)
+
+    def refresh(self, job: Job, **shown: Any) -> bool:
+        """Take over what needs no storing. True: it is shown from now on; False: as soon as what is being stored is."""
+        if self.saving:
+            self.decide(job, **shown)
+            return False
+        self._become(job, shown)
+        self._public = None
+        return True
+
+    def _become(self, job: Job, shown: dict[str, Any]) -> None:
         self.job = job
-        decided = {"state": job.state, "reason": job.reason, "message": job.message, "attempt": job.attempt}
-        self.info = self.info.model_copy(update={**decided, **shown, "version": self.info.version + 1})
+        self.version += 1
+        self._undone.update(shown)
 
     def next_row(self) -> JobRow:
         """The row of `info` as it is now."""
-        return replace(
-            self.row,
+        return self.row._replace(
             state=self.info.state,
             version=self.info.version,
             attempt=self.info.attempt,
@@ -90,9 +124,9 @@ class Active:
         """A version is on disk, and may be shown."""
         if row.version > self.row.version:
             self.row = row
-        if shown.version > self.public.version:
-            self.public = shown
-            self.shown_as(row)
+        if shown.version > self.public_version:
+            self._public = shown
+            self._text = _text_of(row)
 
     def cancel_timer(self, name: str) -> None:
         if timer := self.timers.pop(name, None):
@@ -104,10 +138,14 @@ class Active:
         self.timers.clear()
 
 
+def accepted(row: JobRow, request: SubmitRequest) -> Active:
+    """A job that was stored just now."""
+    return Active(row, row.version, Job(max_retry=request.spec.max_retry or 0), request, _text=_text_of(row))
+
+
 def from_row(row: JobRow) -> Active:
     """A job as a server process before this one left it."""
     info = JobInfo.model_validate_json(row.info)
-    info = info.model_copy(update={"version": info.version + VERSIONS_NOT_STORED})
     job = Job(
         state=info.state,
         reason=info.reason,
@@ -117,7 +155,11 @@ def from_row(row: JobRow) -> Active:
         stop=_stop_of(row.stop),
         resume_at=row.resume_at,
     )
-    return Active(row, info, info, job, remove_at_end=row.remove_at_end)
+    return Active(row, info.version + VERSIONS_NOT_STORED, job, remove_at_end=row.remove_at_end)
+
+
+def _text_of(row: JobRow) -> JobText:
+    return JobText(row.info.encode(), row.version, row.state)
 
 
 def _stop_text(stop: Stop | None) -> str | None:

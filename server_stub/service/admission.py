@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import re
@@ -13,10 +12,11 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.job import NAME_MAX, JobSpec
+from client_lib.spec.job import NAME_MAX, JobSpec, split_script
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.runtimes import Runtime
 from server_stub.snapshots import Snapshots
@@ -30,6 +30,8 @@ else:
 _SUFFIX = 5
 _ALPHABET = string.ascii_lowercase + string.digits
 _PROOF_BYTES = 256
+_MAPPINGS = {"flags", "env_variables", "labels"}
+"""Fields of a spec whose keys may come in any order."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Admission:
                 f"there is no value for the secret {missing[0]!r}",
                 hint=f"set {missing[0]} in the environment that submits, or in the server's file of secrets",
             )
-        return request.model_copy(update={"secret_values": values})
+        return request if values == request.secret_values else request.model_copy(update={"secret_values": values})
 
     def _check_uploaded(self, user: User, parts: Sequence[Code | FunctionCode | None]) -> None:
         for part in parts:
@@ -188,10 +190,32 @@ def _is_one_of(folder: str, folders: list[str | None]) -> bool:
 
 def fingerprint(request: SubmitRequest) -> str:
     """SHA-256 of spec and code without the proof, the same for the same meaning whatever the order of keys."""
-    spec = request.spec.model_dump(mode="json", exclude_defaults=True)
-    code = request.code.model_dump(mode="json", exclude={"proof"})
-    function = [request.function.sha256] if request.function else []
-    return hashlib.sha256(json.dumps([spec, code, *function], sort_keys=True).encode()).hexdigest()
+    spec = _sorted(request.spec).model_dump_json(exclude_defaults=True)
+    function = request.function.sha256 if request.function else ""
+    return hashlib.sha256(f"{spec}\n{code_text(request.code)}\n{function}".encode()).hexdigest()
+
+
+def _sorted(spec: JobSpec) -> JobSpec:
+    """With the keys of its mappings in order; its fields are."""
+    mappings = {name: getattr(spec, name) for name in _MAPPINGS & spec.model_fields_set}
+    unsorted = {name: dict(sorted(found.items())) for name, found in mappings.items() if len(found) > 1}
+    return spec.model_copy(update=unsorted) if unsorted else spec
+
+
+def without_proof(code: Code) -> Code:
+    return CodeInPlace(sha256=code.sha256) if isinstance(code, CodeInPlace) else code
+
+
+def code_text(code: Code) -> str:
+    """The code without the proof, as JSON."""
+    if isinstance(code, CodeInPlace):
+        return _in_place_text(code.sha256)
+    return code.model_dump_json()
+
+
+@lru_cache(256)  # scripts are submitted again and again
+def _in_place_text(sha256: str | None) -> str:
+    return CodeInPlace(sha256=sha256).model_dump_json()
 
 
 def draw_name(spec: JobSpec) -> str:
@@ -205,7 +229,11 @@ def draw_name(spec: JobSpec) -> str:
 
 def name_stem(spec: JobSpec) -> str:
     """The script's stem as a DNS label, short enough for a suffix: `Train_Net.py` -> `train-net`."""
-    first = spec.command()[0]
-    stem = os.path.splitext(os.path.basename(first))[0].lower()
+    return _stem(split_script(spec.script)[0])
+
+
+@lru_cache(256)
+def _stem(first_word: str) -> str:
+    stem = os.path.splitext(os.path.basename(first_word))[0].lower()
     stem = re.sub(r"[^a-z0-9]+", "-", stem).lstrip("-0123456789")
     return stem[: NAME_MAX - _SUFFIX - 1].strip("-") or "job"

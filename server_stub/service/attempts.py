@@ -10,6 +10,7 @@ from client_lib.errors import ServerError
 from client_lib.spec.wire import CodeSnapshot, SubmitRequest
 from server_stub.runtimes import Attempt
 from server_stub.service.active import Active
+from server_stub.service.admission import without_proof
 from server_stub.snapshots import Snapshots
 from server_stub.store.rows import JobRow
 from server_stub.submissions import Submissions
@@ -26,13 +27,14 @@ class Attempts:
     jobs_dir: Path
 
     def request_of(self, row: JobRow) -> SubmitRequest:
-        """What was submitted, unmasked, with the values of its secrets.
+        """What was submitted, unmasked, with the values of its secrets; the proof has served its purpose.
 
         Raises:
             ServerError: the file is gone or damaged.
         """
         try:
-            return SubmitRequest.model_validate_json(self.submissions.read(row.place))
+            request = SubmitRequest.model_validate_json(self.submissions.read(row.place))
+            return request.model_copy(update={"code": without_proof(request.code)})
         except (OSError, ValueError) as error:  # the values in it are secrets: nothing of the text is repeated here
             raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
 

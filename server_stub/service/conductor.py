@@ -92,6 +92,8 @@ class Conductor:
         active = self._by_id.get(seen.job_id)
         if active is None or seen.attempt != active.job.attempt:
             return
+        if seen.phase == "ended":
+            self._take_down(active, seen)  # first: a final job says nothing more
         if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
             self._spawn(self._explain_end(active, seen))
         else:
@@ -110,13 +112,13 @@ class Conductor:
         active.decide(active.job)
         self._save_soon(active)
 
-    def tell(self, active: Active, reason: Reason, message: str) -> None:
-        """An event beside the transitions; the job stays as it is."""
+    def tell(self, active: Active, reason: Reason, message: str, **shown: Any) -> None:
+        """An event beside the transitions; the state of the job stays as it is."""
         job = active.job
         active.events.append(
             Event(time=self._clock.now(), attempt=job.attempt, state=job.state, reason=reason, message=message)
         )
-        active.decide(job)
+        active.decide(job, **shown)
         self._save_soon(active)
 
     # --- observation -> decision
@@ -130,15 +132,15 @@ class Conductor:
     def _take_in(self, active: Active, seen: Observation, failure: Failure | None) -> None:
         before = active.job.state
         decision = lifecycle.observe(active.job, seen, self._clock.now(), self._pauses)
-        workers = list(seen.workers) or active.info.workers
+        shown: dict[str, Any] = {"workers": list(seen.workers)} if seen.workers else {}
         if decision is None:
-            if workers != active.info.workers and not active.job.resume_at:
-                self._refresh(active, active.job, workers=workers)
+            if shown and shown["workers"] != active.info.workers and not active.job.resume_at:
+                self._refresh(active, active.job, **shown)
             return
         if not decision.transitions:
-            self._refresh(active, decision.job, workers=workers)
+            self._refresh(active, decision.job, **shown)
             return
-        self._decide(active, decision, workers=workers, **_ending(decision, failure))
+        self._decide(active, decision, **shown, **_ending(decision, failure))
         if before is not State.RUNNING and decision.job.state is State.RUNNING:
             self._spawn(self._say_if_script_changed(active))
 
@@ -147,7 +149,7 @@ class Conductor:
         for remark in seen.remarks:
             if (seen.attempt, remark) not in active.remarks:
                 active.remarks.add((seen.attempt, remark))
-                self.tell(active, seen.reason, remark)
+                self.tell(active, active.job.reason, remark)
 
     def _decide(self, active: Active, decision: Decision, **shown: Any) -> None:
         if decision.job.state.final:
@@ -158,17 +160,14 @@ class Conductor:
     async def _say_if_script_changed(self, active: Active) -> None:
         notice = await asyncio.to_thread(script_change, active.info, active.row.script_path)
         if notice and notice not in active.info.notices and not active.job.state.final:
-            active.info = active.info.model_copy(update={"notices": [*active.info.notices, notice]})
-            self.tell(active, active.job.reason, notice)
+            self.tell(active, active.job.reason, notice, notices=[*active.info.notices, notice])
 
     # --- decision -> stored
 
     def _refresh(self, active: Active, job: Job, **shown: Any) -> None:
         """Another message, other workers, and no step of the state machine: shown now, stored with the next step. A
         crash between loses nothing, as the runtime says it again; and each end of a job moves the whole queue."""
-        active.decide(job, **shown)
-        if not active.saving:
-            active.public = active.info
+        if active.refresh(job, **shown):
             self._changes.publish(active.row.id)
 
     def _save_soon(self, active: Active) -> None:
@@ -178,7 +177,7 @@ class Conductor:
 
     async def _save(self, active: Active) -> None:
         try:
-            while active.info.version > active.row.version:
+            while active.version > active.row.version:
                 job, info, row, events = active.job, active.info, active.next_row(), active.events
                 active.events = []
                 await self._store_row(active, row, events)

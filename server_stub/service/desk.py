@@ -47,7 +47,7 @@ class Desk:
         """Return when the job's stored version is greater, when nothing will change any more, or when time is up."""
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
-        while isinstance(found, Active) and found.public.version <= version and self._conductor.by_id(found.row.id):
+        while isinstance(found, Active) and found.public_version <= version and self._conductor.by_id(found.row.id):
             change = self._changes.next(found.row.id)
             if until is None:
                 await change

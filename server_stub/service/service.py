@@ -129,10 +129,12 @@ class Service:
     # --- one job
 
     async def submit(
-        self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
+        self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
     ) -> tuple[JobText, bool]:
-        """Accept a job; durable when this returns. False: the job was there already by this key. `shared`: the caller
-        knows that this server sees the folder of an in-place job, and no proof is looked for.
+        """Accept a job; durable when this returns. False: the job was there already by this key.
+
+        `sent`: the JSON that the request was read from, which is kept as it is; None: it is written anew. `shared`: the
+        caller knows that this server sees the folder of an in-place job, and no proof is looked for.
 
         Raises:
             KeyReused: the key belongs to another spec or code.
@@ -142,7 +144,7 @@ class Service:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
             StorageFull: nothing was accepted.
         """
-        return await self._intake.submit(user, request, key, shared=shared)
+        return await self._intake.submit(user, request, key, sent=sent, shared=shared)
 
     async def again(self, user: User, name: str) -> JobText:
         """Submit what was submitted as this job once more, with all that its submitter sent, under a new name.
@@ -306,9 +308,9 @@ class Service:
 
     async def _durable(self, active: Active) -> None:
         """Return when what was decided is on disk."""
-        decided = active.info.version
+        decided = active.version
         await self._desk.wait_beyond(active, decided - 1, _DURABLE_WITHIN_S)
-        if active.public.version < decided:
+        if active.public_version < decided:
             raise StorageFull("the order was given, but can't be stored: the server's disk is full")
 
 

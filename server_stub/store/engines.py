@@ -10,6 +10,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 READERS = 4
+_STATEMENTS = 512  # kept compiled: an insert has one for each number of rows (prepared.Insert)
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 
 
@@ -18,7 +19,8 @@ def writing_engine(url: str) -> Engine:
     finds the database locked can't be repeated by waiting."""
     if not is_sqlite(url):
         return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
-    engine = create_engine(url, pool_size=1, max_overflow=0, connect_args={"timeout": 30, "check_same_thread": False})
+    connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "cached_statements": _STATEMENTS}
+    engine = create_engine(url, pool_size=1, max_overflow=0, connect_args=connect)
     _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
     _begin_by(engine, "BEGIN IMMEDIATE")
     return engine

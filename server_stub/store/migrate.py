@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 from client_lib.errors import ServerError
 
-HEAD = "0002"
+HEAD = "0003"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -1,6 +1,6 @@
 """Statements of SQLAlchemy Core, compiled once and run on the driver's own cursor.
 
-Core takes 100 µs to execute what SQLite does in 10; for the four inserts of a submit that was the larger part of it. So
+Core takes 100 µs to execute what SQLite does in 10; for the inserts of a submit that was the larger part of it. So
 the few statements on the way of every submit and every transition go this way, and all others the ordinary one. Values
 are given as the database stores them (see `tables.microseconds`), and errors come as Core would raise them.
 """
@@ -8,9 +8,10 @@ are given as the database stores them (see `tables.microseconds`), and errors co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import Column, Connection, Dialect, Table
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.expression import UpdateBase
 from sqlalchemy.sql.selectable import Select
@@ -38,28 +39,24 @@ class Prepared:
 
 class Insert:
     """Many rows by one statement: a row costs a few microseconds more, where a statement of its own costs the writer's
-    thread several waits for the interpreter's lock."""
+    thread several waits for the interpreter's lock (as does each row that a statement returns)."""
 
-    ROWS_MAX = 256
-    """Of one statement; SQLite takes 32766 values."""
+    ROWS_MAX = 64
+    """Of one statement. Each number of rows is a statement of its own, which the driver keeps compiled: see engines."""
 
-    def __init__(self, table: Table, columns: Sequence[str], returning: Sequence[Column[Any]] = ()) -> None:
-        """With `returning`, rows that break a UNIQUE are left out instead of refused."""
-        self._table, self._columns, self._returning = table, columns, returning
+    def __init__(self, table: Table, columns: Sequence[str], *, or_leave_out: bool = False) -> None:
+        """`or_leave_out`: rows that break a UNIQUE are left out instead of refused."""
+        self._table, self._columns, self._or_leave_out = table, columns, or_leave_out
         self._texts: dict[tuple[str, int], str] = {}
 
-    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """What `returning` names of each row that was stored, in no order."""
-        returned: list[Any] = []
+    def run(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
+        """How many rows were stored. Each has its values in the order of the columns."""
+        stored = 0
         for begin in range(0, len(rows), self.ROWS_MAX):
             part = rows[begin : begin + self.ROWS_MAX]
-            cursor = _execute(
-                connection,
-                self._text(connection.dialect, len(part)),
-                [row[column] for row in part for column in self._columns],
-            )
-            returned += cursor.fetchall() if self._returning else ()
-        return returned
+            values = list(chain.from_iterable(part))
+            stored += _execute(connection, self._text(connection.dialect, len(part)), values).rowcount
+        return stored
 
     def _text(self, dialect: Dialect, rows: int) -> str:
         known = self._texts.get((dialect.name, rows))
@@ -71,9 +68,7 @@ class Insert:
         one = f"({', '.join(place for _ in self._columns)})"
         columns = ", ".join(quote(column) for column in self._columns)
         text = f"INSERT INTO {quote(self._table.name)} ({columns}) VALUES {', '.join([one] * rows)}"
-        if not self._returning:
-            return text
-        return f"{text} ON CONFLICT DO NOTHING RETURNING {', '.join(quote(column.name) for column in self._returning)}"
+        return f"{text} ON CONFLICT DO NOTHING" if self._or_leave_out else text
 
 
 def _execute(connection: Connection, text: str, values: Any) -> Any:

@@ -7,11 +7,11 @@ outside of it. No statement reads all jobs; lists seek by index.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, func, insert, select, union, update
+from sqlalchemy import Column, Connection, Select, bindparam, delete, func, insert, select, union, update
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
 from client_lib.spec.wire import Event
@@ -23,8 +23,7 @@ _UNFINISHED = [str(state) for state in State if state not in FINAL]
 _FINISHED = [str(state) for state in State if state in FINAL]
 
 
-@dataclass(frozen=True)
-class JobRow:
+class JobRow(NamedTuple):
     """One job as it is stored. `seq` is 0 until then."""
 
     id: str
@@ -47,9 +46,6 @@ class JobRow:
     size_bytes: int | None = None
     seq: int = 0
 
-    def with_seq(self, seq: int) -> JobRow:
-        return replace(self, seq=seq)
-
 
 class Key(NamedTuple):
     """An Idempotency-Key and what it was used for."""
@@ -59,16 +55,11 @@ class Key(NamedTuple):
     fingerprint: str
 
 
-_TIMES = ("created_at", "first_started_at", "resume_at", "finished_at")
-
-
 class NewJob(NamedTuple):
     """All that is stored of a job when it is accepted."""
 
     row: JobRow
     labels: Mapping[str, str]
-    event: Event
-    """The first."""
     key: Key | None
 
 
@@ -92,40 +83,39 @@ class Found(NamedTuple):
     info: str
 
 
-def _columns_of(table: Table, without: str | None = None) -> tuple[str, ...]:
-    return tuple(column.name for column in table.columns if column.name != without)
+_JOB_COLUMNS = tuple(jobs.columns.keys())  # in the order of _job_values
 
-
-_JOB_COLUMNS = _columns_of(jobs, without="seq")
-
-
-_insert_jobs = Insert(jobs, _JOB_COLUMNS, returning=(jobs.c.id, jobs.c.seq))
-_insert_keys = Insert(idempotency_keys, _columns_of(idempotency_keys), returning=(idempotency_keys.c.job_id,))
-_insert_labels = Insert(labels, _columns_of(labels))
-_insert_events = Insert(events, _columns_of(events, without="id"))
+_insert_jobs = Insert(jobs, _JOB_COLUMNS, or_leave_out=True)
+_insert_keys = Insert(idempotency_keys, (*Key._fields, "job_id", "created_at"), or_leave_out=True)
+_insert_labels = Insert(labels, ("job_seq", "key", "value"))
+_insert_events = Insert(events, ("job_seq", "time", "attempt", "state", "reason", "message"))
+_newest_seq = Prepared(select(func.max(jobs.c.seq)))
 _state_of_job = Prepared(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == bindparam("b_seq")))
-_update_job = Prepared(update(jobs).where(jobs.c.seq == bindparam("b_seq")), _JOB_COLUMNS)
+_update_job = Prepared(update(jobs).where(jobs.c.seq == bindparam("b_seq")), _JOB_COLUMNS[1:])
 _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
 
 
 def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
-    """Store jobs, each with its first event and its key, or nothing at all of one whose name or key is taken."""
-    keyed = _take_keys(connection, [job for job in new if job.key])
-    rows = [job.row for job in new if not job.key or job.row.id in keyed]
-    seqs: dict[str, int] = dict(_insert_jobs.run(connection, [_columns(row) for row in rows]))
-    stored = [(seqs[job.row.id], job) for job in new if job.row.id in seqs]
-    tags = [{"job_seq": seq, "key": key, "value": tag} for seq, job in stored for key, tag in job.labels.items()]
+    """Store jobs, each with its key, or nothing at all of one whose name or key is taken. That they were accepted is
+    their first event, which the row itself tells (see list_events)."""
+    keys = {row.id: (*key, row.id, microseconds(row.created_at)) for row, _, key in new if key}
+    keyed = _insert_free(connection, _insert_keys, keys, idempotency_keys.c.job_id)
+    first = (_newest_seq.run(connection, {}).fetchone()[0] or 0) + 1  # nobody else adds jobs
+    seqs = {job.row.id: seq for job, seq in zip(new, count(first), strict=False) if not job.key or job.row.id in keyed}
+    jobs_by_id = {job.row.id: (seqs[job.row.id], *_job_values(job.row)) for job in new if job.row.id in seqs}
+    stored = _insert_free(connection, _insert_jobs, jobs_by_id, jobs.c.id)
+    tags = [(seqs[job.row.id], *tag) for job in new if job.row.id in stored for tag in job.labels.items()]
     _insert_labels.run(connection, tags)
-    _insert_events.run(connection, [_event_columns(seq, job.event) for seq, job in stored])
-    return [Added(seqs[job.row.id]) if job.row.id in seqs else _refused(connection, job, keyed) for job in new]
+    return [Added(seqs[job.row.id]) if job.row.id in stored else _refused(connection, job, keyed) for job in new]
 
 
-def _take_keys(connection: Connection, new: Sequence[NewJob]) -> set[str]:
-    """Ids of the jobs whose key was free."""
-    values = [
-        {**key._asdict(), "job_id": row.id, "created_at": microseconds(row.created_at)} for row, _, _, key in new if key
-    ]
-    return {job_id for (job_id,) in _insert_keys.run(connection, values)}
+def _insert_free(
+    connection: Connection, statement: Insert, rows: Mapping[str, Sequence[Any]], job_id: Column[Any]
+) -> Collection[str]:
+    """Insert what `rows` has by job id; the ids of those that were not left out. It is asked only where some were."""
+    if statement.run(connection, list(rows.values())) == len(rows):
+        return rows.keys()
+    return set(connection.execute(select(job_id).where(job_id.in_(rows))).scalars())
 
 
 def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Added:
@@ -146,7 +136,7 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     if stored is None or stored[1] >= row.version:
         return
     _check_steps(State(stored[0]), row.state, new_events)
-    _update_job.run(connection, {**_columns(row), "b_seq": row.seq})
+    _update_job.run(connection, dict(zip(_JOB_COLUMNS[1:], _job_values(row), strict=True), b_seq=row.seq))
     add_events(connection, row.seq, new_events)
 
 
@@ -159,12 +149,11 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
 
 
 def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    _insert_events.run(connection, [_event_columns(seq, event) for event in new_events])
+    _insert_events.run(connection, [_event_values(seq, event) for event in new_events])
 
 
-def _event_columns(seq: int, event: Event) -> dict[str, Any]:
-    values = {"job_seq": seq, "time": microseconds(event.time), "attempt": event.attempt, "message": event.message}
-    return {**values, "state": str(event.state), "reason": str(event.reason)}
+def _event_values(seq: int, event: Event) -> tuple[Any, ...]:
+    return seq, microseconds(event.time), event.attempt, str(event.state), str(event.reason), event.message
 
 
 def find(connection: Connection, owner: str, name: str) -> Found | None:
@@ -243,10 +232,12 @@ def page(
 
 
 def list_events(connection: Connection, seq: int) -> list[Event]:
-    """Oldest first."""
+    """Oldest first. The first is the acceptance, which is not stored apart from the job."""
     columns = (events.c.time, events.c.attempt, events.c.state, events.c.reason, events.c.message)
     rows = connection.execute(select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
-    return [Event(time=t, attempt=a, state=State(s), reason=Reason(r), message=m) for t, a, s, r, m in rows]
+    later = [Event(time=t, attempt=a, state=State(s), reason=Reason(r), message=m) for t, a, s, r, m in rows]
+    accepted = connection.execute(select(jobs.c.created_at).where(jobs.c.seq == seq)).scalars()
+    return [Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="") for t in accepted] + later
 
 
 def counts(connection: Connection) -> dict[State, int]:
@@ -355,13 +346,28 @@ def _one(connection: Connection, query: Select[Any]) -> Found | None:
     return Found(row.seq, row.id, row.version, State(row.state), row.info) if row else None
 
 
-def _columns(row: JobRow) -> dict[str, Any]:
-    """As the database stores them."""
-    values = {**vars(row), **row.place._asdict(), "state": str(row.state)}
-    del values["seq"], values["place"]
-    for name in _TIMES:
-        values[name] = microseconds(values[name])
-    return values
+def _job_values(row: JobRow) -> tuple[Any, ...]:
+    """As the database stores them, in the order of the table's columns behind `seq`."""
+    return (
+        row.id,
+        row.owner,
+        row.name,
+        str(row.state),
+        row.version,
+        row.attempt,
+        microseconds(row.created_at),
+        microseconds(row.first_started_at),
+        microseconds(row.resume_at),
+        microseconds(row.finished_at),
+        row.stop,
+        row.remove_at_end,
+        row.script_path,
+        row.snapshot,
+        row.function,
+        row.size_bytes,
+        *row.place,
+        row.info,
+    )
 
 
 def _job_row(values: dict[str, Any]) -> JobRow:

@@ -23,7 +23,15 @@ from client_lib.errors import (
     TooLarge,
 )
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, JobPage, SharedFolderProof, SubmitRequest
+from client_lib.spec.wire import (
+    CodeInPlace,
+    CodeSnapshot,
+    FunctionCode,
+    JobInfo,
+    JobPage,
+    SharedFolderProof,
+    SubmitRequest,
+)
 from server_stub.service import JobFilters, Service
 from server_stub.service.admission import fingerprint, name_stem
 from server_stub.users import User
@@ -43,6 +51,39 @@ def test_the_same_key_and_spec_is_the_same_job(bench: Bench) -> None:
         other, created = await service.submit(BEN, bench.request(), "k1")
         assert created
         assert json.loads(other.json)["id"] != json.loads(first.json)["id"]
+
+    in_server(bench, run)
+
+
+def test_the_answer_is_written_as_the_model_writes_it(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        snapshot = CodeSnapshot(sha256=await upload(bench, b"archive"), root="/rööt", script="train.py")
+        function = FunctionCode(sha256=snapshot.sha256, size=3, name="f", python="3.11", cloudpickle="3.1")
+        plain = bench.request(labels={"a": '"b"'}, env_variables={"MY_TOKEN": "t"}, args=["ü"], base_image='im"ä"ge')
+        requests = [
+            plain,
+            plain.model_copy(update={"code": CodeInPlace(sha256="0" * 64, proof=plain.code.proof)}),  # type: ignore[union-attr]
+            plain.model_copy(update={"code": snapshot, "function": function}),
+        ]
+        for request in requests:
+            text, _ = await service.submit(ANN, request, None, shared=True)
+            assert text.json.decode() == JobInfo.model_validate_json(text.json).model_dump_json()
+
+    in_server(bench, run)
+
+
+def test_what_was_sent_is_kept_as_it_was_but_for_its_proof(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        request = bench.request(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "v"})
+        sent = json.dumps(json.loads(request.model_dump_json()), indent=2).encode()
+        await service.submit(ANN, request, None, sent=sent)
+        assert [path.read_bytes().rstrip(b"\0") for path in (bench.folder).rglob("*.jsonl")] == [sent + b"\n"]
+        asked = SubmitRequest.model_validate_json(await service.request(ANN, "one"))
+        assert asked.code == CodeInPlace()
+        assert asked.spec == request.spec
+        assert service._attempts.request_of(service._conductor.by_name("ann", "one").row).secret_values == {  # type: ignore[union-attr]
+            "HF_TOKEN": "v"
+        }
 
     in_server(bench, run)
 

@@ -86,7 +86,7 @@ def _cores(size: Size | None, workers: int, machine: Machine) -> int:
 def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs within every bound: the submitter's own, CUDA_VISIBLE_DEVICES of the spec, and `gpus`."""
     mine = visible(gpus, submitter.gpus)
-    variable = spec.environment().get(VISIBLE)
+    variable = spec.variable(VISIBLE)
     if variable is not None:
         named = visible(gpus, [part.strip() for part in variable.split(",")])
         mine = [gpu for gpu in named if gpu in mine]

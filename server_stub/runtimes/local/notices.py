@@ -103,7 +103,8 @@ def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine,
 
 def _nothing(spec: JobSpec) -> list[str]:
     elastic = spec.type is JobType.PYTORCH_ELASTIC
-    given = ((name, getattr(spec, name), why) for name, why in MEANS_NOTHING.items())
+    set_here = spec.model_fields_set
+    given = ((name, getattr(spec, name), why) for name, why in MEANS_NOTHING.items() if name in set_here)
     return [
         f"{name}={_shown(value)} has no effect here: {why}"
         for name, value, why in given
@@ -187,7 +188,9 @@ def _not_enforced(spec: JobSpec, needs: Needs, machine: Machine, gpus: Sequence[
 
 
 def _copies(spec: JobSpec, needs: Needs) -> str:
+    if spec.python_script is not None or spec.processes_per_worker != "default":
+        return ""
     copies = needs.processes_with(needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0))
-    if spec.python_script is not None or copies == 1 or spec.processes_per_worker != "default":
+    if copies == 1:
         return ""
     return f"the command is started {copies} times on each worker, once per GPU; processes_per_worker=1 starts it once"

@@ -96,7 +96,7 @@ def own_port(spec: JobSpec) -> int | None:
 
     Raises InvalidRequest: it is no port.
     """
-    text = spec.environment().get(MASTER_PORT)
+    text = spec.variable(MASTER_PORT)
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:

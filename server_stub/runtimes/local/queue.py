@@ -46,9 +46,12 @@ class Queue:
     def add(self, queued: Queued) -> bool:
         """True: it goes behind all others."""
         self._by_key[queued.waiting.key] = queued
-        insort(self._in_order, queued, key=_place)
         self.wanting_gpus += queued.waiting.needs.wants_gpus
-        return self._in_order[-1] is queued
+        if not self._in_order or _place(self._in_order[-1]) < _place(queued):
+            self._in_order.append(queued)
+            return True
+        insort(self._in_order, queued, key=_place)
+        return False
 
     def pop(self, key: str) -> Queued | None:
         queued = self._by_key.pop(key, None)
