@@ -10,10 +10,9 @@ import inspect
 from client_lib import legacy
 from client_lib.job import Job
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.local.notices import FIELDS, MEANS_NOTHING, Fate
-
-KUBERNETES = "not yet"
-"""That runtime is not there."""
+from server_stub.runtimes.kube import fields as cluster
+from server_stub.runtimes.local import notices as local
+from server_stub.runtimes.orders import Fate
 
 _OTHERWISE = {
     "base_image": "not pulled: your interpreter runs the script, and a notice says so",
@@ -28,6 +27,16 @@ _OTHERWISE |= dict.fromkeys(
     "honoured for `pytorch_elastic`; no effect for other types, and a notice says so",
 )
 """Fields of which more is to be said than their fate."""
+
+_ON_A_CLUSTER = {
+    "base_image": "honoured; the catalogue may pull another image for it",
+    "type": "honoured; `pytorch_elastic` is refused by name",
+    "checkpoint_dir": "honoured; a notice where it is on no volume",
+    "shm_size_class": "honoured, at most half of the worker's memory",
+    "priority_class": "the PriorityClass that the catalogue has for it",
+    "queue_name": "a queue of Kueue; refused where there is none",
+    "conda_env": "an environment of the image",
+}
 
 _BESIDE = {
     "client": "The server that it goes to; None: the configured one.",
@@ -53,16 +62,18 @@ def _arguments() -> list[str]:
 
 def _row(name: str) -> tuple[str, ...]:
     if name in _BESIDE:
-        return f"`{name}`", _BESIDE[name], "honoured", KUBERNETES
-    return f"`{name}`", JobSpec.model_fields[name].description or "", _here(name), KUBERNETES
+        return f"`{name}`", _BESIDE[name], "honoured", "honoured"
+    here = _fate(name, _OTHERWISE, local.FIELDS, local.MEANS_NOTHING)
+    there = _fate(name, _ON_A_CLUSTER, cluster.FIELDS, cluster.MEANS_NOTHING)
+    return f"`{name}`", JobSpec.model_fields[name].description or "", here, there
 
 
-def _here(name: str) -> str:
-    if name in _OTHERWISE:
-        return _OTHERWISE[name]
-    if FIELDS[name] is Fate.NAMED:
-        return f"no effect, and a notice says so: {MEANS_NOTHING[name]}"
-    return {Fate.REFUSED: "refused by name"}.get(FIELDS[name], "honoured")
+def _fate(name: str, otherwise: dict[str, str], fields: dict[str, Fate], means_nothing: dict[str, str]) -> str:
+    if name in otherwise:
+        return otherwise[name]
+    if fields[name] is Fate.NAMED:
+        return f"no effect, and a notice says so: {means_nothing[name]}"
+    return {Fate.REFUSED: "refused by name"}.get(fields[name], "honoured")
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

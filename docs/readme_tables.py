@@ -13,6 +13,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import platform_tables
@@ -20,10 +21,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from client_lib.spec.job import JobSpec
+from server_stub.runtimes.kube import catalogue_parts as parts
+from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
-DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mlspace.md")
+DOCUMENTS = (DOCS.parent / "README.md", DOCS / "mlspace.md", DOCS / "catalogue.md")
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -36,6 +39,7 @@ def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
     rows = [
         f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(field.description)} |"
         for key, field in model.model_fields.items()
+        if not field.exclude
     ]
     return "\n".join(["| name | type | default | meaning |", "|---|---|---|---|", *rows, ""])
 
@@ -48,6 +52,8 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if value is None or value == [] or value == {}:
         return "none"
+    if isinstance(value, BaseModel) or (isinstance(value, list) and isinstance(value[0], BaseModel)):
+        return "see there"
     return f"`{value.value if isinstance(value, enum.Enum) else value}`"
 
 
@@ -81,7 +87,20 @@ TABLES: dict[str, Callable[[], str]] = {
     "platform_parameters": platform_tables.parameters,
     "earlier_parameters": platform_tables.earlier_parameters,
     "server_settings": lambda: _fields(Settings, lambda key: f"CLIENT_LIB_SERVER_{key.upper()}"),
+    "catalogue": lambda: _fields(Catalogue, lambda key: key),
 }
+_CATALOGUE: dict[str, type[BaseModel]] = {
+    "instance_types": parts.InstanceType,
+    "nodes": parts.Node,
+    "images": parts.Images,
+    "volumes": parts.Volume,
+    "checkpoints": parts.Checkpoints,
+    "user": parts.User,
+    "defaults": parts.Defaults,
+    "network": parts.Network,
+    "peers": parts.Peer,
+}
+TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
 
 if __name__ == "__main__":
     for document in DOCUMENTS:

@@ -34,12 +34,19 @@ class Catalogue(Strict):
     """The whole file."""
 
     instance_types: Annotated[list[InstanceType], Field(min_length=1)]
+    """Sizes of one worker."""
     nodes: list[Node] = Field(default=[])
+    """Kinds of machines that types refer to."""
     defaults: Defaults = Defaults()
+    """Of all jobs."""
     images: Images = Images()
+    """What is pulled, and from where."""
     user: User = User()
+    """Whom pods run as."""
     network: Network = Network()
+    """What `internet=False` leaves in reach."""
     volumes: list[Volume] = Field(default=[])
+    """PersistentVolumeClaims by name."""
     checkpoints: Checkpoints | None = None
     """None: they are on the pod's own disk and end with it."""
     priority_classes: dict[PriorityClass, ObjectName] = Field(default={})

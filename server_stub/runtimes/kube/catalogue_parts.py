@@ -80,12 +80,14 @@ class Placement(Strict):
     node_selector: Labels = {}
     """Labels that the node must have."""
     tolerations: list[Toleration] = []
+    """Of its taints."""
 
 
 class Node(Placement):
     """A kind of node, for the types of instances that share it."""
 
     name: str
+    """By which types refer to it."""
     cpu: Annotated[float, Field(gt=0)]
     """Cores of the whole machine."""
     memory_gib: Annotated[float, Field(gt=0)]
@@ -133,11 +135,13 @@ class Volume(Strict):
     """A PersistentVolumeClaim that jobs may mount by name. Workers on several nodes need ReadWriteMany."""
 
     name: Annotated[str, _matching(re.compile("[A-Za-z0-9][-A-Za-z0-9_.]*"), "a name without '/' and ':'")]
+    """In `volumes: ["NAME:/path"]` of a job."""
     claim: ObjectName
     """Name of the PersistentVolumeClaim, in the namespace of the jobs."""
     sub_path: str | None = None
     """Folder in it that is mounted; None: all of it."""
     read_only: bool = False
+    """No job may write to it."""
     always: Folder | None = None
     """Mounted at this path in every worker, asked for or not. With the server's pod mounting it at the same path, code
     in it runs in place. None: only where a job asks for it."""
@@ -179,6 +183,7 @@ class User(Strict):
     run_as_user: Annotated[int, Field(ge=0)] = 1000
     """1000 is the user of the ML Space platform's images."""
     run_as_group: Annotated[int, Field(ge=0)] = 1000
+    """The group of its files."""
     fs_group: Annotated[int, Field(ge=0)] = 1000
     """Group that may write to volumes."""
     name: str = "user"
