@@ -1,0 +1,185 @@
+"""`doctor` on a cluster: each thing that can be wrong, with its fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client_lib.spec.wire import Check
+from server_stub.runtimes.kube import doctor
+from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.catalogue_file import read
+from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
+from server_stub.runtimes.kube.permissions import FOR_DOCTOR, NEEDED
+
+CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
+NODE = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+
+
+def operator(version: str = "v1.9.4", ready: int = 1, template: bool = True) -> dict[str, Any]:
+    args = ["--pytorch-init-container-template-file=/etc/config/initContainer.yaml"] if template else []
+    container = {"image": "registry/operator:v1-93c5489", "args": args}
+    return {
+        "metadata": {"labels": {"app.kubernetes.io/version": version} if version else {}},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+        "status": {"readyReplicas": ready},
+    }
+
+
+class SmallApi:
+    """A cluster where all is well, but for what a test says. An ApiError among the answers is raised."""
+
+    host = "https://10.0.0.1"
+
+    def __init__(self, **answers: Any) -> None:
+        self.refused: set[str] = set(answers.pop("refused", ()))
+        self.answers: dict[str, Any] = {
+            "/version": {"gitVersion": "v1.36.4"},
+            doctor.OPERATOR: operator(),
+            "/apis/kubeflow.org/v1": {"resources": [{"name": "pytorchjobs"}]},
+            "/api/v1/namespaces/jobs": {"metadata": {"labels": {doctor.LEVEL: "restricted"}}},
+            "/api/v1/nodes": {"items": [NODE]},
+            "dry run": {},
+        } | answers
+        self.dry: list[Any] = []
+
+    def get(self, path: str) -> Any:
+        return self._answer(path)
+
+    def request(self, method: str, path: str, body: Any, query: Any = None) -> Any:
+        assert method == "POST"
+        if "selfsubjectaccessreviews" in path:
+            asked = body["spec"]["resourceAttributes"]
+            resource = "/".join(filter(None, (asked["resource"], asked["subresource"])))
+            return {"status": {"allowed": f"{asked['verb']} {resource}" not in self.refused}}
+        self.dry.append(query)
+        return self._answer("dry run")
+
+    def _answer(self, key: str) -> Any:
+        answer = self.answers[key]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+
+def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
+    given = {"server_url": "http://client-lib.jobs.svc:8080"} | settings
+    cluster = ClusterSettings(namespace="jobs", launcher=b"", pod_security=pod_security, **given)
+    return {check.name: check for check in doctor.checks(api, cluster, CATALOGUE)}  # type: ignore[arg-type]
+
+
+def test_a_cluster_where_all_is_well() -> None:
+    api = SmallApi()
+    found = checked(api)
+    assert all(check.ok and not check.fix for check in found.values())
+    assert list(found) == [
+        "cluster",
+        "permissions",
+        "training operator",
+        "pod security",
+        "catalogue",
+        "worker connection",
+    ]
+    assert "v1.36.4" in found["cluster"].message
+    assert "v1.9.4 runs" in found["training operator"].message
+
+
+def test_nothing_but_a_dry_run_is_ever_asked_to_be_made() -> None:
+    api = SmallApi()
+    checked(api)
+    assert api.dry == [{"dryRun": "All", "fieldValidation": "Strict"}]
+
+
+def test_a_cluster_that_does_not_answer_is_one_line() -> None:
+    (check,) = checked(SmallApi(**{"/version": ApiError(0, "connection refused")})).values()
+    assert (check.name, check.ok) == ("cluster", False)
+    assert "https://10.0.0.1: connection refused" in check.message
+
+
+@pytest.mark.parametrize("permission", sorted(NEEDED), ids=str)
+def test_each_missing_permission_is_named(permission: object) -> None:
+    check = checked(SmallApi(refused={str(permission)}))["permissions"]
+    assert not check.ok
+    assert f"may not {permission} in namespace jobs" in check.message
+    assert "role.yaml" in (check.fix or "")
+
+
+def test_what_only_the_doctor_lacks_is_no_failure() -> None:
+    check = checked(SmallApi(refused=set(map(str, FOR_DOCTOR))))["permissions"]
+    assert check.ok
+    assert "list nodes" in check.message
+
+
+NO = ApiError(403, "forbidden")
+GONE = ApiError(404, "not found")
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({"/apis/kubeflow.org/v1": GONE}, "knows no PyTorchJob"),
+        ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "knows no PyTorchJob"),
+        ({doctor.OPERATOR: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
+        ({doctor.OPERATOR: operator(ready=0)}, "none of its pods is ready"),
+        ({"dry run": ApiError(500, "failed calling webhook: connection refused")}, "connection refused"),
+    ],
+)
+def test_an_operator_that_can_not_serve(answers: dict[str, Any], said: str) -> None:
+    check = checked(SmallApi(**answers))["training operator"]
+    assert not check.ok
+    assert said in check.message
+    assert "kubectl" in (check.fix or "")
+
+
+@pytest.mark.parametrize("deployment", [NO, GONE, operator(version="")])
+def test_an_operator_whose_version_is_not_to_be_seen_is_good_if_it_answers(deployment: Any) -> None:
+    check = checked(SmallApi(**{doctor.OPERATOR: deployment}))["training operator"]
+    assert check.ok
+    assert "unknown version" in check.message
+
+
+@pytest.mark.parametrize(
+    ("enforced", "kept", "ok"),
+    [
+        ("restricted", "restricted", True),
+        ("restricted", "baseline", False),
+        ("baseline", "restricted", True),
+        ("baseline", "privileged", False),
+        (None, "privileged", True),
+    ],
+)
+def test_pods_that_the_namespace_would_refuse_are_foretold(enforced: str | None, kept: PodSecurity, ok: bool) -> None:
+    labels = {doctor.LEVEL: enforced} if enforced else {}
+    check = checked(SmallApi(**{"/api/v1/namespaces/jobs": {"metadata": {"labels": labels}}}), kept)["pod security"]
+    assert check.ok is ok
+    assert ok or f"POD_SECURITY={enforced}" in (check.fix or "")
+
+
+def test_an_operator_whose_own_init_container_would_be_refused_is_told() -> None:
+    check = checked(SmallApi(**{doctor.OPERATOR: operator(template=False)}))["pod security"]
+    assert not check.ok
+    assert "init container" in check.message
+
+
+def test_a_catalogue_that_promises_too_much() -> None:
+    small = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "500m", "memory": "4Gi"}}}
+    check = checked(SmallApi(**{"/api/v1/nodes": {"items": [small]}}))["catalogue"]
+    assert not check.ok
+    assert "cpu.small: it wants 1 cores, and n1 gives 0.5 cores" in check.message
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/api/v1/nodes", "catalogue"), ("/api/v1/namespaces/jobs", "pod security")]
+)
+def test_what_it_may_not_see_is_said_and_is_no_failure(path: str, name: str) -> None:
+    check = checked(SmallApi(**{path: NO}))[name]
+    assert check.ok
+    assert "may not" in check.message
+
+
+def test_a_server_that_pods_can_not_reach_is_told_with_what_that_costs() -> None:
+    check = checked(SmallApi(), server_url=None)["worker connection"]
+    assert not check.ok
+    assert "loses lines" in check.message
+    assert "CLIENT_LIB_SERVER_WORKER_SERVER_URL" in (check.fix or "")
