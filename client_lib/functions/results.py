@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from client_lib.api import Api
@@ -12,6 +13,9 @@ from client_lib.errors import BadResponse, Forbidden, JobEnded, JobFailed, NoRes
 from client_lib.spec.wire import JobInfo
 from client_lib.worker import function_runner
 from client_lib.worker.function_runner import RAISED, REFUSED, VALUE
+
+_TRACEBACK = "Traceback (most recent call last):"
+_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Result:
             return JobFailed(f"job {ended.info.name} FAILED: {self.text}", info=ended.info)
         if self.outcome != RAISED:
             return ended
-        told = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}"
+        told = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}{_before(ended)}"
         cause = JobFailed(told, hint=ended.hint, info=ended.info)
         try:
             error = self._load(ended.info.name) if self.pickled else None
@@ -103,6 +107,13 @@ class Result:
             raise NoResult(
                 f"job {job}: the result of rank {self.rank} can't be read here: {type(error).__name__}: {error}"
             ) from error
+
+
+def _before(ended: JobEnded) -> str:
+    """What the rank said last before it raised."""
+    said = ended.info.failure.last_lines if ended.info.failure else []
+    lines = list(takewhile(lambda line: line != _TRACEBACK, said))[-_LINES:]
+    return "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
 
 
 def parse(body: bytes) -> Result:

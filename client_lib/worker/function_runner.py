@@ -222,7 +222,7 @@ class Result:
             self.write(VALUE, "", value, limit)
             return
         except _Full:
-            sentence = "what rank %d returned is larger than the %.0f MB that a result may have" % (
+            sentence = "what rank %d returned is larger than the %.1f MB that a result may have" % (
                 self.rank,
                 limit / 1e6,
             )

@@ -119,7 +119,7 @@ class Desk:
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
-        path = await asyncio.to_thread(_first_there, [folder / str(rank) for folder in folders])
+        path = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
         if path is not None:
             return path
         if info.state.final:
@@ -157,8 +157,9 @@ class Desk:
         return NotFound(f"no job named {name}", hint=hint)
 
 
-def _first_there(paths: Sequence[Path]) -> Path | None:
-    return next((path for path in paths if path.exists()), None)
+def _newest(paths: Sequence[Path]) -> Path | None:
+    """Of those that there are: a rank of an elastic job may have run in another worker before."""
+    return max((path for path in paths if path.exists()), key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def text_of(found: Active | Found) -> JobText:

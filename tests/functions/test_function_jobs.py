@@ -168,6 +168,58 @@ def test_what_was_defined_in_main_can_be_pickled_in_the_worker(script: Script) -
     assert printed.splitlines() == ["([11, 12], [13])", "True"]
 
 
+def test_decorated_functions_with_defaults_globals_and_helpers(script: Script) -> None:
+    printed = script("""
+        import functools
+        from client_lib import Job
+
+        SCALE = 10
+
+        def twice(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                return [function(*args, **kwargs) for _ in range(2)]
+            return wrapper
+
+        def helper(value):
+            return value * SCALE
+
+        @twice
+        def train(value, *, offset=1):
+            return helper(value) + offset
+
+        if __name__ == "__main__":
+            job = Job(script=train, args=(4,))
+            job.submit()
+            print(job.result(timeout=60))
+    """)
+    assert printed == "[41, 41]"
+
+
+def test_modules_outside_of_the_snapshot_travel_by_value(script: Script, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    (shared / "tools").mkdir(parents=True)
+    (shared / "tools" / "__init__.py").write_text("from tools.inner import step\n")
+    (shared / "tools" / "inner.py").write_text("import other\ndef step(value):\n    return other.OFFSET + value\n")
+    (shared / "other.py").write_text("OFFSET = 40\n")
+    printed = script(f"""
+        import sys
+        sys.path.insert(0, {str(shared)!r})
+        import tools
+        from client_lib import Job
+
+        def train(value):
+            return tools.step(value), {str(shared)!r} in sys.path
+
+        if __name__ == "__main__":
+            for function in (train, tools.step):
+                job = Job(script=function, args=(2,), code="snapshot")
+                job.submit()
+                print(job.result(timeout=60))
+    """)
+    assert printed.splitlines() == ["(42, False)", "42"]
+
+
 def test_modules_beside_the_script_are_found_from_any_directory(script: Script, folder: Path, tmp_path: Path) -> None:
     (folder / "project").mkdir()
     (folder / "project" / "__init__.py").write_text("")

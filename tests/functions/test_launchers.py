@@ -8,8 +8,10 @@ from pathlib import Path
 
 import accelerate
 import pytest
+import torch
 
 import client_lib
+from client_lib import Job
 from client_lib.notebook import notebook_launcher
 from client_lib.torch_distributor import TorchDistributor
 
@@ -73,14 +75,49 @@ def test_a_distributor_runs_a_file_with_its_arguments_and_returns_none(
 
 
 def test_a_distributor_raises_what_the_function_raised(folder: Path) -> None:
-    with pytest.raises(ValueError, match="of the function"):
+    with pytest.raises(ValueError, match="of the function") as raised:
         TorchDistributor(use_gpu=False).run(fail)
+    assert "Its last lines before that:\n    about to fail" in str(raised.value.__cause__)
 
 
 def test_use_gpu_without_gpus_says_that_it_runs_on_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.warns(UserWarning, match="run on the CPU"):
         assert TorchDistributor(2).run(shape) == ("2", "2")
+
+
+def test_more_processes_than_gpus_are_capped_with_a_warning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'GPU 0: one'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.warns(RuntimeWarning, match="'num_processes' was reset"):
+        assert TorchDistributor(2, type="nogpu").run(shape) == ("1", "1")
+
+
+def test_a_data_loader_travels_as_an_argument(folder: Path) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(6.0))
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    assert TorchDistributor(num_processes=1, use_gpu=False).run(count, loader) == [4, 2]
+
+
+def count(loader: torch.utils.data.DataLoader[tuple[torch.Tensor]]) -> list[int]:
+    return [len(batch) for (batch,) in loader]
+
+
+def test_a_function_is_called_by_elastic_agents_too(folder: Path) -> None:
+    job = Job(script=rendezvous, type="pytorch_elastic", n_workers=2, processes_per_worker=1)
+    job.submit()
+    assert sorted(job.results(timeout=100)) == [(0, 2, "torchrun"), (1, 2, "torchrun")]
+
+
+def rendezvous() -> tuple[int, int, str]:
+    launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "none"
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), launcher
 
 
 @pytest.mark.parametrize("count", [0, -1, True, "2"])

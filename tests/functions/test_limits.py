@@ -13,6 +13,7 @@ from client_lib import InvalidRequest, Job, JobFailed, NoResult, TooLarge
 from client_lib.functions.call import call_of
 from client_lib.functions.payload import written
 from client_lib.worker.function_runner import Versions, difference
+from tests.functions.conftest import Script
 
 
 def submitted(function: object, **options: object) -> Job:
@@ -54,6 +55,37 @@ def test_what_is_too_large_names_the_largest(folder: Path) -> None:
     call = call_of(lambda small: (small, table), ("x",), None)
     with pytest.raises(TooLarge, match=r"3\.0 MB  variable 'table'"), written(call, None, limit_bytes=1_000_000):
         pass
+
+
+def test_a_global_that_is_too_large_is_named(script: Script) -> None:
+    printed = script("""
+        from client_lib import TooLarge
+        from client_lib.functions.call import call_of
+        from client_lib.functions.payload import written
+
+        TABLE = bytes(3_000_000)
+
+        def train():
+            return len(TABLE)
+
+        if __name__ == "__main__":
+            try:
+                with written(call_of(train, None, None), None, limit_bytes=1_000_000):
+                    print("written")
+            except TooLarge as error:
+                print(error.message)
+    """)
+    assert "3.0 MB  global 'TABLE'" in printed
+
+
+def test_a_cloudpickle_that_can_t_read_the_function_is_found_before_it_is_called(folder: Path) -> None:
+    (folder / "old").mkdir()
+    (folder / "old" / "cloudpickle.py").write_text("__version__ = '1.6.0'\n")
+    job = submitted(lambda: Path("called").touch(), env_variables={"PYTHONPATH": str(folder / "old")})
+    with pytest.raises(JobFailed, match=r"worker 0 can't read the function: .* this is cloudpickle 1\.6\.0") as refused:
+        job.result(timeout=60)
+    assert "the first number must be the same" in str(refused.value)
+    assert not (folder / "called").exists()
 
 
 def test_what_can_t_travel_is_named(folder: Path) -> None:

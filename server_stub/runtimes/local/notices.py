@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from client_lib.errors import NotSupported
@@ -76,9 +77,12 @@ MEANS_NOTHING: dict[str, str] = {
 }
 
 
+_FUNCTION = re.compile(r"\w+\(\)")  # what stands in the spec of a job that calls a function
+
+
 def refuse(spec: JobSpec) -> None:
     """Raises NotSupported for what this version can't do, by name."""
-    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None:
+    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None and not _FUNCTION.fullmatch(spec.script):
         raise NotSupported(
             f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
             hint="type='binary' starts a command; it may be torchrun itself",

@@ -1,0 +1,65 @@
+"""Functions on a server that several users share, with bounds of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_lib import Client, Forbidden, Job, NoResult
+from server_stub import users_file
+from tests.server_process import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Client]]:
+    """By the user's name; root is an admin."""
+    folder = tmp_path_factory.mktemp("shared")
+    users = folder / "users.toml"
+    tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "root")}
+    bounds = {"CLIENT_LIB_SERVER_MAX_RESULT_BYTES": "100000"}
+    server = ServerProcess(folder / "state", "--users-file", str(users), **bounds)
+    try:
+        url = server.facts()["url"]
+        yield {name: Client(url, token=token) for name, token in tokens.items()}
+    finally:
+        server.end()
+        server.kill()
+
+
+def test_a_result_of_another_s_job_is_read_by_who_trusts_it(clients: dict[str, Client], folder: Path) -> None:
+    job = Job(script=lambda: {"loss": 0.25}, client=clients["ann"], name="of-ann")
+    job.submit()
+    assert job.result(timeout=60) == {"loss": 0.25}
+    seen = clients["root"].get_job("of-ann")
+    for read in (seen.result, seen.results):
+        with pytest.raises(Forbidden, match="written by code of ann") as refused:
+            read()
+        assert "trust=True" in str(refused.value)
+    assert seen.result(trust=True) == {"loss": 0.25}
+    assert seen.results(trust=True) == [{"loss": 0.25}]
+
+
+def test_what_another_s_function_raised_is_not_rebuilt_without_trust(clients: dict[str, Client], folder: Path) -> None:
+    def fail() -> None:
+        raise KeyError("learning_rate")
+
+    job = Job(script=fail, client=clients["ann"], name="fails")
+    job.submit()
+    with pytest.raises(KeyError):
+        job.result(timeout=60)
+    with pytest.raises(Forbidden, match="trust it"):
+        clients["root"].get_job("fails").result()
+    with pytest.raises(KeyError):
+        clients["root"].get_job("fails").result(trust=True)
+
+
+def test_a_result_over_the_server_s_bound_is_said_and_the_job_succeeded(
+    clients: dict[str, Client], folder: Path
+) -> None:
+    job = Job(script=lambda: bytes(200_000), client=clients["ann"])
+    job.submit()
+    job.wait(timeout=60)
+    with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 0\.1 MB that a result may have"):
+        job.result()
