@@ -22,3 +22,16 @@ def control_plane() -> Iterator[Cluster]:
     cluster.up({"api"}, recipes=())
     yield cluster
     cluster.down()
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Cluster]:
+    """A cluster with a real kubelet and the image `python`; or skips, as above."""
+    if lack := missing(["node"]):
+        pytest.skip(lack)
+    builds.build(Home.of_environment(), components(["node"]), ["pause", "python"], print)
+    cluster = Cluster("kube-pods")
+    cluster.down()
+    cluster.up({"node"})
+    yield cluster
+    cluster.down()
