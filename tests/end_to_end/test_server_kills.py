@@ -62,8 +62,11 @@ def soak(server: LocalServer, folder: Path, kills: int, seed: int) -> None:
         killer = pool.submit(kill_at_random, server, kills, stop, seed)
         followers = [pool.submit(submit_until_enough) for _ in range(4)]
         killer.add_done_callback(lambda _: enough.set())
-        for follower in followers:
-            follower.result()
+        try:
+            for follower in followers:
+                follower.result()
+        finally:  # a server that doesn't come back is a failure, and no endless hunt for it
+            stop.set()
         assert killer.result() == kills
 
     expected = sorted(f"rank {rank} line {i}" for rank in range(2) for i in range(LINES))
