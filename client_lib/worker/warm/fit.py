@@ -14,16 +14,36 @@ from client_lib.worker.plan import WorkerPlan
 
 READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
     ("LD_*", "the dynamic loader"),
-    ("MALLOC_*, GLIBC_TUNABLES, JEMALLOC_*, TCMALLOC_*", "the allocator"),
+    ("MALLOC_*, GLIBC_TUNABLES, GLIBCXX_TUNABLES, JEMALLOC_*, TCMALLOC_*", "the allocators"),
     ("LANG, LANGUAGE, LC_*", "Python's text encoding; libraries that format"),
     ("PYTHON*", "the interpreter"),
-    ("OMP_*, GOMP_*, KMP_*, MKL_*, OPENBLAS_*, GOTO_*, BLIS_*, DNNL_*, ONEDNN_*", "the OpenMP and BLAS libraries"),
+    ("OMP_*, GOMP_*, KMP_*, ACC_*, GFORTRAN_*, I_MPI_*, INTEL_*", "OpenMP and the compilers' libraries"),
+    ("MKL_*, MKLDNN_*, DNNL_*, ONEDNN_*, OPENBLAS_*, GOTO_*, BLIS_*, NVPL_*", "the BLAS libraries"),
     ("NUMEXPR_*, NUMBA_*, NPY_*, NUMPY_*", "numpy and what compiles for it"),
     ("ATEN_*, C10_*, TORCH*, PYTORCH_*, TRITON_*", "torch, its compilers and its logging"),
-    ("CUDA_*, CUBLAS_*, CUDNN_*, NVIDIA_*, HIP_*, ROCR_*, HSA_*", "the GPU libraries"),
-    ("HOME, XDG_*, TMPDIR, TEMP, TMP", "folders of caches"),
+    (
+        "AOT_*, AOTINDUCTOR_*, INDUCTOR_*, CUTLASS_*, CUTEDSL_*, FLYDSL_*, FX_*, PT2_*, PARTITIONER_*, KINETO_*, "
+        "LLVM_*, COMPILE_STROBELIGHT_*, ENABLE_HOST_SIDE_TMA, ENABLE_PERSISTENT_TMA_MATMUL, ENABLE_TEMPLATE_*, "
+        "ENABLE_TMA_*, DUMP_AOTI_MINIFIER, FAKE_ALLOW_META, LOG_AUTOTUNE_RESULTS, LOG_TLPARSE, LOGLEVEL, "
+        "UNSAFE_SKIP_FSDP_MODULE_GUARDS, CXX",
+        "parts of torch, by names of their own",
+    ),
+    ("SYMPY_*, MPMATH_*, NETWORKX_*, SAGE_ROOT", "what torch's compilers compute with"),
+    ("CUDA_*, CUBLAS*, CUDNN_*, NVIDIA_*, NVRTC_*, LIBNVVM_*, NV_*, PTXAS_*, CASK_*", "the GPU libraries"),
+    ("HIP_*, ROCR_*, HSA_*", "those of AMD"),
+    ("HOME, USER, USERNAME, LOGNAME, LNAME, XDG_*, TMPDIR, TEMP, TMP", "folders of caches"),
+    ("OPENSSL_*, PSUTIL_*, JOBLIB_*, LOKY_*", "libraries that others import"),
     ("HF_*, HUGGINGFACE_*, TRANSFORMERS_*, DIFFUSERS_*, DATASETS_*, SAFETENSORS_*", "the Hugging Face libraries"),
-    ("USE_TF, USE_TORCH, USE_FLAX, USE_JAX, TF_*, XLA_*, JAX_*, KERAS_*", "frameworks that choose each other"),
+    (
+        "TOKENIZERS_LOG, ACCELERATE_ENABLE_RICH, ACCELERATE_LOG_LEVEL, ACCELERATE_USE_MEGATRON_LM, USE_HUB_KERNELS, "
+        "DISABLE_TELEMETRY, DO_NOT_TRACK, EAGER_IMPORT, NPU_FA2_SPARSE_MODE, OAUTH_CLIENT_ID, OAUTH_SCOPES, "
+        "OPENID_PROVIDER_URL, SAGEMAKER_JOB_NAME, SM_HP_MP_PARAMETERS",
+        "the same",
+    ),
+    (
+        "USE_TF, USE_TORCH, USE_TORCH_XLA, USE_FLAX, USE_JAX, TF_*, XLA_*, JAX_*, KERAS_*",
+        "frameworks that choose each other",
+    ),
     ("MPL*, WANDB_*, SKLEARN_*, SCIPY_*, POLARS_*, ARROW_*, PANDAS_*, RAY_*", "other packages of training scripts"),
 )
 """Patterns of variables that libraries read when they are loaded, and who does."""
@@ -46,6 +66,13 @@ READ_LATER = frozenset(
 )
 """Variables that match a pattern above, and may differ nevertheless; so may all that are secret by name."""
 
+_NO_SECRET = (
+    "HF_TOKEN_PATH",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+    "TORCH_COMPILE_CACHE_KEY_TAG",
+    "TORCH_COMPILE_STICKY_PGO_KEY",
+)
+
 THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECRET = re.compile("TOKEN($|_)|_KEY($|_)|SECRET|PASSWORD")
 _NAMES = frozenset(name for names, _ in READ_AT_LOAD for name in names.split(", ") if not name.endswith("*"))
@@ -62,7 +89,7 @@ class Pool(NamedTuple):
 
 
 def is_read_at_load(name: str) -> bool:
-    if name in READ_LATER or _SECRET.search(name):
+    if name in READ_LATER or (_SECRET.search(name) and name not in _NO_SECRET):
         return False
     return name in _NAMES or name.startswith(_BEGINNINGS)
 
@@ -70,7 +97,7 @@ def is_read_at_load(name: str) -> bool:
 def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
     """The environment of a pool for jobs like the one that has this: what is read at load, and no job's own."""
     kept = {name: value for name, value in environment.items() if is_read_at_load(name)}
-    for name in ("PATH", "USER", "LOGNAME", "TZ"):
+    for name in ("PATH", "TZ"):
         if name in environment:
             kept[name] = environment[name]
     kept.update(dict.fromkeys(THREAD_COUNTS, "1"))  # one thread: what has more can't be forked
