@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.wire import Submitter
 from server_stub.runtimes import Attempt
+from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.warm_rules import grown, wanted
 from tests.runtimes.conftest import Site, alive, anyio_backend, poll, running
 
@@ -41,6 +43,15 @@ async def was_warm(site: Site, attempt: Attempt) -> list[bool | None]:
     return [worker.warm for worker in ended.workers]
 
 
+def conda_environment(folder: Path) -> Path:
+    """Another interpreter, with the packages of this one."""
+    python = folder / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python.parents[1]
+
+
 def remarks(site: Site, attempt: Attempt) -> list[str]:
     return [remark for seen in site.of(attempt) for remark in seen.remarks]
 
@@ -66,8 +77,22 @@ async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_an
         assert not (tmp_path / "warm").exists()
     async with running(tmp_path, warm=True) as site:
         await warmed(site)
-        assert await was_warm(site, site.submit("job", write(tmp_path), warm=False)) == [False]
-        assert await was_warm(site, site.submit("command", "true", type="binary")) == [False]
+        job = site.submit("job", write(tmp_path), warm=False)
+        assert await was_warm(site, job) == [False]
+        assert remarks(site, job) == []  # it asked for it
+        command = site.submit("command", "true", type="binary")
+        other = site.submit("other", write(tmp_path, "print(1)"), conda_env=str(conda_environment(tmp_path)))
+        for attempt, why in ((command, "the command is no Python script"), (other, "an interpreter of its own")):
+            assert await was_warm(site, attempt) == [False]
+            assert [why in remark for remark in remarks(site, attempt)] == [True]
+
+
+async def test_where_launchers_cannot_sweep_there_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "LAUNCHER_SWEEPS", False)  # as on macOS
+    async with running(tmp_path, warm=True) as site:
+        assert await was_warm(site, site.submit("first", write(tmp_path))) == [False]
+        assert await was_warm(site, site.submit("second", write(tmp_path))) == [False]
+        assert site.runtime.warm_pools() == []
 
 
 async def test_a_script_that_imports_nothing_installed_begins_no_pool(tmp_path: Path) -> None:
@@ -119,6 +144,48 @@ async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
         await poll(
             lambda: [p.modules > before.modules for p in site.runtime.warm_pools() if p.state == "ready"] == [True]
         )
+
+
+async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_behind_it(tmp_path: Path) -> None:
+    site_packages = tmp_path / "site-packages"
+    site_packages.mkdir()
+    (site_packages / "tool.py").write_text("version = 1")
+    shell = Submitter(
+        python=sys.executable,
+        environment=dict(os.environ) | {"PYTHONPATH": str(site_packages)},
+        working_dir=str(tmp_path),
+    )
+    script = write(tmp_path, "import tool; print(tool.version)")
+    async with running(tmp_path, warm=True) as site:
+
+        async def ran(name: str) -> tuple[list[bool | None], str]:
+            attempt = site.submit(name, script, _submitter=shell)
+            return await was_warm(site, attempt), site.lines(attempt)[-1]
+
+        async def ready() -> None:
+            await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+
+        assert await ran("first") == ([False], "1")
+        await ready()
+        assert await ran("warm") == ([True], "1")
+        (site_packages / "tool.py").write_text("version = 22")
+        (site_packages / "tool-22.dist-info").mkdir()
+        assert await ran("upgraded") == ([False], "22")
+        await ready()
+        assert await ran("warm-again") == ([True], "22")
+
+
+async def test_an_edit_of_the_users_own_module_counts_in_the_next_job(tmp_path: Path) -> None:
+    script = write(tmp_path, "import tqdm, mine; print(mine.text)")
+    (tmp_path / "mine.py").write_text("text = 'before'")
+    async with running(tmp_path, warm=True) as site:
+        await site.ended(site.submit("first", script))
+        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        for text in ("before", "edited"):
+            (tmp_path / "mine.py").write_text(f"text = {text!r}")
+            attempt = site.submit(text, script)
+            assert await was_warm(site, attempt) == [True]
+            assert site.lines(attempt)[-1] == text
 
 
 async def test_pools_end_with_their_server_and_the_list_of_modules_stays(tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ class Gang:
         python: str,
         tell: Callable[[Observation], None],
         pool: WarmPool | None = None,
+        never_warm: str | None = None,
     ):
-        """`pool`: where its launchers come from, if they can."""
+        """`pool`: where its launchers come from, if they can. `never_warm`: why they could come from none."""
         self.record = started
         self._pool = pool
+        self._never_warm = never_warm
         self._pool_failed: str | None = None
         self.job_name, self.job_dir = attempt.job_name, attempt.job_dir
         self._attempt = attempt
@@ -215,7 +217,7 @@ class Gang:
             self._tell(seen)
 
     def _remarks(self) -> tuple[str, ...]:
-        why = self.fresh_because if self._pool is not None else None
+        why = self.fresh_because if self._pool is not None else self._never_warm
         return () if why is None else (f"its processes were started anew, not forked: {why}",)
 
 

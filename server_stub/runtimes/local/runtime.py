@@ -21,7 +21,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmP
 from client_lib.worker.plan import WorkerPlan
 from server_stub.instances import Catalogue, Size, load, of_machine
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, orders, worker_dir
-from server_stub.runtimes.local import conda, doctor, machine, notices, plan, record, scheduling, volumes
+from server_stub.runtimes.local import conda, doctor, machine, notices, plan, record, scheduling, volumes, warm_rules
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.needs import Needs, needs
@@ -272,10 +272,17 @@ class LocalRuntime:
     ) -> None:
         key = _key(attempt.job_id, attempt.number)
         pool = self._warm.pool_for(first) if first is not None and first.record_imports else None
-        gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell, pool)
+        never_warm = self._never_warm(attempt) if first is not None else None
+        gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell, pool, never_warm)
         self._gangs[key] = gang
         self._ports.hold(key, started.master_port)
         self._spawn_task(self._to_its_end(key, life(gang)))
+
+    def _never_warm(self, attempt: Attempt) -> str | None:
+        """Why a job of this kind can't use the warm pool that is there."""
+        if not warm_rules.asked(attempt.spec, default=self._options.warm) or not self._warm.stands:
+            return None
+        return warm_rules.unsuited(attempt.spec, attempt.function is not None)
 
     async def _to_its_end(self, key: str, life: Coroutine[Any, Any, None]) -> None:
         await life

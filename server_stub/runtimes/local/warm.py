@@ -47,6 +47,11 @@ class WarmPools:
         pool = self._pools.get(plan.python or "")
         return pool if pool is not None and pool.state == "ready" else None
 
+    @property
+    def stands(self) -> bool:
+        """There is one that is ready, for whichever interpreter."""
+        return any(pool.state == "ready" for pool in self._pools.values())
+
     def job_began(self, plan: WorkerPlan, worker_dir: str) -> None:
         """A job that could use a pool was started."""
         python = plan.python

@@ -12,11 +12,24 @@ _LEFT_OUT = frozenset({"client_lib", "server_stub", "_distutils_hack", "pip", "_
 
 
 def wanted(spec: JobSpec, is_function: bool, *, default: bool) -> bool:
-    """A job of this kind may have warm ranks. `default`: the setting; where it is off, no job can."""
-    asked = default if spec.warm is None else spec.warm and default
-    return (
-        asked and (is_function or spec.python_script is not None) and spec.conda_env is None and not spec.requirements
-    )
+    """This job may have warm ranks. `default`: the setting; where it is off, no job can."""
+    return asked(spec, default=default) and unsuited(spec, is_function) is None
+
+
+def asked(spec: JobSpec, *, default: bool) -> bool:
+    """Neither the server nor the job says that every process shall be started anew."""
+    return default and spec.warm is not False
+
+
+def unsuited(spec: JobSpec, is_function: bool) -> str | None:
+    """Why a job of this kind can't have warm ranks."""
+    if not is_function and spec.python_script is None:
+        return "the command is no Python script"
+    if spec.conda_env is not None:
+        return f"conda_env={spec.conda_env!r} has an interpreter of its own"
+    if spec.requirements:
+        return "requirements=[...] makes an environment of its own"
+    return None
 
 
 def grown(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], bool]:
