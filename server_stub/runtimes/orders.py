@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import re
 from enum import Enum, auto
 
 from client_lib.errors import InvalidRequest
@@ -14,6 +15,9 @@ RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 """0 in a job's environment: its ranks start as plain `python script`."""
 
 
+_FUNCTION = re.compile(r"\w+\(\)")
+
+
 class Fate(Enum):
     """What a runtime makes of a field of the spec; none is ignored in silence."""
 
@@ -21,6 +25,11 @@ class Fate(Enum):
     SERVICE = auto()  # honoured, by the service: the same on every runtime
     REFUSED = auto()  # unless it asks for nothing
     NAMED = auto()  # it means nothing here, or another thing: a notice says so
+
+
+def calls_function(spec: JobSpec) -> bool:
+    """Whether the job calls a function: its name, and not a script, stands in the spec."""
+    return _FUNCTION.fullmatch(spec.script) is not None
 
 
 def from_caller(attempt: Attempt, path: str) -> str:

@@ -214,7 +214,8 @@ def _lost_checkpoints(spec: JobSpec, needs: Needs, cluster: ClusterSettings, cat
 
 def _copies(spec: JobSpec, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> str:
     del cluster, catalogue
-    if spec.python_script is not None or needs.processes == 1 or spec.processes_per_worker != "default":
+    is_command = spec.python_script is None and not orders.calls_function(spec)
+    if not is_command or needs.processes == 1 or spec.processes_per_worker != "default":
         return ""
     return (
         f"the command is started {needs.processes} times on each worker, once per GPU; processes_per_worker=1 starts "

@@ -65,7 +65,7 @@ def _container(
         "name": names.CONTAINER,
         "image": image(spec, catalogue),
         "command": AGENT,
-        "env": [*_home(spec, catalogue), *_ranks(needs), *_downward()],
+        "env": [*_home(spec, catalogue), *_devices(needs), *_ranks(needs), *_downward()],
         "resources": _resources(needs),
         "securityContext": _container_security(needs, cluster.pod_security),
         "volumeMounts": [folder.mount() for folder in folders],
@@ -93,6 +93,12 @@ def _home(spec: JobSpec, catalogue: Catalogue) -> list[dict[str, Any]]:
             "MPLCONFIGDIR": f"{home}/.config/matplotlib",
         }
     return [{"name": name, "value": value} for name, value in ours.items() if name not in own]
+
+
+def _devices(needs: Needs) -> list[dict[str, Any]]:
+    """Images for GPUs say NVIDIA_VISIBLE_DEVICES=all: on a node with GPUs a pod without any would see all of them.
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"""
+    return [] if needs.gpus else [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
 def _ranks(needs: Needs) -> list[dict[str, Any]]:

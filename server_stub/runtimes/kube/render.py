@@ -47,13 +47,14 @@ class _Rendering:
     needs: Needs
     name: str
     labels: dict[str, str]
+    identity: str
 
     def metadata(self, name: str) -> dict[str, Any]:
         return {
             "name": name,
             "namespace": self.cluster.namespace,
             "labels": self.labels,
-            "annotations": {names.HASH: plan.identity(self.attempt)},
+            "annotations": {names.HASH: self.identity},
         }
 
 
@@ -71,6 +72,7 @@ def render(
         needs(attempt.spec, catalogue),
         names.object_name(attempt.job_name, attempt.number),
         names.labels(attempt.job_id, attempt.number, attempt.job_name),
+        plan.identity(attempt),
     )
     environment = _environment(rendering)
     code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None

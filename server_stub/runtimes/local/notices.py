@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.instances import family_of
+from server_stub.runtimes import orders
 from server_stub.runtimes.local.devices import Gpu
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import Needs
@@ -77,12 +77,9 @@ MEANS_NOTHING: dict[str, str] = {
 }
 
 
-_FUNCTION = re.compile(r"\w+\(\)")  # what stands in the spec of a job that calls a function
-
-
 def refuse(spec: JobSpec) -> None:
     """Raises NotSupported for what this version can't do, by name."""
-    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None and not _FUNCTION.fullmatch(spec.script):
+    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None and not orders.calls_function(spec):
         raise NotSupported(
             f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
             hint="type='binary' starts a command; it may be torchrun itself",
