@@ -102,7 +102,7 @@ async def _start(settings: Settings) -> Context:
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
     await asyncio.to_thread(snapshots.open)
     desk = WorkerDesk(settings.data_dir / "worker.key", _attempt_folder(settings))
-    service = Service(settings, _runtime(settings))
+    service = Service(settings, _runtime(settings, desk))
     await service.start()
     events = None if settings.inotify else PollingEvents()
     return Context(settings, service, snapshots, LogHub(service, log_dir, events), Traffic(), desk)
@@ -112,7 +112,11 @@ def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
     return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
-def _runtime(settings: Settings) -> Runtime:
+def _runtime(settings: Settings, desk: WorkerDesk) -> Runtime:
+    if settings.runtime == "kubernetes":
+        from server_stub.runtimes.kube.assembly import assemble  # half a second that a local server doesn't need
+
+        return assemble(settings, desk)
     return LocalRuntime(
         LocalOptions(
             data_dir=settings.data_dir,

@@ -25,6 +25,7 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 CONNECT_S, READ_S = 5.0, 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 Query = Mapping[str, str | int | bool]
 
@@ -121,13 +122,17 @@ class Stream:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
+        self.pauses = False
+        """The line just given was the last of what has come: the next may take a while."""
 
     def __iter__(self) -> Iterator[bytes]:
         rest = b""
         try:
             for chunk in self._response.stream(_CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
-                yield from lines
+                for number, line in enumerate(lines, start=1):
+                    self.pauses = number == len(lines)
+                    yield line
                 if len(rest) > _LINE_MAX:
                     raise ApiError(0, f"a line of more than {_LINE_MAX} bytes")
         except (urllib3.exceptions.HTTPError, OSError, AttributeError):
@@ -171,8 +176,22 @@ def connect(kubeconfig: Path | None, context: str | None) -> Api:
     return Api(configuration)
 
 
+def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """The pod's own, else that of the context, else `default`."""
+    if kubeconfig is None and context is None and _in_cluster():
+        return (_SERVICE_ACCOUNT / "namespace").read_text().strip()
+    try:
+        contexts, current = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            config_file=None if kubeconfig is None else str(kubeconfig)
+        )
+    except (ConfigException, OSError, ValueError, TypeError):
+        return "default"  # `connect` says what is wrong
+    wanted = next((each for each in contexts if each["name"] == context), current) or {}
+    return str(wanted.get("context", {}).get("namespace") or "default")
+
+
 def _in_cluster() -> bool:
-    return Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists()
+    return (_SERVICE_ACCOUNT / "token").exists()
 
 
 def _plain(query: Query) -> dict[str, str]:

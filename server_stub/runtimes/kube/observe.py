@@ -21,6 +21,7 @@ from server_stub.workers import WorkerView
 
 _NOT_CREATED = ("FailedCreatePod", "FailedCreateService")
 _IN_THE_WAY = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "NetworkNotReady")
+_FIRST_TROUBLE_S = 15
 _WORST_FIRST = (
     Reason.START_FAILED,
     Reason.UNSCHEDULABLE,
@@ -228,7 +229,7 @@ def _held_up(pod: Pod, container: Container, waiting: Said, about: Sequence[Even
 
 def _being_made(pod: Pod, about: Sequence[Event]) -> Obstacle:
     blocked = _newest(about, lambda event: event.reason in _IN_THE_WAY)
-    if blocked is not None:
+    if blocked is not None and _lasts(pod.created_at, blocked.at):
         return Obstacle(Reason.STARTING, sentences.shortened(f"worker {pod.worker}: {blocked.message}"))
     pulling = _newest(about, lambda event: event.reason in ("Pulling", "Pulled"))
     if pulling is not None and pulling.reason == "Pulling":
@@ -281,7 +282,7 @@ def _no_pods(sight: Sight, missing: int, events: Mapping[str, Sequence[Event]]) 
     if failed is not None:
         text, hopeless = sentences.not_created(failed.message, sight.n_workers, sight.n_workers - missing)
         return Obstacle(Reason.START_FAILED if hopeless else Reason.UNSCHEDULABLE, text, hopeless)
-    return Obstacle(Reason.QUEUED, f"waits for the operator to make its pods{sentences.waits_since(job.created_at)}")
+    return Obstacle(Reason.QUEUED, f"the operator has made no pod yet{sentences.waits_since(job.created_at)}")
 
 
 # --- small
@@ -304,6 +305,12 @@ def _by_object(events: Sequence[Event]) -> dict[str, list[Event]]:
     for event in events:
         found.setdefault(event.about, []).append(event)
     return found
+
+
+def _lasts(since: str, at: str) -> bool:
+    """What is mounted may be made a moment after the pod."""
+    begun, seen = sentences.moment(since), sentences.moment(at)
+    return begun is None or seen is None or (seen - begun).total_seconds() > _FIRST_TROUBLE_S
 
 
 def _newest(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Event | None:

@@ -123,7 +123,7 @@ def test_an_image_that_is_being_pulled_says_so() -> None:
 
 def test_a_job_that_no_operator_has_seen_says_so() -> None:
     case = replace(sight("running", 2), pods=())
-    assert observe(case).obstacle.message == "waits for the operator to make its pods; waits since 17:34 UTC"
+    assert observe(case).obstacle.message == "the operator has made no pod yet; waits since 17:34 UTC"
 
 
 def test_a_suspended_job_waits_for_its_queue() -> None:

@@ -1,0 +1,107 @@
+"""Logs from the Kubernetes API: the tail of a worker that died without a word, and, where pods can't reach this server,
+all that there is.
+
+`pods/log` loses lines (the kubelet rotates, and a follower is not told), so it is never the first choice. What is read
+is the same records that a worker sends, and goes through the same door: those that are here already are passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable
+
+from server_stub.runtimes.kube.acts import Acts
+from server_stub.runtimes.kube.api import Api, ApiError, Stream
+from server_stub.runtimes.kube.facts import Pod
+from server_stub.runtimes.kube.names import CONTAINER, AttemptKey
+from server_stub.workers import WorkerDesk
+
+TAIL_TRIES = 4
+SILENCE_S = 60.0
+BATCH_BYTES = 256 * 2**10
+AGAIN_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class PodLogs:
+    """Of one cluster. Event loop only; the readers are threads."""
+
+    def __init__(self, api: Api, acts: Acts, desk: WorkerDesk) -> None:
+        self._api, self._acts, self._desk = api, acts, desk
+        self._followers: dict[tuple[AttemptKey, str], Follower] = {}
+
+    async def read_tail(self, key: AttemptKey, pod: Pod) -> None:
+        """What is left of the log of a pod that ended."""
+        for number in range(TAIL_TRIES):
+            try:
+                records = await asyncio.to_thread(self._acts.log_tail, pod.name)
+                await self._desk.append(key.job_id, key.attempt, pod.worker, records)
+                return
+            except ApiError as error:
+                _log.warning("the log of %s can't be read: %s", pod.name, error)
+            await asyncio.sleep(2.0**number)
+
+    def follow(self, key: AttemptKey, pods: Iterable[Pod]) -> None:
+        """Read along with those whose container runs or ran; again and again harmless."""
+        for pod in pods:
+            begun = pod.main.running_since is not None or pod.main.ended is not None
+            if begun and not pod.gone and (key, pod.uid) not in self._followers:
+                follower = Follower(self._api, self._acts.log_path(pod.name), key, pod.worker, self._desk)
+                self._followers[key, pod.uid] = follower
+                follower.start()
+
+    def forget(self, key: AttemptKey) -> None:
+        for known in [known for known in self._followers if known[0] == key]:
+            self._followers.pop(known).stop()
+
+
+class Follower:
+    """One container's log, read in a thread until it ends."""
+
+    def __init__(self, api: Api, path: str, key: AttemptKey, worker: int, desk: WorkerDesk) -> None:
+        self._api, self._path, self._key, self._worker, self._desk = api, path, key, worker, desk
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._run, name=f"log {path}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _run(self) -> None:
+        """A stream that ended may have ended for any reason: it is read again, until nothing new comes of it."""
+        while not self._stopping.is_set():
+            try:
+                if not self._read_once():
+                    self._stopping.wait(AGAIN_S)
+            except ApiError as error:
+                if error.not_found:
+                    return
+                self._stopping.wait(AGAIN_S)
+
+    def _read_once(self) -> int:
+        query = {"container": CONTAINER, "follow": "true"}
+        self._stream = self._api.stream(self._path, query, SILENCE_S)
+        new, batch, size = 0, [], 0
+        for line in self._stream:
+            batch.append(line)
+            size += len(line)
+            if size > BATCH_BYTES or self._stream.pauses:
+                new += self._hand_over(batch)
+                batch, size = [], 0
+        return new + self._hand_over(batch)
+
+    def _hand_over(self, lines: list[bytes]) -> int:
+        if not lines or self._stopping.is_set():
+            return 0
+        data = b"\n".join(lines) + b"\n"
+        append = self._desk.append(self._key.job_id, self._key.attempt, self._worker, data)
+        return asyncio.run_coroutine_threadsafe(append, self._loop).result()
