@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from client_lib.spec.wire import (
     JobInfo,
     JobPage,
     Manifest,
+    OutputList,
     ServerInfo,
     SubmitRequest,
 )
@@ -145,6 +147,23 @@ class Api:
     def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
         """What the job's function left in this rank, unread: see `Job.result`. Raises NoResult with the reason."""
         return self._rest.call("GET", paths.job_result(name, rank), params=_given(owner=owner))
+
+    def job_outputs(self, name: str, *, owner: str | None = None) -> OutputList:
+        """What is kept of the files that the job has written."""
+        return self._get(paths.job_outputs(name), OutputList, _given(owner=owner))
+
+    def open_output(
+        self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
+    ) -> Iterator[bytes]:
+        """The bytes of one of these files from `start` on, as they arrive. Raises NotFound: they are others by now."""
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        params = _given(sha256=sha256, owner=owner)
+        response = self._rest.stream(paths.job_output(name, path), params=params, headers=headers, read_s=READ_S)
+        skipped = 0 if response.status_code == HTTPStatus.PARTIAL_CONTENT else start
+        with response, translated(self.config.endpoint or "the local server", READ_S):
+            for block in response.raw.stream(_BLOCK):
+                yield block[skipped:]
+                skipped = max(0, skipped - len(block))
 
     # --- many jobs
 

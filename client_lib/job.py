@@ -16,9 +16,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from client_lib import arguments, display, explanation, failure_report, legacy, log_reader, naming, submission
+from client_lib import download as downloads
 from client_lib.api import LONG_POLL_S, Api, OnUpload, configured
 from client_lib.cell_output import in_cell_or_terminal
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
@@ -297,6 +299,26 @@ class Job:
             raised = Outcome(self._api, failed.info, trust).failure(failed)
             raise raised from raised.__cause__
         return Outcome(self._api, info, trust)
+
+    def download(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        pattern: str | None = None,
+        *,
+        on_download: downloads.OnDownload | None = None,
+    ) -> list[Path]:
+        """Fetch what the ranks have left (`outputs`) into `folder`, and give the paths; also while the job runs.
+
+        `folder` None: one of the job's name, here. `pattern`: a glob such as `*.pt` or `out/**`; None: all. What is
+        there already is not fetched again, and a download that was cut goes on. `on_download`: called with its
+        progress. Of a job in place nothing is fetched but what it was told to keep: a warning says where its files are.
+
+        Raises:
+            InvalidRequest: a link or something else in `folder` is in the way.
+            NotFound: a running job has written a file anew; call it again.
+        """
+        info = self.info()
+        return downloads.download(self._api, info, Path(info.name if folder is None else folder), pattern, on_download)
 
     def log_lines(
         self,

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest
 from server_stub.access_log import AccessLog
-from server_stub.api import answers, jobs, server, snapshots, workers
+from server_stub.api import answers, jobs, outputs, server, snapshots, workers
 from server_stub.api.context import Context, context, user
 from server_stub.api.logs import logs_router
 from server_stub.api.operation import RawRoute
@@ -97,7 +97,7 @@ def routes() -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # asked at each request; `metrics` is ours
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
     )
-    for part in (jobs, snapshots, server, workers):
+    for part in (jobs, outputs, snapshots, server, workers):
         app.router.routes.extend(part.router.routes)  # include_router adds three calls to each request
     app.router.routes.extend(logs_router(lambda: app.state.context.hub, _find_logs).routes)
     app.add_exception_handler(ClientLibError, _our_error)

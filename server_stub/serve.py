@@ -29,6 +29,7 @@ from server_stub.file_events import PollingEvents
 from server_stub.http_bounds import http_protocol
 from server_stub.log_lines import rotate
 from server_stub.logs import LogHub
+from server_stub.outputs_intake import OutputsIntake
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service
@@ -105,7 +106,8 @@ async def _start(settings: Settings) -> Context:
     service = Service(settings, _runtime(settings, desk))
     await service.start()
     events = None if settings.inotify else PollingEvents()
-    return Context(settings, service, snapshots, LogHub(service, log_dir, events), Traffic(), desk)
+    hub, intake = LogHub(service, log_dir, events), OutputsIntake(settings.outputs_limit_bytes)
+    return Context(settings, service, snapshots, hub, Traffic(), desk, intake)
 
 
 def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
@@ -130,6 +132,8 @@ def _runtime(settings: Settings, desk: WorkerDesk) -> Runtime:
             log_limit_bytes=settings.log_limit_bytes,
             segment_bytes=settings.segment_bytes,
             max_result_bytes=settings.max_result_bytes,
+            outputs_limit_bytes=settings.outputs_limit_bytes,
+            outputs_every_s=settings.outputs_every_s,
         )
     )
 

@@ -138,6 +138,13 @@ class Settings(BaseSettings):
     inotify: bool = True
     """False: log files are polled also where inotify is there (it does not see writes of other hosts)."""
 
+    # --- what jobs leave behind
+    outputs_limit_bytes: Positive = 10 * GIB
+    """Of what the ranks of one job write and is kept for download, all workers and attempts together. Less than
+    `retention_gb`: a job that is larger than that goes with the next look."""
+    outputs_every_s: Annotated[float, Field(gt=0)] = 60.0
+    """Between two looks for it while a job runs: what a lost machine can cost."""
+
     # --- how long things are kept
     retention_days: Annotated[float, Field(gt=0)] | None = 30.0
     """Days after its end that a job, its logs and events are kept, and a snapshot or an idempotency key that no job

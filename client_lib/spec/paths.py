@@ -47,6 +47,15 @@ def job_result(name: str, rank: int) -> str:
     return f"{job(name)}/results/{rank}"
 
 
+def job_outputs(name: str) -> str:
+    return f"{job(name)}/outputs"
+
+
+def job_output(name: str, path: str) -> str:
+    """`path` is relative, with slashes."""
+    return f"{job_outputs(name)}/{quote(path)}"
+
+
 def job_resubmit_source(name: str) -> str:
     """The whole stored request of a job (secrets left out), from which its owner may submit it again."""
     return f"{job(name)}/request"

@@ -211,6 +211,47 @@ class EventList(Lenient):
     events: list[Event]
 
 
+class OutputFile(Lenient):
+    """One file that a rank wrote and that is kept for download."""
+
+    path: str
+    """Relative to the working directory, with slashes; `worker-<n>/...` where several workers wrote different ones."""
+    size: int
+    sha256: str
+    modified_at: datetime
+    executable: bool = False
+    attempt: int
+    worker: int
+
+
+class OutputLeftOut(Lenient):
+    """One file (or its newest version) that is not kept."""
+
+    path: str
+    size: int
+    why: str
+    worker: int
+
+
+class OutputList(Lenient):
+    """`GET /jobs/{name}/outputs`."""
+
+    files: list[OutputFile]
+    """By their paths."""
+    left_out: list[OutputLeftOut] = []
+    in_place: str | None = None
+    """The folder that the job runs in, where it runs in place: all that it writes is found there."""
+    final: bool
+    """The job has ended: nothing more comes."""
+
+
+class OutputLength(Lenient):
+    """How much of a file that a worker keeps the server has."""
+
+    length: int
+    """Bytes; it is kept when these are all."""
+
+
 class Answer(Lenient):
     """What an action did, in a sentence."""
 

@@ -13,6 +13,7 @@ from typing import cast
 from starlette.requests import Request
 
 from server_stub.logs import LogHub
+from server_stub.outputs_intake import OutputsIntake
 from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
@@ -32,6 +33,8 @@ class Context:
     traffic: Traffic
     workers: WorkerDesk
     """Where workers on other machines are heard; nobody is, with a runtime that has none."""
+    outputs: OutputsIntake
+    """Where they send what they keep."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
 

@@ -111,7 +111,7 @@ def number(request: Request, name: str, default: float, *, low: float, high: flo
 
 def _parameters(path: str, query: Query, headers: Query) -> list[dict[str, Any]]:
     named = [
-        *((name, "path", "", True) for name in re.findall(r"{(\w+)}", path)),
+        *((name, "path", "", True) for name in re.findall(r"{(\w+)(?::path)?}", path)),
         *((name, "query", text, False) for name, text in query.items()),
         *((name, "header", text, False) for name, text in headers.items()),
     ]

@@ -36,7 +36,7 @@ _OFFSET_MAX = 2**53
 
 router = new_router()
 
-_POD = {
+POD = {
     paths.POD_UID: "The pod that speaks; the first owns the worker's place, another one is answered 409.",
     paths.POD_NAME: "Its name, for people.",
     paths.WORKER_PROTOCOL: f"The protocol that it speaks; this server: {', '.join(sorted(SPOKEN))}.",
@@ -51,11 +51,11 @@ _OFFSET = {
 }
 
 
-@operation(router, "PUT", f"{paths.WORKERS}/state", answer=WorkerOrder, body=WorkerSays, query=_ORDER, headers=_POD)
+@operation(router, "PUT", f"{paths.WORKERS}/state", answer=WorkerOrder, body=WorkerSays, query=_ORDER, headers=POD)
 async def put_worker_state(request: Request) -> Response:
     """Say how far a worker is, and be told what it is to do: with `wait` as soon as that has changed."""
     check_query(request, _ORDER)
-    attempt, worker = await _speaker(request)
+    attempt, worker = await speaker(request)
     said = _model(await request.body(), WorkerSays)
     worker.live(said.signs_of_life)
     await attempt.say(worker, said.state)
@@ -68,50 +68,50 @@ def _order(order: Any) -> Response:
     return json_model(WorkerOrder(do=order.do, grace_s=order.grace_s))
 
 
-@operation(router, "PUT", f"{paths.WORKERS}/log", answer=LogLengths, body="text/plain", query=_OFFSET, headers=_POD)
+@operation(router, "PUT", f"{paths.WORKERS}/log", answer=LogLengths, body="text/plain", query=_OFFSET, headers=POD)
 async def put_worker_log(request: Request) -> Response:
     """Append whole records to a worker's log. What the server has already is passed over; where something between is
     missing nothing is taken, and the answer says from where to go on. An empty body asks how much there is."""
     check_query(request, _OFFSET)
-    attempt, worker = await _speaker(request)
+    attempt, worker = await speaker(request)
     offset = int(number(request, "offset", 0, low=0, high=_OFFSET_MAX))
     gap = request.query_params.get("gap") == "1"
     lengths = await attempt.take_log(worker, offset, await request.body(), gap=gap)
     return json_model(LogLengths(**lengths._asdict()))
 
 
-@operation(router, "PUT", f"{paths.WORKERS}/report", answer=Answer, body="application/json", headers=_POD)
+@operation(router, "PUT", f"{paths.WORKERS}/report", answer=Answer, body="application/json", headers=POD)
 async def put_worker_report(request: Request) -> Response:
     """How the worker ended (report.json of client_lib.worker). The first report stays."""
-    attempt, worker = await _speaker(request)
+    attempt, worker = await speaker(request)
     await attempt.take_report(worker, _report(await request.body()))
     return json_model(Answer(message="the report is stored"))
 
 
-@operation(router, "PUT", f"{paths.WORKERS}/results/{{rank}}", answer=Answer, body=paths.RESULT, headers=_POD)
+@operation(router, "PUT", f"{paths.WORKERS}/results/{{rank}}", answer=Answer, body=paths.RESULT, headers=POD)
 async def put_worker_result(request: Request) -> Response:
     """What a function returned in one rank of the worker."""
-    attempt, worker = await _speaker(request)
+    attempt, worker = await speaker(request)
     rank = _number_of(request, "rank")
     await attempt.take_result(worker, rank, request.stream(), context(request).settings.max_result_bytes)
     return json_model(Answer(message=f"the result of rank {rank} is stored"))
 
 
-@operation(router, "GET", f"{paths.WORKERS}/snapshot", answer=("application/gzip",), headers=_POD)
+@operation(router, "GET", f"{paths.WORKERS}/snapshot", answer=("application/gzip",), headers=POD)
 async def get_worker_snapshot(request: Request) -> Response:
     """The code of this job, and of no other."""
-    attempt, _ = await _speaker(request)
+    attempt, _ = await speaker(request)
     return _file(attempt.gang.snapshot, "application/gzip")
 
 
-@operation(router, "GET", f"{paths.WORKERS}/function", answer=("application/octet-stream",), headers=_POD)
+@operation(router, "GET", f"{paths.WORKERS}/function", answer=("application/octet-stream",), headers=POD)
 async def get_worker_function(request: Request) -> Response:
     """The pickled function of this job."""
-    attempt, _ = await _speaker(request)
+    attempt, _ = await speaker(request)
     return _file(attempt.gang.function, "application/octet-stream")
 
 
-async def _speaker(request: Request) -> tuple[OpenAttempt, Worker]:
+async def speaker(request: Request) -> tuple[OpenAttempt, Worker]:
     """The attempt that the token opens, and the worker that the pod speaks for.
 
     Raises:

@@ -36,14 +36,18 @@ def script_change(info: JobInfo, script_path: str | None) -> str | None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes on disk of everything below; what vanishes meanwhile counts nothing."""
+    """Bytes on disk of everything below, a file with several names once; what vanishes meanwhile counts nothing."""
     total = 0
+    seen: set[int] = set()
     for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+                status = os.lstat(os.path.join(parent, name))
             except OSError:
                 continue
+            if status.st_nlink == 1 or status.st_ino not in seen:
+                total += status.st_blocks * 512
+                seen.add(status.st_ino)
     return total
 
 

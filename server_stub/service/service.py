@@ -13,10 +13,20 @@ from pathlib import Path
 
 from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Check, DoctorReport, InstanceType, Manifest, SubmitRequest, Submitter, WarmPoolInfo
+from client_lib.spec.wire import (
+    Check,
+    CodeInPlace,
+    DoctorReport,
+    InstanceType,
+    Manifest,
+    SubmitRequest,
+    Submitter,
+    WarmPoolInfo,
+)
 from server_stub.lifecycle import Pauses, Stop
 from server_stub.retention import Retention
 from server_stub.runtimes import Runtime
+from server_stub.runtimes.orders import working_dir
 from server_stub.service.active import Active, from_row
 from server_stub.service.admission import Admission, name_stem
 from server_stub.service.attempts import Attempts
@@ -26,7 +36,7 @@ from server_stub.service.clock import Clock
 from server_stub.service.conductor import Conductor
 from server_stub.service.desk import Desk, text_of
 from server_stub.service.intake import FreeBytes, Intake, free_bytes
-from server_stub.service.values import JobFilters, JobLogs, JobSearch, JobText
+from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText
 from server_stub.settings import Settings
 from server_stub.snapshots import Snapshots
 from server_stub.store import Store, rows
@@ -231,6 +241,13 @@ class Service:
             NotFound: there is no such job; NoResult: nothing (yet) of that rank, and why.
         """
         return await self._desk.result(await self._desk.find(user, name, owner), rank)
+
+    async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
+        """Where the outputs of a job are. Raises NotFound."""
+        row = await self._row(await self._desk.find(user, name, owner))
+        attempt = await asyncio.to_thread(self._attempts.stored, row)
+        in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
+        return JobOutputs(attempt.job_dir, in_place, row.state.final)
 
     # --- many jobs
 

@@ -49,6 +49,16 @@ class JobSearch:
 
 
 @dataclass(frozen=True)
+class JobOutputs:
+    """What is needed to serve the outputs of a job; see `server_stub.outputs` for how they lie."""
+
+    job_dir: Path
+    in_place: str | None
+    """The folder that it runs in, where that is the submitter's own."""
+    final: bool
+
+
+@dataclass(frozen=True)
 class JobLogs:
     """What is needed to serve the logs of a job; see `server_stub.runtimes.log_dir` for where they lie."""
 

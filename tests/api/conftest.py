@@ -21,6 +21,7 @@ from server_stub.api.context import Context
 from server_stub.app import build
 from server_stub.auth import FileUsers
 from server_stub.logs import LogHub
+from server_stub.outputs_intake import OutputsIntake
 from server_stub.runtimes import log_dir
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
@@ -114,7 +115,8 @@ class Running:
         service = Service(settings, self.runtime)
         await service.start()
         desk = WorkerDesk(settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id)
-        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), desk)
+        intake = OutputsIntake(settings.outputs_limit_bytes)
+        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), desk, intake)
         assert settings.users_file
         app = build(self.parts, FileUsers(settings.users_file), self.access_log)
         self._server = Server(uvicorn_config(app, settings), self.parts, lambda: None)

@@ -221,7 +221,6 @@ def test_every_field_of_fate_named_is_named() -> None:
             {"type": "pytorch_elastic", "script": "bash t.sh"},
             "type 'pytorch_elastic' starts a .py file, and script='bash t.sh' is a command",
         ),
-        ({"outputs": ["*.pt"]}, "outputs=['*.pt'] is not in this version"),
         ({"requirements": ["einops"]}, "requirements=['einops'] is not in this version"),
     ],
 )

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, Source, Store
 
 PROTOCOL = "1"
-_PIECE = 16 * BLOCK  # one request; a proxy may bound it
+_PIECE = 8 * BLOCK  # one request; servers bound these
 _TIMEOUT_S = 60.0
 _PAUSE_S = 1.0
 _NOT_KEPT = (413, 507)  # too large, no room

@@ -16,7 +16,7 @@ from client_lib.spec.wire import RankReport
 from client_lib.worker import control
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, Observation, attempt_dir, verdict, worker_dir
+from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict, worker_dir
 from server_stub.runtimes.local import plan, record
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
@@ -64,6 +64,7 @@ class Gang:
         """Grace periods that a stop was ordered with; empty: none was."""
         self._timers: list[asyncio.TimerHandle] = []
         self._told: Observation | None = None
+        self._conflicts: tuple[str, ...] = ()
 
     # --- its life
 
@@ -97,6 +98,7 @@ class Gang:
         finally:
             for timer in self._timers:
                 timer.cancel()
+        self._conflicts = await asyncio.to_thread(outputs.conflicts, self.job_dir, [w.report for w in self._workers])
         self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
         await asyncio.gather(*(launcher.reap() for launcher in self._launchers))
 
@@ -210,13 +212,18 @@ class Gang:
             infos,
             ranks,
             ended_at,
-            self._remarks() if phase == "running" else (),
+            self._remarks(phase),
         )
         if seen != self._told:
             self._told = seen
             self._tell(seen)
 
-    def _remarks(self) -> tuple[str, ...]:
+    def _remarks(self, phase: str) -> tuple[str, ...]:
+        if phase == "ended":
+            return (*outputs.remarks(worker.report for worker in self._workers), *self._conflicts)
+        return self._how_it_started() if phase == "running" else ()
+
+    def _how_it_started(self) -> tuple[str, ...]:
         why = self.fresh_because if self._pool is not None else self._never_warm
         return () if why is None else (f"its processes were started anew, not forked: {why}",)
 

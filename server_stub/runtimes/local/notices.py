@@ -32,7 +32,7 @@ FIELDS: dict[str, Fate] = {
     "pytorch_use_env": Fate.HONOURED,
     "log_file": Fate.HONOURED,
     "checkpoint_dir": Fate.HONOURED,
-    "outputs": Fate.REFUSED,
+    "outputs": Fate.HONOURED,
     "requirements": Fate.REFUSED,
     "instance_type": Fate.HONOURED,  # with a notice about what isn't enforced
     "n_workers": Fate.HONOURED,
@@ -83,11 +83,6 @@ def refuse(spec: JobSpec) -> None:
         raise NotSupported(
             f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
             hint="type='binary' starts a command; it may be torchrun itself",
-        )
-    if spec.outputs:
-        raise NotSupported(
-            f"outputs={spec.outputs} is not in this version",
-            hint="write results to checkpoint_dir or to a shared folder",
         )
     if spec.requirements:
         raise NotSupported(

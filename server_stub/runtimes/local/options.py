@@ -33,6 +33,10 @@ class LocalOptions:
     """Such a process ends when no job has asked for it for so long."""
     log_limit_bytes: int = 10 * 2**30
     """Log kept of one worker and attempt: head and tail, the gap is counted."""
+    outputs_limit_bytes: int = 10 * 2**30
+    """What is kept of the outputs of a job, of all its workers and attempts together."""
+    outputs_every_s: float = 60.0
+    """Between two looks for outputs while a job runs."""
     max_result_bytes: int = 2 * 2**30
     """What a function may return in one rank, pickled."""
     segment_bytes: int = 64 * 2**20

@@ -16,7 +16,8 @@ from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, orders
+from server_stub.outputs import folder
+from server_stub.runtimes import Attempt, orders, outputs
 from server_stub.runtimes.local import conda, warm_rules
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
@@ -48,6 +49,8 @@ def worker_plans(
             processes_per_worker=needs.processes_with(len(gpus)),
             record_imports=first.record_imports and worker == 0,
             log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all write to one file
+            outputs=outputs.globs(attempt, worker),
+            outputs_to=str(folder(attempt.job_dir, attempt.number, worker)),
         )
         for worker, gpus in enumerate(setting.grant)
     ]
@@ -86,6 +89,8 @@ def _first_plan(
         rank_runner=options.rank_runner and environment.get(orders.RANK_RUNNER, "1") != "0",
         record_imports=warm_rules.wanted(spec, attempt.function is not None, default=options.warm),
         grace_s=spec.grace_s,
+        outputs_every_s=options.outputs_every_s,
+        outputs_limit_bytes=options.outputs_limit_bytes,
         log_limit_bytes=orders.log_share(spec, options.log_limit_bytes),
         segment_bytes=options.segment_bytes,
     )

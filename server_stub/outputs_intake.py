@@ -1,0 +1,124 @@
+"""Takes in what workers elsewhere keep, piece by piece; the other end of `client_lib.worker.outputs.http_store`.
+
+It lies as the launcher on this machine keeps it (`client_lib.worker.outputs.store`), so that it is listed and handed
+out alike. What was answered is on disk: the pod and its files may be gone the next moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.worker.outputs.index import Kept
+from client_lib.worker.outputs.store import BLOCK, DirectoryStore, NotKept
+
+_OPEN_MAX = 64  # stores of workers that spoke last; another is read again
+_PATH_MAX = 4096
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+T = TypeVar("T")
+
+
+class Piece(NamedTuple):
+    """A part of one version of a file. `mtime` in Unix seconds."""
+
+    kept: Kept
+    offset: int
+    data: bytes
+
+
+class OutputsIntake:
+    """One per server. Used on one event loop; of each worker one call at a time."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """`limit_bytes`: of one job."""
+        self._limit_bytes = limit_bytes
+        self._stores: OrderedDict[Path, DirectoryStore] = OrderedDict()
+        self._locks: dict[Path, asyncio.Lock] = {}
+
+    async def put(self, folder: Path, piece: Piece) -> int:
+        """How many bytes of this version are there now; it is kept when these are all. What lies between what is there
+        and `offset` must be sent first: then nothing is taken.
+
+        Raises:
+            TooLarge: the job keeps too much; InvalidRequest: the bytes have another digest, all must be sent again.
+            StorageFull: the disk is full.
+        """
+        check_path(piece.kept.path)
+        return await self._with_store(folder, lambda store: _put(store, piece))
+
+    async def leave_out(self, folder: Path, path: str, size: int, why: str) -> None:
+        """Note that it is not kept."""
+        check_path(path)
+        await self._with_store(folder, lambda store: store.leave_out(path, size, why))
+
+    async def forget(self, folder: Path, path: str) -> None:
+        """The script removed it."""
+        await self._with_store(folder, lambda store: store.forget(path))
+
+    async def _with_store(self, folder: Path, act: Callable[[DirectoryStore], T]) -> T:
+        async with self._locks.setdefault(folder, asyncio.Lock()):
+            try:
+                return await asyncio.to_thread(self._act, folder, act)
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise StorageFull(f"the server's disk is full: {error}") from error
+                raise
+
+    def _act(self, folder: Path, act: Callable[[DirectoryStore], T]) -> T:
+        store = self._stores.pop(folder, None) or DirectoryStore(str(folder), self._limit_bytes)
+        self._stores[folder] = store
+        if len(self._stores) > _OPEN_MAX:
+            self._stores.popitem(last=False)[1].close()
+        try:
+            done = act(store)
+        except NotKept as refused:
+            raise TooLarge(str(refused), hint="name fewer files in `outputs`") from refused
+        store.sync()
+        return done
+
+
+def _put(store: DirectoryStore, piece: Piece) -> int:
+    kept, there = piece.kept, store.index.kept.get(piece.kept.path)
+    if there is not None and (there.sha256, there.size) == (kept.sha256, kept.size):
+        return kept.size
+    store.make_room(kept.path, kept.size)
+    incoming = store.incoming(kept.sha256)
+    with open(incoming, "ab") as file:
+        have = file.tell()
+        if piece.offset <= have < piece.offset + len(piece.data):
+            file.write(piece.data[have - piece.offset :])
+            file.flush()
+            os.fsync(file.fileno())
+            have = file.tell()
+    if have < kept.size:
+        return have
+    _check(incoming, kept)
+    store.adopt(kept, incoming)
+    return kept.size
+
+
+def _check(incoming: str, kept: Kept) -> None:
+    digest = hashlib.sha256()
+    with open(incoming, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    if digest.hexdigest() != kept.sha256:
+        with suppress(FileNotFoundError):
+            os.unlink(incoming)
+        raise InvalidRequest(f"the bytes of {kept.path} have the digest {digest.hexdigest()}, not {kept.sha256}")
+
+
+def check_path(path: str) -> None:
+    """Raises InvalidRequest: it could name something outside of a folder."""
+    parts = path.split("/")
+    if len(path.encode()) > _PATH_MAX or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise InvalidRequest(f"{path[:200]!r} is no relative path")

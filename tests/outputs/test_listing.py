@@ -1,0 +1,67 @@
+"""What is listed of the outputs of several workers and attempts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.worker.outputs.index import Index, Kept, LeftOut
+from server_stub.outputs import conflicts, merged
+
+Found = dict[tuple[int, int], Index]
+
+
+def index(*left: LeftOut, **files: str) -> Index:
+    """`name=text`: the text stands for the digest."""
+    return Index(
+        {name: Kept(name, len(text), text, 1.0, False) for name, text in files.items()}, {one.path: one for one in left}
+    )
+
+
+def listed(found: Found) -> dict[str, tuple[str, int, int]]:
+    return {file.path: (file.sha256, file.attempt, file.worker) for file in merged(found)[0]}
+
+
+def test_the_newest_attempt_counts_and_what_it_has_not_stays() -> None:
+    found = {(1, 0): index(model="old", log="1"), (2, 0): index(model="new")}
+    assert listed(found) == {"model": ("new", 2, 0), "log": ("1", 1, 0)}
+
+
+def test_the_same_file_of_several_workers_is_one() -> None:
+    found = {(1, 0): index(config="c"), (1, 1): index(config="c", shard="1")}
+    assert listed(found) == {"config": ("c", 1, 0), "shard": ("1", 1, 1)}
+    assert conflicts(merged(found)[0]) is None
+
+
+def test_different_files_of_one_name_are_kept_apart_and_said() -> None:
+    found = {(1, 0): index(log="a"), (1, 1): index(log="b"), (1, 2): index(log="c")}
+    assert listed(found) == {"log": ("a", 1, 0), "worker-1/log": ("b", 1, 1), "worker-2/log": ("c", 1, 2)}
+    said = conflicts(merged(found)[0])
+    assert said == "workers wrote different outputs of one name; they are kept apart, as worker-1/log, worker-2/log"
+
+
+def test_a_name_that_a_script_gave_itself_is_not_taken() -> None:
+    found = {(1, 0): Index({**index(log="a").kept, "worker-1/log": Kept("worker-1/log", 1, "x", 1.0, False)}, {})}
+    found[1, 1] = index(log="b")
+    assert listed(found)["worker-1/log_"] == ("b", 1, 1)
+    assert listed(found)["worker-1/log"] == ("x", 1, 0)
+
+
+def test_what_is_left_out_is_listed_once_per_worker() -> None:
+    left = LeftOut("huge", 9, "too large")
+    _, out = merged({(1, 0): index(left), (2, 0): index(left), (1, 1): index(left)})
+    assert [(one.path, one.worker, one.why) for one in out] == [("huge", 0, "too large"), ("huge", 1, "too large")]
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(1, 3), st.integers(0, 3)),
+        st.dictionaries(st.sampled_from(["a", "b", "worker-1/a", "worker-1/a_"]), st.sampled_from("xyz")),
+    )
+)
+def test_no_bytes_are_lost_and_no_name_is_given_twice(files: dict[tuple[int, int], dict[str, str]]) -> None:
+    found = {origin: index(**of_worker) for origin, of_worker in files.items()}
+    names = [file.path for file in merged(found)[0]]
+    assert len(names) == len(set(names))
+    newest = {(worker, name): text for (_, worker), of in sorted(files.items()) for name, text in of.items()}
+    assert {file.sha256 for file in merged(found)[0]} == set(newest.values())
