@@ -1,12 +1,19 @@
-"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan lies there. Also runs by path and as a zipapp."""
+"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan lies there. Also runs by path and as a zipapp.
+
+`pod [ROOT]` instead of a directory: be the agent of a pod (pod/), whose files lie below ROOT.
+"""
 
 import os
 import sys
 
 
 def main(arguments: "list[str]") -> int:
+    if arguments[:1] == ["pod"] and len(arguments) <= 2:
+        from client_lib.worker.pod import agent, place
+
+        return agent.main(*arguments[1:] or [place.ROOT])
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m client_lib.worker DIRECTORY\n")
+        sys.stderr.write("usage: python -m client_lib.worker DIRECTORY | pod [ROOT]\n")
         return 2
     from client_lib.worker.directory import Directory, Taken, acquire
     from client_lib.worker.launcher import Launcher

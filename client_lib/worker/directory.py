@@ -122,5 +122,8 @@ def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]
     By path and isolated: it starts twice as fast as with `-m`, and neither the caller's folder nor PYTHON* variables
     reach it.
     """
-    main = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+    here = os.path.dirname(os.path.abspath(__file__))
+    main = os.path.join(here, "__main__.py")
+    if not os.path.exists(main):  # within a zipapp, which is run as a whole
+        main = os.path.dirname(os.path.dirname(here))
     return [python, "-I", "-S", main, worker_dir]

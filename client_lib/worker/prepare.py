@@ -94,19 +94,19 @@ def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List
 def _runner(plan: WorkerPlan, directory: Directory) -> List[str]:
     """What stands before the script: torchrun's agent, which starts what follows, and the rank runner."""
     agent = elastic.agent(plan) if plan.type == elastic.TYPE else []
-    return agent + ([_runner_path(directory)] if uses_rank_runner(plan) else [])
+    return agent + ([runner_file(_RUNNER, directory)] if uses_rank_runner(plan) else [])
 
 
-def _runner_path(directory: Directory) -> str:
-    """The rank runner as a file that any interpreter can run."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), _RUNNER)
+def runner_file(name: str, directory: Directory) -> str:
+    """A module of this package as a file that any interpreter can run."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
     if os.path.exists(beside):
         return beside
     import pkgutil  # here: only a zipapp needs it
 
-    source = pkgutil.get_data("client_lib.worker", _RUNNER)
+    source = pkgutil.get_data("client_lib.worker", name)
     assert source is not None
-    path = os.path.join(directory.path, _RUNNER)
+    path = os.path.join(directory.path, name)
     with open(path, "wb") as file:
         file.write(source)
     return path

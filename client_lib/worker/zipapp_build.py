@@ -1,4 +1,4 @@
-"""Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`.
+"""Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or `... pod`.
 
 For pods, whose images hold nothing of ours. The same sources give the same bytes, so that the file can be named by its
 hash. Run as `python -m client_lib.worker.zipapp_build TARGET`. Standard library only, Python >= 3.8.
@@ -7,6 +7,7 @@ hash. Run as `python -m client_lib.worker.zipapp_build TARGET`. Standard library
 import os
 import sys
 import zipfile
+from typing import Iterator
 
 _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -16,16 +17,24 @@ def build(target: str) -> None:
     """Write the zipapp to `target`."""
     here = os.path.dirname(os.path.abspath(__file__))
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
-    for name in sorted(os.listdir(here)):
-        if name.endswith(".py"):
-            with open(os.path.join(here, name), "rb") as file:
-                files["client_lib/worker/" + name] = file.read()
+    for name in sorted(_sources(here)):
+        with open(os.path.join(here, name), "rb") as file:
+            files["client_lib/worker/" + name.replace(os.sep, "/")] = file.read()
     with open(target, "wb") as out:
         out.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
                 archive.writestr(zipfile.ZipInfo(name, _TIME), content, zipfile.ZIP_DEFLATED)
     os.chmod(target, 0o755)
+
+
+def _sources(here: str) -> Iterator[str]:
+    """Relative paths of all modules, but for the warm pool: that is the server's machine's alone."""
+    for folder, below, names in os.walk(here):
+        below[:] = [name for name in below if name not in ("warm", "__pycache__")]
+        for name in names:
+            if name.endswith(".py"):
+                yield os.path.relpath(os.path.join(folder, name), here)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,167 @@
+"""HTTP to the server, with nothing but the standard library: the paths of server_stub.api.workers.
+
+One object per thread: it holds one connection. Variables that name proxies are not looked at (http.client never does):
+the server is inside, or the operator has said how to reach it.
+
+Standard library only, Python >= 3.8.
+"""
+
+import http.client
+import json
+import os
+import ssl
+from typing import Any, BinaryIO, Dict, Optional, Tuple, Union
+from urllib.parse import quote, urlencode, urlsplit
+
+from client_lib.worker.pod.place import Pod
+
+PROTOCOL = "1"
+_CONNECT_S = 5.0
+_ANSWER_S = 20.0
+_BLOCK = 256 * 1024
+
+Body = Union[bytes, BinaryIO]
+
+
+class Unreachable(Exception):
+    """No answer, or one that says: try again."""
+
+
+class Refused(Exception):
+    """An answer that trying again does not change. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def worker_path(pod: Pod) -> str:
+    """As client_lib.spec.paths.worker says it."""
+    return "/api/v1/jobs/%s/attempts/%d/workers/%d" % (quote(pod.job, safe=""), pod.attempt, pod.worker)
+
+
+def outputs_url(pod: Pod) -> Optional[str]:
+    """Where the server takes what this worker leaves behind; None: there is no server."""
+    return None if pod.server_url is None else pod.server_url.rstrip("/") + worker_path(pod) + "/outputs"
+
+
+class Server:
+    """What this pod can ask. Every call may be repeated. Each raises Unreachable and Refused."""
+
+    def __init__(self, pod: Pod, token: str, ca_file: Optional[str]) -> None:
+        assert pod.server_url is not None
+        url = urlsplit(pod.server_url)
+        self._address = (url.hostname or "", url.port)
+        self._tls = ssl.create_default_context(cafile=ca_file) if url.scheme == "https" else None
+        self._base = url.path.rstrip("/") + worker_path(pod)
+        self._headers = {
+            "Authorization": "Bearer " + token,
+            "X-Pod-Uid": pod.uid,
+            "X-Pod-Name": pod.name,
+            "X-Worker-Protocol": PROTOCOL,
+        }
+        self._connection: Optional[http.client.HTTPConnection] = None
+
+    def say(self, state: str, signs_of_life: int, knows: str, wait_s: float) -> Dict[str, Any]:
+        """How far the worker is; what it is to do, at the latest after `wait_s`."""
+        body = json.dumps({"state": state, "signs_of_life": signs_of_life}).encode()
+        return self._json("/state", body, {"knows": knows, "wait": "%g" % wait_s}, wait_s)
+
+    def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
+        """(length, durable) of the log as the server has it."""
+        query = {"offset": str(offset)}
+        if gap:
+            query["gap"] = "1"
+        lengths = self._json("/log", records, query)
+        return int(lengths["length"]), int(lengths["durable"])
+
+    def put_report(self, report: Dict[str, Any]) -> None:
+        self._json("/report", json.dumps(report).encode(), {})
+
+    def put_result(self, path: str) -> None:
+        """The file of one rank, named by its number."""
+        with open(path, "rb") as file:
+            self._call("PUT", "/results/" + os.path.basename(path), file, os.fstat(file.fileno()).st_size)
+
+    def fetch(self, what: str, target: str) -> None:
+        """`what`: snapshot or function, into a file."""
+        answer = self._call("GET", "/" + what)
+        try:
+            with open(target, "wb") as file:
+                while True:
+                    block = answer.read(_BLOCK)
+                    if not block:
+                        break
+                    file.write(block)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable("the %s was cut: %s" % (what, error)) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _json(self, path: str, body: bytes, query: Dict[str, str], wait_s: float = 0.0) -> Dict[str, Any]:
+        address = path + ("?" + urlencode(query) if query else "")
+        answer = self._call("PUT", address, body, len(body), wait_s)
+        try:
+            text = answer.read()
+            found: Dict[str, Any] = json.loads(text)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise Unreachable("what answered %s is not this server: %r" % (path, error)) from error
+        return found
+
+    def _call(
+        self, method: str, path: str, body: Optional[Body] = None, size: int = 0, wait_s: float = 0.0
+    ) -> http.client.HTTPResponse:
+        """The answer, its body unread. A kept connection may have been closed: then once more on a new one."""
+        if self._connection is not None:
+            try:
+                return self._checked(self._once(method, path, body, size, wait_s))
+            except (OSError, http.client.HTTPException):
+                self.close()
+                if body is not None and not isinstance(body, bytes):
+                    body.seek(0)
+        try:
+            return self._checked(self._once(method, path, body, size, wait_s))
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
+
+    def _once(self, method: str, path: str, body: Optional[Body], size: int, wait_s: float) -> http.client.HTTPResponse:
+        connection = self._connected()
+        assert connection.sock is not None
+        connection.sock.settimeout(_ANSWER_S + wait_s)
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Length"] = str(size)
+        connection.request(method, self._base + path, body=body, headers=headers)
+        return connection.getresponse()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            host, port = self._address
+            if self._tls is not None:
+                self._connection = http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=self._tls)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+            self._connection.connect()
+        return self._connection
+
+    def _checked(self, answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
+        if answer.status < 300:
+            return answer
+        text = answer.read(65536)
+        self.close()
+        if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
+            raise Refused(answer.status, _sentence(text, answer.status))
+        raise Unreachable("HTTP %d: %s" % (answer.status, _sentence(text, answer.status)))
+
+
+def _sentence(body: bytes, status: int) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return "HTTP status %d" % status
