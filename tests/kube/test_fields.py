@@ -179,6 +179,18 @@ def test_checkpoints_are_one_folder_of_a_job_over_its_attempts() -> None:
     assert folders == {"/home/jovyan/job-3f2a3f2a"}
 
 
+@pytest.mark.parametrize(("path", "mounts"), [("/home/jovyan/kept", 1), ("/kept", 2)])
+def test_the_volume_of_the_checkpoints_is_mounted_where_it_is_not_yet(path: str, mounts: int) -> None:
+    catalogue = GPUS.replace("{volume: home, path: /home/jovyan}", f"{{volume: home, path: {path}}}")
+    pod = of(catalogue).objects().job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert sum("persistentVolumeClaim" in volume for volume in pod["volumes"]) == mounts
+
+
+def test_a_queue_of_kueue_is_experimental() -> None:
+    made = Builder(GPUS, cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team"}).build("x")
+    assert "is experimental" in made.notices()[0]
+
+
 def test_a_command_that_starts_once_per_gpu_is_named() -> None:
     command = {"script": "nvidia-smi", "type": "binary", "instance_type": "a100.8gpu"}
     assert "the command is started 8 times on each worker" in of(**command).notices()[0]

@@ -153,7 +153,8 @@ class Checkpoints(Strict):
     volume: str
     """A name of `volumes`."""
     path: Folder
-    """Where it is mounted; each job has a folder of its own below it."""
+    """Each job has a folder of its own below this one. Where the volume is not mounted above it already, it is mounted
+    here."""
 
 
 class Images(Strict):

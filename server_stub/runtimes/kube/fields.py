@@ -223,6 +223,13 @@ def _copies(spec: JobSpec, needs: Needs, cluster: ClusterSettings, catalogue: Ca
     )
 
 
+def _experimental(spec: JobSpec, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> str:
+    del needs, cluster, catalogue
+    if spec.queue_name is None:
+        return ""
+    return f"queue_name={spec.queue_name!r}: Kueue decides when the job starts, and how to work with it is experimental"
+
+
 def _out_of_reach(spec: JobSpec, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> str:
     del spec, needs, catalogue
     if cluster.server_url is not None:
@@ -237,6 +244,7 @@ _NOTICES: list[_Rule] = [
     _no_priority,
     _lost_checkpoints,
     _copies,
+    _experimental,
     _out_of_reach,
 ]
 

@@ -18,7 +18,8 @@ from server_stub.runtimes.kube.needs import Needs, mebibytes
 from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
 from server_stub.runtimes.kube.storage import Folder
 
-AGENT = ["python3", f"{storage.LAUNCHER}/worker.pyz", "pod"]
+AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
+"""The image's PYTHON* variables and site packages are the ranks' and don't act on it."""
 AFTER_GRACE_S = 15
 """Seconds that an agent has, after its ranks have had theirs, to hand over its report and the end of its log."""
 

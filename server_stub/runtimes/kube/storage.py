@@ -115,7 +115,9 @@ def claims(spec: JobSpec, catalogue: Catalogue) -> list[Claimed]:
             _add(found, Claimed(volume, volume.always, volume.read_only), spec)
     kept = catalogue.checkpoints
     if kept is not None and spec.checkpoint_dir is None:
-        _add(found, Claimed(catalogue.volume(kept.volume), kept.path, read_only=False), spec)
+        volume = catalogue.volume(kept.volume)
+        if not is_on_volume(kept.path, [each for each in found if each.volume == volume]):
+            _add(found, Claimed(volume, kept.path, read_only=False), spec)
     return found
 
 
