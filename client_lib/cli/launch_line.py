@@ -47,7 +47,7 @@ def read(fields: dict[str, Any], local: bool) -> Meant:
         return Meant(fields, [], None)
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
-    caller = launch_lines.Caller(_cores(fields, local), _accelerate_config, os.path.isfile)
+    caller = launch_lines.Caller(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
     reading = launch_lines.read([*_words(script), *fields.get("args", [])], caller)
     if reading is None:
         return Meant(fields, [], None)

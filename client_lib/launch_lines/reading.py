@@ -19,6 +19,8 @@ class Caller:
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
     """(path given on the line, or None for accelerate's default one) -> its values; {}: there is no default one."""
     is_file: Callable[[str], bool] = lambda _: False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the shell: torchrun takes options from it that the line leaves out (PET_NNODES)."""
 
 
 @dataclass(frozen=True)

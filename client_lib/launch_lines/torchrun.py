@@ -72,25 +72,47 @@ def read(launcher: str, words: Sequence[str], caller: Caller, python: str | None
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
     """
     line = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
-    for name in line.given.keys() & REFUSED.keys():
+    preset = _preset(caller.environment, line.given)
+    given = {**preset, **line.given}
+    for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{launcher} --{name} can't be had here", hint=REFUSED[name])
     fields = what_runs(
         line.rest,
         launcher,
-        module="module" in line.given,
-        no_python="no-python" in line.given,
+        module="module" in given,
+        no_python="no-python" in given,
         python=python or "python",
     )
     notices = [f"{word} is read as --{TABLE.misspelt[_dashed(word)]}" for word in line.misspelt]
-    counted, said = _counted(line.given, caller.cores, notices)
+    notices += [f"{_variable(name)} of the environment is read as {_option(name, preset[name])}" for name in preset]
+    counted, said = _counted(given, caller.cores, notices)
     return Reading(
         launcher,
         {**fields, **counted},
         {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if "elastic_min_workers" in counted else {})},
         said,
-        [*notices, *dropped(line.given, DROPPED)],
+        [*notices, *dropped(given, DROPPED)],
         python,
     )
+
+
+def _preset(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun takes from the environment for options that the line leaves out, as a line would say it."""
+    found = {name: environment[_variable(name)] for name in TABLE.valued | FLAGS if _variable(name) in environment}
+    return {
+        name: "" if name in FLAGS else value
+        for name, value in sorted(found.items())
+        if name not in given and not (name in FLAGS and value == "0")
+    }
+
+
+def _variable(option: str) -> str:
+    """Source: torch 2.15, distributed/argparse_util.py, env."""
+    return f"PET_{option.replace('-', '_').upper()}"
+
+
+def _option(name: str, value: str) -> str:
+    return f"--{name} {value}".rstrip()
 
 
 def _dashed(word: str) -> str:

@@ -87,6 +87,21 @@ def test_the_same_options_are_read_by_torch_itself() -> None:
     )
 
 
+def test_options_of_the_environment_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pytest.importorskip("torch.distributed.run")
+    variables = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_MAX_RESTARTS": "3", "PET_MODULE": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    theirs = run.parse_args(["--nproc-per-node", "8", "package.train"])
+    ours = line("torchrun --nproc-per-node 8 package.train", Caller(environment=variables))
+    assert (int(theirs.nnodes), int(theirs.nproc_per_node)) == (2, 8)
+    assert (ours.fields["n_workers"], ours.fields["processes_per_worker"]) == (2, 8)
+    assert theirs.max_restarts == ours.fields["max_retry"] == 3
+    assert (theirs.module, ours.fields["script"]) == (True, "python -m package.train")
+    assert "PET_NNODES of the environment is read as --nnodes 2" in ours.notices
+    assert line("torchrun train.py", Caller(environment={"PET_STANDALONE": "0"})).notices == []
+
+
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
     notices = line("torchrun --node_rank 1 --rdzv-id=7 --rdzv_endpoint h:1 -t 3 --nproc_per_nodes 2 train.py").notices
     assert notices == [
