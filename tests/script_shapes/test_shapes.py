@@ -44,6 +44,13 @@ def test_transformers_trainer(shell: Shell) -> None:
     assert shell.of(f"{OURS} trained.py ours") == shell.of(f"{TORCHRUN} trained.py theirs")
 
 
+def test_lightning(shell: Shell) -> None:
+    pytest.importorskip("lightning")
+    theirs = shell.of("python lightning_trained.py --devices 4")
+    assert theirs.endswith("of 4 ranks")
+    assert shell.of(f"{OURS} lightning_trained.py --devices 2 --num-nodes 2") == theirs
+
+
 def test_the_deepspeed_launcher_is_refused_with_the_way_out(shell: Shell) -> None:
     refused = shell.start("client-lib submit deepspeed --hostfile hosts torchrun_env.py")
     _, said = refused.communicate(timeout=30)
