@@ -75,7 +75,7 @@ def _query_of(router: APIRouter) -> dict[str, str]:
 def answer(hub: LogHub, job: JobLogs, query: LogQuery, accept: str) -> StreamingResponse:
     """The streamed answer in the form that `accept` asks for; text where it asks for none of ours.
 
-    Raises NotFound: there is no such attempt.
+    Raises NotFound: there is no such attempt, or no such rank.
     """
     media_type, renderer = _renderer(accept, query)
     outlet = Outlet()

@@ -15,6 +15,7 @@ from server_stub.logs.hub import Feed, Follower, LogHub, Tail, leave
 from server_stub.logs.merge import Part
 from server_stub.logs.outlet import Outlet
 from server_stub.logs.query import LogQuery
+from server_stub.logs.ranks import refuse_unknown
 from server_stub.logs.records import line_filter, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
 from server_stub.logs.segments import LogReader
@@ -31,10 +32,13 @@ def stream(
 
     Where an `outlet` is given, what comes while the next piece is awaited may be written to it instead.
 
-    Raises NotFound, at once: there is no such attempt.
+    Raises NotFound, at once: there is no such attempt, or no such rank.
     """
     if query.attempt is not None and query.attempt > job.attempt:
         raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
+    if query.ranks:
+        attempts = [query.attempt] if query.attempt else range(1, job.attempt + 1)
+        refuse_unknown(query.ranks, [hub.directory(job.job_dir, attempt, 0) for attempt in attempts])
     if query.follow:
         return _follow(hub, job, query, renderer, outlet or Outlet())
     return _read(hub, job, query, renderer)

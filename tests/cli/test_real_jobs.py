@@ -139,6 +139,11 @@ def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, scr
     assert set(entry) == {"time", "worker", "rank", "attempt", "seq", "stream", "kind", "text"}
     assert (entry["text"], entry["rank"], entry["attempt"]) == ("out 0", 0, 1)
     assert cli("logs", name, "--stream", "nonsense").returncode == 2
+    refused = cli("logs", name, "--rank", "9")
+    assert refused.returncode != 0
+    assert refused.stdout == ""
+    assert "no rank 9" in refused.stderr
+    assert "0 to 1" in refused.stderr
 
 
 def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str], cli: Run, script: Path) -> None:

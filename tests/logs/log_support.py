@@ -95,7 +95,7 @@ def opener(url: str) -> Callable[[Params], Iterator[bytes]]:
         with requests.get(path, params=params, headers={"Accept": LOG_FRAMES}, timeout=30, stream=True) as response:
             if response.status_code != 200:
                 body = response.json()
-                raise BY_CODE[body["code"]](body["message"])
+                raise BY_CODE[body["code"]](body["message"], hint=body.get("hint"))
             yield from response.iter_content(None)
 
     return open_stream

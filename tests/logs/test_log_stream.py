@@ -114,6 +114,26 @@ def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server
         lines(server, attempt=3)
 
 
+def plan(folder: Path, attempt: int, **counts: int) -> None:
+    worker = log_directory(folder, attempt, 0).parent
+    worker.mkdir(parents=True, exist_ok=True)
+    (worker / "plan.json").write_text(json.dumps(counts))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_rank_that_no_attempt_has_is_refused_with_those_that_there_are(server: Server, tmp_path: Path, follow: bool):
+    write_job(tmp_path, n_workers=2, attempt=2, state="SUCCEEDED", reason="Completed")
+    plan(tmp_path, 1, n_workers=2, processes_per_worker=4)
+    assert lines(server, rank=9, follow=follow) == []  # of the second nobody knows it yet
+    plan(tmp_path, 2, n_workers=2, processes_per_worker=1)
+    assert lines(server, rank=[0, 7], follow=follow) == []
+    with pytest.raises(NotFound, match="no rank 8") as refused:
+        lines(server, rank=[0, 9, 8], follow=follow)
+    assert refused.value.hint == "its ranks are 0 to 7"
+    with pytest.raises(NotFound, match="no rank 2"):
+        lines(server, rank=2, attempt=2, follow=follow)
+
+
 def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter):
     for number in range(3000):
         writer.write(f"out {number}", rank=number % 12)
