@@ -1,0 +1,171 @@
+"""The Role of k8s/base against what the server asks for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from client_lib.spec.wire import Check
+from server_stub.runtimes.kube import doctor
+from server_stub.runtimes.kube.acts import Acts
+from server_stub.runtimes.kube.api import Api, ApiError, connect
+from server_stub.runtimes.kube.catalogue_file import load
+from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.permissions import BESIDE_THE_OPERATOR, FOR_DOCTOR, NEEDED, Permission
+from server_stub.runtimes.kube.render import render
+from tests.cluster import Cluster
+from tests.cluster.waiting import until
+from tests.deploy.audit import asked_by_pods
+from tests.deploy.conftest import ROOT, Kubectl
+from tests.kube import cases
+
+BASE = ROOT / "k8s" / "base"
+NAMESPACE = "permissions"
+ACCOUNT = "client-lib-server"
+
+
+def rules(file: str, kind: str) -> list[dict[str, Any]]:
+    (role,) = [each for each in yaml.safe_load_all((BASE / file).read_text()) if each["kind"] == kind]
+    found: list[dict[str, Any]] = role["rules"]
+    return found
+
+
+def granted() -> list[Permission]:
+    return [
+        Permission(group, resource, verb)
+        for rule in [*rules("role.yaml", "Role"), *rules("nodes.yaml", "ClusterRole")]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+
+
+def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
+    assert sorted(granted()) == sorted(NEEDED | FOR_DOCTOR)
+
+
+def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:
+    folder = ROOT / "k8s" / "third-party" / "training-operator"
+    (role,) = [each for each in yaml.safe_load_all((folder / "version-reader.yaml").read_text()) if "rules" in each]
+    (rule,) = role["rules"]
+    assert {Permission(rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0])} == BESIDE_THE_OPERATOR
+
+
+def test_it_may_neither_enter_pods_nor_list_secrets() -> None:
+    assert not [each for each in granted() if each.resource == "pods/exec" or each.resource.startswith("roles")]
+    assert ("", "secrets", "list") not in granted()
+    assert "*" not in json.dumps(granted())
+
+
+def server_api(cluster: Cluster, tmp_path: Path) -> Api:
+    """As the server's account."""
+    answer = cluster.api.create(
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+    )
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return connect(path, None)
+
+
+@pytest.fixture
+def account(control_plane: Cluster, kubectl: Kubectl, tmp_path: Path) -> Api:
+    """The server's account with the Role of k8s/base in a namespace of its own."""
+    control_plane.namespace(NAMESPACE, "restricted")
+    for name in ("service-account.yaml", "role.yaml"):
+        assert kubectl("-n", NAMESPACE, "apply", "-f", str(BASE / name)).returncode == 0
+    nodes = (
+        (BASE / "nodes.yaml")
+        .read_text()
+        .replace(f"name: {ACCOUNT}\n", f"name: {ACCOUNT}\n    namespace: {NAMESPACE}\n")
+    )
+    assert kubectl("apply", "-f", "-", stdin=nodes).returncode == 0
+    role = current_role(kubectl)
+    role["rules"] = rules("role.yaml", "Role")
+    assert kubectl("replace", "-f", "-", stdin=json.dumps(role)).returncode == 0
+    return server_api(control_plane, tmp_path)
+
+
+def current_role(kubectl: Kubectl) -> dict[str, Any]:
+    """Without its version, so that it may replace whatever is there."""
+    role: dict[str, Any] = json.loads(kubectl("-n", NAMESPACE, "get", "role", ACCOUNT, "-o", "json").stdout)
+    del role["metadata"]["resourceVersion"]
+    return role
+
+
+def look(api: Api) -> dict[str, Any]:
+    catalogue = load(BASE / "catalogue.yaml")
+    settings = ClusterSettings(namespace=NAMESPACE, launcher=b"", server_url="http://client-lib:8080")
+    return {check.name: check for check in doctor.checks(api, settings, catalogue)}
+
+
+def exercise(api: Api) -> None:
+    """All that the runtime does, by its own modules: an attempt made twice over, watched, looked into, deleted."""
+    acts, case = Acts(api, NAMESPACE), cases.case("gang")
+    attempt = replace(case.attempt, job_name=f"job-{uuid.uuid4().hex[:8]}", job_id=uuid.uuid4().hex)
+    objects = render(attempt, replace(case.cluster, namespace=NAMESPACE), case.catalogue, "token")
+    assert objects.policy is not None
+    for _ in range(2):
+        job = acts.make_job(objects.job)
+        acts.make_rest(objects, job)
+    acts.log_tail("nobody")
+    for path in (acts.jobs, f"/api/v1/namespaces/{NAMESPACE}/pods", f"/api/v1/namespaces/{NAMESPACE}/events"):
+        version = api.get(path)["metadata"]["resourceVersion"]
+        api.stream(path, {"watch": True, "timeoutSeconds": 5, "resourceVersion": version}, 30).abort()
+    acts.delete_job(job["metadata"]["name"], job["metadata"]["uid"])
+
+
+@pytest.mark.cluster
+def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Api, control_plane: Cluster) -> None:
+    settled(account, lambda check: check.message == "all there")
+    exercise(account)
+    assert asked_by_pods(control_plane, NAMESPACE) >= NEEDED
+    assert asked_by_pods(control_plane, NAMESPACE) <= NEEDED | FOR_DOCTOR | BESIDE_THE_OPERATOR
+
+
+def settled(api: Api, true: Callable[[Check], bool]) -> Check:
+    """The check of permissions, as soon as the API server has taken a change of the Role in."""
+    for _ in until(30, pause_s=0.05):
+        check = look(api)["permissions"]
+        if true(check):
+            break
+    return check
+
+
+@pytest.mark.cluster
+def test_with_the_role_of_the_base_all_that_the_doctor_asks_of_a_real_cluster_is_well(account: Api) -> None:
+    settled(account, lambda check: check.message == "all there")
+    found = look(account)
+    assert found["cluster"].ok
+    assert found["permissions"].message == "all there"
+    assert found["training operator"].ok, found["training operator"].message
+    assert "enforces restricted" in found["pod security"].message
+    assert "no node that takes pods" in found["catalogue"].message  # an API server alone has none
+
+
+@pytest.mark.cluster
+def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) -> None:
+    role = current_role(kubectl)
+    for place, rule in enumerate(rules("role.yaml", "Role")):
+        for verb in rule["verbs"]:
+            fewer = json.loads(json.dumps(role))
+            fewer["rules"][place]["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
+            assert kubectl("replace", "-f", "-", stdin=json.dumps(fewer)).returncode == 0
+            lost = Permission(rule["apiGroups"][0], rule["resources"][0], verb)
+            check = settled(account, lambda check, lost=lost: str(lost) in check.message)
+            assert check.ok is (lost in FOR_DOCTOR)
+            if lost in NEEDED:
+                with pytest.raises(ApiError) as refused:
+                    exercise(account)
+                resource, _, part = lost.resource.partition("/")
+                assert refused.value.status == 403
+                assert f'cannot {verb} resource "{resource}{"/" if part else ""}{part}"' in refused.value.message
