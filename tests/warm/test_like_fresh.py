@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -97,8 +99,16 @@ def test_the_command_line_and_the_mark_of_the_worker_are_seen_by_others(both: Ru
     assert str(ran.warm.script) in ran.warm.lines()[0]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_of_openmp_blas_and_torch(both: Run, threads: int) -> None:
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"OMP_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "3"},
+        {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    ],
+    ids=lambda counts: ",".join(counts.values()),
+)
+def test_threads_of_openmp_blas_and_torch(both: Run, counts: dict[str, str]) -> None:
     lines = both(
         """
         import torch, threading
@@ -115,9 +125,10 @@ def test_threads_of_openmp_blas_and_torch(both: Run, threads: int) -> None:
         import torch._C
         print(torch.ones(300, 300).mm(torch.ones(300, 300)).sum().item())
         """,
-        environment=dict(os.environ) | {"OMP_NUM_THREADS": str(threads)},
+        environment=dict(os.environ) | counts,
     ).lines()
-    assert lines[0].split()[0] == str(min(threads, len(os.sched_getaffinity(0))))
+    if len(counts) == 1:
+        assert lines[0].split()[0] == str(min(int(counts["OMP_NUM_THREADS"]), len(os.sched_getaffinity(0))))
 
 
 SEEDS = """
@@ -130,8 +141,6 @@ print(json.dumps([random.random(), float(numpy.random.rand()), torch.initial_see
 
 def test_random_numbers_differ_between_ranks_and_jobs_as_fresh_ones_do(both: Run) -> None:
     ran = both(SEEDS, processes_per_worker=2)
-    import json
-
     (a, b), (c, d) = ([json.loads(w.lines(rank=rank)[0]) for rank in (0, 1)] for w in (ran.fresh, ran.warm))
     for place in range(len(a)):
         fresh_differ = a[place] != b[place]
@@ -150,7 +159,7 @@ def test_multiprocessing_with_fork_and_spawn_and_workers_of_a_data_loader(both: 
         if __name__ == "__main__":
             os.chdir("/")  # a child looks for the script from where its parent began
             print(multiprocessing.get_start_method(), multiprocessing.parent_process())
-            for method in ("fork", "spawn"):
+            for method in ("fork", "spawn", "forkserver"):
                 with multiprocessing.get_context(method).Pool(2) as pool:
                     print(method, [item.value for item in pool.map(square, [Item(1), Item(2), Item(3)])])
             import torch
@@ -159,7 +168,7 @@ def test_multiprocessing_with_fork_and_spawn_and_workers_of_a_data_loader(both: 
             print("loader", [batch.tolist() for batch in loader])
         """
     ).lines()
-    assert "spawn [1, 4, 9]" in lines
+    assert {"fork [1, 4, 9]", "spawn [1, 4, 9]", "forkserver [1, 4, 9]"} <= set(lines)
     assert "loader [[0, 1], [2, 3], [4, 5], [6, 7]]" in lines
 
 
@@ -210,6 +219,32 @@ def test_how_it_ends_and_what_it_says(both: Run, end: str) -> None:
     for name in ("left.txt", "kept.txt"):
         files = [worker.folder / name for worker in (ran.fresh, ran.warm)]
         assert len({file.read_bytes() if file.exists() else None for file in files}) == 1
+
+
+def test_the_error_file(both: Run) -> None:
+    ran = both("import torch\ndef train():\n    raise ValueError('lr', 0.1)\ntrain()")
+    ours, theirs = (json.loads(Path(w.directory.error_file(0)).read_text())["message"] for w in (ran.warm, ran.fresh))
+    assert ours["message"] == theirs["message"] == "ValueError: ('lr', 0.1)"
+    stacks = [
+        m["extraInfo"]["py_callstack"].replace(str(w.folder), "") for m, w in ((ours, ran.warm), (theirs, ran.fresh))
+    ]
+    assert stacks[0] == stacks[1]
+    assert ran.warm.report()["ranks"][0]["exception"] == "ValueError: ('lr', 0.1)"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="this machine has no GPU")
+def test_a_gpu_is_untouched_before_the_script_and_usable_in_it(both: Run, warm_pool: WarmPool) -> None:
+    lines = both(
+        """
+        import torch
+        print(torch.cuda.is_initialized(), torch.cuda.device_count())
+        print(torch.ones(3, device="cuda").sum().item(), torch.cuda.current_device())
+        """,
+        gpus=["0"],
+    ).lines()
+    assert lines == ["False 1", "3.0 0"]
+    opened = [os.readlink(entry) for entry in Path(f"/proc/{warm_pool.pid}/fd").iterdir()]
+    assert not [target for target in opened if target.startswith("/dev/nvidia")]
 
 
 def test_the_filters_of_warnings_after_an_import(both: Run) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from client_lib.worker.directory import MARKER, read_json
 from client_lib.worker.environment import processes
 from client_lib.worker.system import marked
-from client_lib.worker.warm import fit
+from client_lib.worker.warm import fit, memory
 from tests.warm.conftest import Make, WarmWorker, package
 from tests.worker.conftest import alive, until
 
@@ -58,6 +59,62 @@ def test_it_ends_when_nobody_asks_when_its_runtime_is_gone_and_with_its_director
     assert "directory" in lost.waits_for("ending")["why"]
     for one in (idle, lonely, lost):
         assert one.process.wait(10) == 0
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("machine", "group", "short"),
+    [
+        ((16 * GIB, 8 * GIB), {}, False),
+        ((16 * GIB, GIB // 2), {}, True),
+        ((0, 0), {}, False),
+        ((16 * GIB, 8 * GIB), {"memory.max": "max", "memory.current": str(2 * GIB)}, False),
+        ((16 * GIB, 8 * GIB), {"memory.max": str(4 * GIB), "memory.current": str(2 * GIB)}, False),
+        ((16 * GIB, 8 * GIB), {"memory.max": str(4 * GIB), "memory.current": str(4 * GIB - 1)}, True),
+        (  # most of it is a cache of files
+            (16 * GIB, 8 * GIB),
+            {
+                "memory.max": str(4 * GIB),
+                "memory.current": str(4 * GIB - 1),
+                "memory.stat": f"anon 1\ninactive_file {GIB}\n",
+            },
+            False,
+        ),
+    ],
+)
+def test_memory_is_short_on_the_machine_or_in_the_control_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: tuple[int, int], group: dict[str, str], short: bool
+) -> None:
+    monkeypatch.setattr(memory, "_of_machine", lambda: machine)
+    monkeypatch.setattr(memory, "_own_group", lambda: str(tmp_path))
+    for name, text in group.items():
+        (tmp_path / name).write_text(text)
+    assert memory.is_short() is short
+
+
+def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    looks_there = f"""
+        import builtins
+        real, told = open, {str(told)!r}
+        builtins.open = lambda path, *how, **more: real(told if path == "/proc/meminfo" else path, *how, **more)
+    """
+    made = pool(environment={"PYTHONPATH": package(tmp_path, sitecustomize=textwrap.dedent(looks_there))}).ready()
+    told.write_text("MemTotal: 1000 kB\nMemAvailable: 10 kB\n")
+    assert made.waits_for("ending")["why"] == "memory is short"
+    assert made.process.wait(10) == 0
+
+
+def test_there_is_no_way_to_it_but_the_socket_that_its_runtime_holds(pool: Make) -> None:
+    made = pool().ready()
+    descriptors = [os.readlink(entry) for entry in Path(f"/proc/{made.pid}/fd").iterdir()]
+    (ours,) = [target for target in descriptors if target.startswith("socket:")]
+    named = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [7]  # the eighth would be its path
+    assert os.stat(f"/proc/{made.pid}").st_uid == os.getuid()
 
 
 def test_it_refuses_when_an_installed_package_has_changed(
@@ -166,13 +223,6 @@ def test_the_environment_of_a_pool_holds_nothing_of_the_job_but_what_is_read_at_
     )
     assert kept.keys() - set(fit.THREAD_COUNTS) == {"HF_HOME", "PATH"}
     assert kept["OMP_NUM_THREADS"] == "1"
-
-
-def test_every_variable_that_is_read_at_load_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "warm-start.md").read_text()
-    for names, reader in fit.READ_AT_LOAD:
-        assert ", ".join(f"`{name}`" for name in names.split(", ")) + f" | {reader} |" in text
-    assert all(f"`{name}`" in text for name in fit.READ_LATER)
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.long)])
