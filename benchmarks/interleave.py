@@ -5,10 +5,12 @@ One round before the counted ones warms files and caches. Figures are medians; `
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 Samples = dict[str, list[float]]
 TRIES = 5  # of one run that fails, before the benchmark gives up
@@ -40,6 +42,20 @@ def time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
     raise AssertionError("not reached")
 
 
+def joined(samples: Samples, file: Path | None, title: str) -> Samples:
+    """With those of earlier runs under this title in `file`, to which these are added; None: these alone.
+
+    For machines that are quiet for a minute at a time: rounds in pieces, each of them interleaved.
+    """
+    if file is None:
+        return samples
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    before = kept.get(title, {})
+    kept[title] = {name: before.get(name, []) + values for name, values in samples.items()}
+    file.write_text(json.dumps(kept))
+    return dict(kept[title])
+
+
 def p90(values: list[float]) -> float:
     return sorted(values)[max(0, -(-len(values) * 9 // 10) - 1)]
 
@@ -49,11 +65,12 @@ def table(title: str, samples: Samples, *, to: tuple[str, ...]) -> str:
     medians = {name: statistics.median(values) for name, values in samples.items()}
     lines = [
         f"\n{title} ({len(next(iter(samples.values())))} rounds)\n",
-        "| way | median s | p90 s | p90/median | " + " | ".join(f"to {name}" for name in to) + " |",
-        "|---|---|---|---|" + "---|" * len(to),
+        "| way | median s | p90 s | p90/median | max/median | " + " | ".join(f"to {name}" for name in to) + " |",
+        "|---|---|---|---|---|" + "---|" * len(to),
     ]
     for name, median in medians.items():
         high = p90(samples[name])
         ratios = " | ".join(f"{median / medians[other]:.2f}" for other in to)
-        lines.append(f"| {name} | {median:.3f} | {high:.3f} | {high / median:.2f} | {ratios} |")
+        worst = max(samples[name]) / median
+        lines.append(f"| {name} | {median:.3f} | {high:.3f} | {high / median:.2f} | {worst:.2f} | {ratios} |")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """How fast a job starts and ends whose ranks are forked from the warm pool, and what the pool's memory costs.
 
-    python benchmarks/warm_start.py [ROUNDS] [WHAT ...]        WHAT: ddp, spread, eight, transformers, memory
+    python benchmarks/warm_start.py [--rounds 20] [--into FILE] [WHAT ...]    WHAT: ddp, eight, transformers, memory
 
 `bare`: processes with the environment set by hand; `torchrun`; `fresh`: a worker launcher; `warm`: a launcher forked
 from a pool that has learnt from one fresh run what the script imports. From the order to the end of all, interleaved.
@@ -8,12 +8,12 @@ from a pool that has learnt from one fresh run what the script imports. From the
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from interleave import Samples, table, time_until_one_succeeds
+from interleave import Samples, joined, table, time_until_one_succeeds
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command, read_json
@@ -190,33 +190,33 @@ def memory() -> None:
     job.close()
 
 
-def compare(title: str, script: str, ranks: int, rounds: int, names: tuple[str, ...]) -> None:
+def compare(title: str, script: str, ranks: int, names: tuple[str, ...], options: argparse.Namespace) -> None:
     job = Job(script, ranks)
     job.learn()
     ways: dict[str, Callable[[], object]] = {name: getattr(job, name) for name in names}
     samples: Samples = {name: [] for name in names}
-    for _ in range(rounds):  # none before the counted ones: `learn` has warmed files and caches
+    for _ in range(options.rounds):  # none before the counted ones: `learn` has warmed files and caches
         for name, way in ways.items():
             samples[name].append(time_until_one_succeeds(name, way))
-    print(table(title, samples, to=names[: 2 if "torchrun" in names else 1]), flush=True)
-    print(f"max/median of warm: {max(samples['warm']) / statistics.median(samples['warm']):.2f}", flush=True)
+    to = tuple(name for name in ("bare", "torchrun") if name in names)
+    print(table(title, joined(samples, options.into, title), to=to), flush=True)
     job.close()
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    what = sys.argv[2:] or ["ddp", "spread", "eight", "transformers", "memory"]
-    if "ddp" in what:
-        compare("2 ranks of DDP", DDP, 2, rounds, ("bare", "torchrun", "fresh", "warm"))
-    if "spread" in what:
-        compare("2 ranks of DDP, warm alone", DDP, 2, rounds, ("warm",))
-    if "eight" in what:
-        compare("8 ranks of DDP", DDP, 8, max(3, rounds // 4), ("bare", "fresh", "warm"))
-    if "transformers" in what:
-        compare(
-            "2 ranks of DDP that import transformers", TRANSFORMERS, 2, max(3, rounds // 4), ("bare", "fresh", "warm")
-        )
-    if "memory" in what:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", metavar="WHAT", default=["ddp", "eight", "transformers", "memory"])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--into", type=Path)
+    options = parser.parse_args()
+    if "ddp" in options.what:
+        compare("2 ranks of DDP", DDP, 2, ("bare", "torchrun", "fresh", "warm"), options)
+    if "eight" in options.what:
+        compare("8 ranks of DDP", DDP, 8, ("bare", "torchrun", "fresh", "warm"), options)
+    if "transformers" in options.what:
+        title = "2 ranks of DDP that import transformers"
+        compare(title, TRANSFORMERS, 2, ("bare", "fresh", "warm"), options)
+    if "memory" in options.what:
         memory()
 
 
