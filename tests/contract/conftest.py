@@ -1,0 +1,75 @@
+"""Both places; that of the cluster starts with the first test that wants it, and is looked over after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, builds, missing
+from tests.cluster.layers import components
+from tests.cluster.places import Home
+from tests.cluster.waiting import until
+from tests.contract.places import ClusterPlace, Place
+
+GONE_S = 60.0
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A real kubelet; or skips, with the one line that says what this machine lacks."""
+    if lack := missing(["node"]):
+        pytest.skip(lack)
+    builds.build(Home.of_environment(), components(["node"]), ["pause", "python"], print)
+    cluster = Cluster("contract")
+    cluster.down()
+    cluster.up({"node"})
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture(scope="session")
+def local_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("local"))
+    yield place
+    place.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+    place = ClusterPlace(tmp_path_factory.mktemp("cluster"), cluster)
+    yield place
+    place.close()
+
+
+@pytest.fixture(
+    params=["local", pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])],
+)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    found: Place = request.getfixturevalue("local_place" if request.param == "local" else "cluster_place")
+    yield found
+    assert_nothing_is_left(found)
+
+
+@pytest.fixture
+def kube(cluster_place: ClusterPlace) -> Iterator[ClusterPlace]:
+    """The cluster's place, for what only a cluster can do."""
+    yield cluster_place
+    assert_nothing_is_left(cluster_place)
+
+
+def assert_nothing_is_left(place: Place) -> None:
+    left: list[str] = []
+    for _ in until(GONE_S, pause_s=0.3):
+        left = place.leftovers()
+        if not left:
+            return
+    raise AssertionError(f"left over: {left}")
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds this user's own server or configuration."""
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path / "own-state"))
+    monkeypatch.setenv("CLIENT_LIB_CONFIG", str(tmp_path / "config.toml"))

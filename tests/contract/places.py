@@ -1,0 +1,197 @@
+"""Where the promises are tested: a server process with its runtime, and the SDK's client of it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from client_lib import Client, Job
+from client_lib.spec.states import State
+from tests.cluster import Cluster
+from tests.cluster.errors import ApiError
+from tests.cluster.tests.jobs import PATH
+from tests.cluster.waiting import until
+from tests.server_process import ServerProcess
+
+PATIENCE_S = 90.0
+KINDS = ("configmaps", "secrets", "pods", "services")
+CATALOGUE = """\
+instance_types:
+  - {name: small, cpu: 0.4, memory_gib: 0.5}
+  - {name: vast, cpu: 500, memory_gib: 1}
+defaults:
+  instance_type: small
+images:
+  default: localhost/python:local
+  pull_policy: Never
+"""
+
+
+class Place:
+    """One server. Jobs go through the SDK, with their code as a snapshot: what is tested is the same everywhere."""
+
+    name = "local"
+    instance_type: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server = self._start()
+        self.client = self._client()
+        self._scripts = 0
+
+    def _start(self) -> ServerProcess:
+        return ServerProcess(self.folder / "state")
+
+    def _client(self) -> Client:
+        url = self.server.facts()["url"]
+        return Client(url, (self.folder / "state" / "token").read_text().strip())
+
+    def job(self, script: str | Callable[..., Any], **fields: Any) -> Job:
+        """A job of this script's text, each in a folder of its own; or of a function."""
+        given: dict[str, Any] = {"instance_type": self.instance_type, "code": "snapshot", "grace_s": 5} | fields
+        if not isinstance(script, str):
+            return Job(script=script, client=self.client, **given)
+        self._scripts += 1
+        path = self.folder / f"code-{self._scripts}" / "script.py"
+        path.parent.mkdir()
+        path.write_text(script)
+        return Job(script=path, client=self.client, **given)
+
+    def run(self, script: str | Callable[..., Any], **fields: Any) -> Job:
+        """Submitted, and followed to its end, whichever."""
+        job = self.job(script, **fields)
+        job.submit()
+        return ended(job)
+
+    def restart(self, sig: signal.Signals = signal.SIGKILL, pause: Callable[[], None] = lambda: None) -> None:
+        """End the server, and start it again on what it left."""
+        self.server.end(sig)
+        pause()
+        self.server = self._start()
+        self.client = self._client()
+
+    def leftovers(self) -> list[str]:
+        """Objects of jobs that are still there."""
+        return []
+
+    def close(self) -> None:
+        self.server.kill()
+
+
+class ClusterPlace(Place):
+    """A server on this machine that runs jobs in a namespace of a real cluster, whose pods reach it."""
+
+    name = "kubernetes"
+
+    def __init__(self, folder: Path, cluster: Cluster, namespace: str = "contract", **variables: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        self._variables = variables
+        cluster.namespace(namespace)
+        self._port = _free_port(cluster.network.host_ip)
+        (folder / "catalogue.yaml").write_text(CATALOGUE)
+        self._token = _token(folder / "users.toml")
+        super().__init__(folder)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.cluster.network.host_ip}:{self._port}"
+
+    def _start(self) -> ServerProcess:
+        settings = {
+            "RUNTIME": "kubernetes",
+            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "KUBE_NAMESPACE": self.namespace,
+            "CATALOGUE": str(self.folder / "catalogue.yaml"),
+            "WORKER_SERVER_URL": self.url,
+            "HOST": self.cluster.network.host_ip,
+            "PORT": str(self._port),
+            "USERS_FILE": str(self.folder / "users.toml"),
+        } | self._variables
+        wanted = {f"CLIENT_LIB_SERVER_{name}": value for name, value in settings.items() if value}
+        return ServerProcess(self.folder / "state", **wanted)
+
+    def _client(self) -> Client:
+        self.server.facts()
+        return Client(self.url, self._token, insecure=True)
+
+    def leftovers(self) -> list[str]:
+        core = f"/api/v1/namespaces/{self.namespace}"
+        paths = [f"{core}/{kind}" for kind in KINDS] + [
+            PATH.format(self.namespace),
+            f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies",
+        ]
+        names = [
+            f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
+            for path in paths
+            for each in self.cluster.api.get(path)["items"]
+        ]
+        return [name for name in names if name != "configmaps/kube-root-ca.crt"]
+
+    def pods(self, job: Job) -> list[dict[str, Any]]:
+        """Of this job, by name: the master first."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=client-lib.io%2Fjob-name%3D{job.name}"
+        found: list[dict[str, Any]] = self.cluster.api.get(path)["items"]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def pytorch_job(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self.cluster.api.get(f"{PATH.format(self.namespace)}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        return found
+
+
+def ended(job: Job, limit_s: float = PATIENCE_S) -> Job:
+    """Waits until it is final; says how it stands where it doesn't become so."""
+    for _ in until(limit_s, pause_s=0.2):
+        if job.info().state.final:
+            return job
+    raise AssertionError((job.info().state, job.info().reason, job.info().message))
+
+
+def becomes(job: Job, state: State, limit_s: float = PATIENCE_S) -> None:
+    """Waits for a state that is not final."""
+    for _ in until(limit_s, pause_s=0.1):
+        info = job.info()
+        if info.state is state:
+            return
+        assert not info.state.final, (info.state, info.reason, info.message)
+    raise AssertionError(f"never {state}: {job.info().reason} {job.info().message}")
+
+
+def says(job: Job, text: str, limit_s: float = PATIENCE_S) -> None:
+    """Waits for a message of the job with this text."""
+    message = ""
+    for _ in until(limit_s, pause_s=0.1):
+        message = job.info().message
+        if text in message:
+            return
+    raise AssertionError(f"{text!r} was never said, but {message!r}")
+
+
+def prints(job: Job, text: str, limit_s: float = PATIENCE_S) -> None:
+    """Waits for a line of its log."""
+    lines: list[str] = []
+    for _ in until(limit_s, pause_s=0.2):
+        lines = [entry.text for entry in job.log_entries(follow=False)]
+        if any(text in line for line in lines):
+            return
+    raise AssertionError(f"{text!r} was never printed: {lines[-20:]}, {job.info().message}")
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _token(users_file: Path) -> str:
+    command = [sys.executable, "-m", "server_stub", "token", "--admin", "--users-file", str(users_file), "tester"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]

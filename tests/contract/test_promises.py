@@ -1,0 +1,170 @@
+"""What a job can rely on, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+
+from client_lib.spec.states import Reason, State
+from tests.contract.places import Place, becomes, ended, prints
+
+SHOW_ENVIRONMENT = """
+import json, os, time
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR",
+         "MASTER_PORT", "PYTHONUNBUFFERED", "CLIENT_LIB_JOB_NAME", "CLIENT_LIB_ATTEMPT", "MLSPACE_JOB_NAME",
+         "TORCHELASTIC_RESTART_COUNT", "ACCELERATE_USE_CPU", "MINE", "HOME", "OMPI_COMM_WORLD_RANK",
+         "CLIENT_LIB_CHECKPOINT_DIR", "TORCHELASTIC_ERROR_FILE", "PET_NNODES"]
+print(json.dumps({name: os.environ.get(name) for name in names}))
+"""
+MEET = """
+import os, socket, time
+rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    server = socket.create_server(("", address[1]))
+    for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
+        print("met", server.accept()[0].recv(10).decode(), flush=True)
+else:
+    deadline = time.time() + 30
+    while True:
+        try:
+            connection = socket.create_connection(address, timeout=5)
+            break
+        except OSError:
+            if time.time() > deadline:
+                raise
+            time.sleep(0.1)
+    connection.sendall(b"rank %d" % rank)
+"""
+STAY = """
+import signal, sys, time
+def leave(*_):
+    print("asked to stop", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def texts(job: object, **filters: object) -> list[str]:
+    return [entry.text for entry in job.log_entries(follow=False, **filters)]  # type: ignore[attr-defined]
+
+
+def test_every_process_sees_the_same_environment(place: Place) -> None:
+    job = place.run(SHOW_ENVIRONMENT, n_workers=2, processes_per_worker=2, env_variables={"MINE": "a b"})
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    seen = sorted((json.loads(line) for line in texts(job, stream=["stdout"])), key=lambda each: int(each["RANK"]))
+    assert [each["RANK"] for each in seen] == ["0", "1", "2", "3"]
+    assert [each["LOCAL_RANK"] for each in seen] == ["0", "1", "0", "1"]
+    assert [each["NODE_RANK"] for each in seen] == [each["GROUP_RANK"] for each in seen] == ["0", "0", "1", "1"]
+    for each in seen:
+        assert (each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["CLIENT_LIB_ATTEMPT"]) == ("4", "2", "1")
+        assert each["CLIENT_LIB_JOB_NAME"] == each["MLSPACE_JOB_NAME"] == job.name
+        assert (each["PYTHONUNBUFFERED"], each["TORCHELASTIC_RESTART_COUNT"], each["MINE"]) == ("1", "0", "a b")
+        assert each["ACCELERATE_USE_CPU"] == "true"
+        assert each["OMPI_COMM_WORLD_RANK"] is None
+        assert each["PET_NNODES"] is None
+        assert each["HOME"]
+        assert each["CLIENT_LIB_CHECKPOINT_DIR"]
+    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in seen}) == 1
+    assert len({each["TORCHELASTIC_ERROR_FILE"] for each in seen}) == 4
+
+
+def test_ranks_of_two_workers_meet_at_the_master(place: Place) -> None:
+    job = place.run(MEET, n_workers=2, processes_per_worker=2)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    assert sorted(texts(job, rank=[0])) == ["met rank 1", "met rank 2", "met rank 3"]
+
+
+def test_an_exit_code_names_the_rank_and_ends_the_others(place: Place) -> None:
+    script = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(600)\n"
+    info = place.run(script, n_workers=2).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.EXIT_CODE)
+    assert info.failure is not None
+    assert (info.failure.worker, info.failure.rank, info.failure.exit_code) == (1, 1, 7)
+
+
+def test_an_exception_is_in_the_failure_report_with_its_traceback(place: Place) -> None:
+    info = place.run("print('before')\nraise ValueError('bad batch')\n").info()
+    assert info.state is State.FAILED
+    assert info.failure is not None
+    assert info.failure.exception is not None
+    assert "ValueError: bad batch" in info.failure.exception
+    assert "raise ValueError('bad batch')" in (info.failure.traceback or "")
+    assert "before" in info.failure.last_lines
+
+
+def test_a_signal_is_said_by_its_number(place: Place) -> None:
+    info = place.run("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n").info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.SIGNAL)
+    assert info.failure is not None
+    assert info.failure.signal == 11
+
+
+def test_a_cancelled_job_gets_a_sigterm_and_keeps_its_last_words(place: Place) -> None:
+    job = place.job(STAY, n_workers=2)
+    job.submit()
+    prints(job, "up")
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+    assert texts(job, stream=["stdout"]).count("asked to stop") == 2
+
+
+def test_a_job_that_is_cancelled_at_once_never_runs_on(place: Place) -> None:
+    job = place.job(STAY)
+    job.submit()
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+
+
+def test_a_failing_attempt_is_followed_by_another(place: Place) -> None:
+    script = "import os, sys\nprint('attempt', os.environ['CLIENT_LIB_ATTEMPT'])\n"
+    script += "sys.exit(0 if os.environ['CLIENT_LIB_ATTEMPT'] == '2' else 3)\n"
+    job = place.run(script, n_workers=2, max_retry=1)
+    info = job.info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
+    assert sorted(texts(job, stream=["stdout"])) == ["attempt 1", "attempt 1", "attempt 2", "attempt 2"]
+
+
+def test_every_line_of_every_stream_arrives_once_and_in_order(place: Place) -> None:
+    script = "import sys\nfor i in range(5000):\n    print('line', i)\nprint('aside', file=sys.stderr)\n"
+    script += "open('train.log', 'w').write('loss 0.5\\n')\nimport time; time.sleep(1.5)\n"
+    job = place.run(script, n_workers=2)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    for rank in (0, 1):
+        assert texts(job, rank=[rank], stream=["stdout"]) == [f"line {i}" for i in range(5000)]
+        assert texts(job, rank=[rank], stream=["stderr"]) == ["aside"]
+    assert texts(job, stream=["train.log"]) == ["loss 0.5", "loss 0.5"]
+
+
+def test_a_follower_sees_the_lines_while_the_job_runs(place: Place) -> None:
+    job = place.job(STAY)
+    job.submit()
+    lines = job.log_lines(follow=True)
+    assert next(line for line in lines if line.endswith("up"))
+    assert job.info().state in (State.PENDING, State.RUNNING)
+    job.cancel()
+    ended(job)
+
+
+def test_a_job_is_running_while_its_ranks_run(place: Place) -> None:
+    job = place.job(STAY, n_workers=2)
+    job.submit()
+    becomes(job, State.RUNNING)
+    assert {worker.state for worker in job.info().workers} == {"running"}
+    job.cancel()
+    ended(job)
+
+
+def test_secrets_reach_the_ranks_and_no_view(place: Place) -> None:
+    script = "import os\nprint(len(os.environ['MY_TOKEN']))\n"
+    job = place.run(script, env_variables={"MY_TOKEN": "s3cr3t-value"})
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    assert texts(job, stream=["stdout"]) == ["12"]
+    assert "s3cr3t-value" not in job.info().model_dump_json()
+    assert "s3cr3t-value" not in job.render().model_dump_json()
+
+
+def test_render_shows_the_same_twice_and_makes_nothing(place: Place) -> None:
+    job = place.job(STAY, name="shown")
+    assert job.render() == job.render()
+    assert place.leftovers() == []
