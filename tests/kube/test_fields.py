@@ -51,7 +51,8 @@ def test_what_means_nothing_is_named_once(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("field", sorted(MEANS_NOTHING))
 def test_what_is_not_asked_for_is_not_named(field: str) -> None:
-    assert of(**{field: "default" if field in ("elastic_min_workers", "elastic_max_workers") else None}).notices() == []
+    spec: dict[str, Any] = {field: "default" if field in ("elastic_min_workers", "elastic_max_workers") else None}
+    assert of(**spec).notices() == []
 
 
 @pytest.mark.parametrize(
