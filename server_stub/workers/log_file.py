@@ -136,13 +136,17 @@ class LogFile:
             return self._found_next_seq(file.read())
 
     def _append(self, data: bytes) -> None:
-        if not self._sizes or self._sizes[self._last] >= self._segment:
-            self._begin(self.length)
-        start = self._last
-        with open(self._path(start), "ab", buffering=0) as file:
-            _write_all(file.fileno(), data)
-        self._sizes[start] += len(data)
-        self.length += len(data)
+        """Also more than a segment holds: each begins with a record."""
+        while data:
+            if not self._sizes or self._sizes[self._last] >= self._segment:
+                self._begin(self.length)
+            start = self._last
+            cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
+            with open(self._path(start), "ab", buffering=0) as file:
+                _write_all(file.fileno(), data[:cut])
+            self._sizes[start] += cut
+            self.length += cut
+            data = data[cut:]
 
     def _begin(self, offset: int) -> None:
         """A new segment: the one before is on disk first, so that no power loss leaves a hole between them."""

@@ -21,11 +21,10 @@ from typing import Any
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Submitter, WarmPoolInfo
-from client_lib.worker.directory import is_held
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, worker_dir
+from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, orders, worker_dir
 from server_stub.runtimes.verdict import Stage, Worker, ended_at, verdict
 from server_stub.settings import Settings
 from server_stub.workers import Gang, WorkerDesk, WorkerView
@@ -43,6 +42,9 @@ class PodOptions:
     log_limit_bytes: int = 2**30
     held: tuple[int, ...] = ()
     """Workers whose pods are not made."""
+    server_url: str | None = None
+    """None: this server's own."""
+    ca: str | None = None
 
 
 def options(data_dir: Path) -> PodOptions:
@@ -104,7 +106,7 @@ class PodsHere:
         snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
         told: dict[str, Any] = {
             "protocol": 1,
-            "server_url": f"http://127.0.0.1:{self._settings.port}" if made.reachable else None,
+            "server_url": (made.server_url or f"http://127.0.0.1:{self._settings.port}") if made.reachable else None,
             "job": attempt.job_name,
             "job_id": attempt.job_id,
             "attempt": attempt.number,
@@ -119,6 +121,11 @@ class PodsHere:
         (root / "plan" / "pod.json").write_text(json.dumps(told))
         (root / "plan" / "plan.json").write_text(shared_plan(attempt).to_json())
         (root / "secret" / "token").write_text(self._desk.token(attempt.job_id, attempt.number))
+        if made.ca:
+            (root / "secret" / "ca.crt").write_text(made.ca)
+        if not made.reachable and attempt.function:
+            (root / "code").mkdir()
+            (root / "code" / "function").write_bytes(attempt.function.read_bytes())
         start_pod(self._launcher, root, f"{attempt.job_id}-{worker}", worker, processes(attempt) * spec.n_workers)
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
@@ -198,7 +205,7 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
         n_workers=spec.n_workers,
         processes_per_worker=processes(attempt),
         type=str(spec.type),
-        command=["function_runner.py"] if attempt.function else spec.command(),
+        command=["function_runner.py"] if attempt.function else orders.command(attempt),
         python=sys.executable if attempt.function or spec.python_script else None,
         environment=spec.environment(),
         user_variables=sorted(spec.environment()),
@@ -253,7 +260,3 @@ def lives(root: Path) -> bool:
 def terminate(root: Path) -> None:
     if root.exists() and lives(root):
         os.kill(json.loads((root / "pod").read_text())[0], signal.SIGTERM)
-
-
-def launcher_lives(root: Path) -> bool:
-    return is_held(str(root / "run" / "lock"))

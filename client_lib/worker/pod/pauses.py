@@ -1,11 +1,11 @@
-"""How long to wait before a call is made again: 0.1, 0.2, 0.4 ... 5 s, each up to a fifth shorter by chance, so that
+"""How long to wait before a call is made again: 0.1, 0.2, 0.4 ... 3 s, each up to a fifth shorter by chance, so that
 the pods of a job don't all come at once. Standard library only, Python >= 3.8.
 """
 
 import random
 import time
 
-FIRST_S, LONGEST_S = 0.1, 5.0
+FIRST_S, LONGEST_S = 0.1, 3.0
 
 
 class Pauses:
