@@ -10,7 +10,7 @@ import pytest
 from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, Submitter
-from client_lib.worker.plan import from_json
+from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.kube.fields import FIELDS, MEANS_NOTHING
 from server_stub.runtimes.kube.needs import Needs, needs
 from server_stub.runtimes.orders import Fate
@@ -88,6 +88,20 @@ def test_what_a_cluster_can_not_do_is_refused_by_name(spec: dict[str, Any], sent
 def test_a_value_that_this_cluster_does_not_have_is_refused(spec: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
         of(**spec).notices()
+
+
+def test_outputs_are_kept_where_pods_reach_the_server() -> None:
+    assert order(of(outputs=["*.bin"])).outputs == ["*.bin"]
+    assert order(of()).outputs == ["**"]
+    assert order(Builder(GPUS, code=CodeInPlace()).build("x")).outputs == []
+    far = Builder(GPUS, cluster=replace(CLUSTER, server_url=None))
+    assert order(far.build("x")).outputs == []
+    with pytest.raises(NotSupported, match="can't be kept: pods don't reach this server"):
+        replace(far, spec={"outputs": ["*.bin"]}).build("x").notices()
+
+
+def order(of: Case) -> WorkerPlan:
+    return from_json(of.objects().plan["data"]["plan.json"])
 
 
 def test_an_image_and_an_instance_type_must_come_from_somewhere() -> None:

@@ -33,6 +33,8 @@ def assemble(settings: Settings, desk: WorkerDesk) -> KubeRuntime:
         log_limit_bytes=settings.log_limit_bytes,
         segment_bytes=settings.segment_bytes,
         max_result_bytes=settings.max_result_bytes,
+        outputs_limit_bytes=settings.outputs_limit_bytes,
+        outputs_every_s=settings.outputs_every_s,
         rank_runner=settings.rank_runner,
     )
     api = connect(settings.kubeconfig, settings.kube_context)

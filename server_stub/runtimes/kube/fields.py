@@ -35,7 +35,7 @@ FIELDS: dict[str, Fate] = {
     "pytorch_use_env": Fate.HONOURED,
     "log_file": Fate.HONOURED,
     "checkpoint_dir": Fate.HONOURED,  # with a notice where it ends with the pod
-    "outputs": Fate.REFUSED,
+    "outputs": Fate.HONOURED,  # where pods reach the server, else refused
     "requirements": Fate.REFUSED,
     "instance_type": Fate.HONOURED,
     "n_workers": Fate.HONOURED,
@@ -104,7 +104,7 @@ def image(spec: JobSpec, catalogue: Catalogue) -> str:
 
 
 def _refuse(spec: JobSpec, cluster: ClusterSettings) -> None:
-    for rule in (_type, _gpus, _not_yet, _master, _queue, _size):
+    for rule in (_type, _gpus, _outputs, _not_yet, _master, _queue, _size):
         rule(spec, cluster)
 
 
@@ -126,12 +126,16 @@ def _gpus(spec: JobSpec, cluster: ClusterSettings) -> None:
         )
 
 
+def _outputs(spec: JobSpec, cluster: ClusterSettings) -> None:
+    if spec.outputs and cluster.server_url is None:
+        raise NotSupported(
+            f"outputs={spec.outputs} can't be kept: pods don't reach this server",
+            hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
+        )
+
+
 def _not_yet(spec: JobSpec, cluster: ClusterSettings) -> None:
     del cluster
-    if spec.outputs:
-        raise NotSupported(
-            f"outputs={spec.outputs} is not in this version", hint="write results to checkpoint_dir or to a volume"
-        )
     if spec.requirements:
         raise NotSupported(
             f"requirements={spec.requirements} is not in this version", hint="take an image that has them"
@@ -234,7 +238,7 @@ def _out_of_reach(spec: JobSpec, needs: Needs, cluster: ClusterSettings, catalog
     del spec, needs, catalogue
     if cluster.server_url is not None:
         return ""
-    return "pods don't reach this server: of a log that is written fast, lines may be missing"
+    return "pods don't reach this server: of a log that is written fast, lines may be missing, and no outputs are kept"
 
 
 _NOTICES: list[_Rule] = [

@@ -35,5 +35,9 @@ class ClusterSettings:
     """Size of one log file before the next is begun."""
     max_result_bytes: int = 2 * 2**30
     """What a function may return in one rank, pickled."""
+    outputs_limit_bytes: int = 10 * 2**30
+    """What is kept of the outputs of a job, of all its workers and attempts together."""
+    outputs_every_s: float = 60.0
+    """Between two looks for outputs while a job runs."""
     rank_runner: bool = True
     """False: ranks start as plain `python script`, without the rank runner that saves a third of start and end."""

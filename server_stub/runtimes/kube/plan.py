@@ -14,7 +14,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, orders
+from server_stub.runtimes import Attempt, orders, outputs
 from server_stub.runtimes.kube import storage
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.needs import Needs
@@ -28,7 +28,8 @@ FUNCTION_RUNNER = "function_runner.py"
 
 
 def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalogue: Catalogue) -> WorkerPlan:
-    """The order of any worker; `worker`, the master's address and `snapshot` are the agent's to fill in."""
+    """The order of any worker; `worker`, the master's address and `snapshot` are the agent's to fill in. In place only
+    worker 0 tails the log file and keeps outputs: the agents of the others take these out."""
     spec = attempt.spec
     environment = plain_environment(spec) | _function(attempt, cluster)
     argument, auto = orders.local_rank(spec)
@@ -51,6 +52,9 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
         snapshot=None,
         log_file=spec.log_file,
+        outputs=outputs.globs(attempt, worker=0) if cluster.server_url is not None else [],
+        outputs_every_s=cluster.outputs_every_s,
+        outputs_limit_bytes=cluster.outputs_limit_bytes,
         local_rank_argument=argument,
         local_rank_auto=auto,
         rank_runner=cluster.rank_runner and spec.environment().get(orders.RANK_RUNNER, "1") != "0",
