@@ -7,6 +7,7 @@
     log/            segments of the log (format.py)
     imports         JSON list of installed modules that local rank 0 had imported at its end; empty before, and only
                     there where the plan asks for it
+    ranks/          see rank_pipes.py; only of an elastic worker
     errors/         TORCHELASTIC_ERROR_FILE of each rank
     work/           the unpacked snapshot
     report.json     how it ended (report.py); complete as soon as it is there
@@ -40,6 +41,7 @@ class Directory:
         self.processes = self._below("processes.json")
         self.log = self._below("log")
         self.errors = self._below("errors")
+        self.rank_pipes = self._below("ranks")
         self.imports = self._below(IMPORTS)
         self.work = self._below("work")
         self.report = self._below("report.json")
@@ -49,6 +51,19 @@ class Directory:
 
     def error_file(self, rank: int) -> str:
         return os.path.join(self.errors, "%d.json" % rank)
+
+
+def renew(directory: Directory) -> None:
+    """Let another launcher go on in this directory, whose last one is dead, and nothing of it lives: the log goes on,
+    the unpacked code stays as the ranks left it."""
+    names = [directory.lock, directory.control, directory.processes, directory.report, directory.imports]
+    if os.path.isdir(directory.errors):
+        names += [os.path.join(directory.errors, name) for name in os.listdir(directory.errors)]
+    for path in names:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
 
 
 class Taken(Exception):

@@ -8,6 +8,8 @@ from typing import List
 from client_lib.worker.plan import WorkerPlan
 
 TYPE = "pytorch_elastic"
+CONF = "CLIENT_LIB_RDZV_CONF"
+"""Variable: settings of torchrun's --rdzv-conf, which win over these."""
 _RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"  # seconds, as on the ML Space platform
 _LOOPBACK = ("127.", "localhost", "::1")
 
@@ -23,7 +25,7 @@ def agent(plan: WorkerPlan) -> List[str]:
         "--rdzv-id=%s-%d" % (plan.job, plan.attempt),
         "--rdzv-backend=c10d",
         "--rdzv-endpoint=%s:%d" % (plan.master_addr, plan.master_port),
-        "--rdzv-conf=is_host=%s,%s" % (is_host, _RENDEZVOUS),
+        "--rdzv-conf=" + ",".join(filter(None, ["is_host=" + is_host, _RENDEZVOUS, plan.environment.get(CONF)])),
     ]
     if plan.master_addr.startswith(_LOOPBACK):  # else an agent tells the others this machine's name, and DNS may fail
         options.append("--local-addr=%s" % plan.master_addr)

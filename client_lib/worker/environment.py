@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional
 from client_lib.worker.directory import MARKER, Directory
 from client_lib.worker.elastic import TYPE as ELASTIC
 from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_pipes import VARIABLE as RANK_PIPES
 
 STDIN = "CLIENT_LIB_STDIN"
 """In a plan's environment: a terminal, pipe or file of the submitter that rank 0 reads. No rank sees the variable."""
@@ -56,6 +57,8 @@ class Process(NamedTuple):
     environment: Dict[str, str]
     working_dir: str
     stdin: str = os.devnull
+    is_agent: bool = False
+    """It starts the ranks, which bring their own output (rank_pipes.py): its own words belong to none."""
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
@@ -73,6 +76,7 @@ def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optiona
             _environment(plan, directory, local_rank),
             folder,
             plan.environment.get(STDIN, os.devnull) if plan.worker == local_rank == 0 else os.devnull,
+            _has_agent(plan),
         )
         for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker)
     ]
@@ -101,6 +105,11 @@ def uses_rank_runner(plan: WorkerPlan) -> bool:
     return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
 
 
+def _has_agent(plan: WorkerPlan) -> bool:
+    """Ranks bring their own output only by the rank runner."""
+    return plan.type == ELASTIC and uses_rank_runner(plan)
+
+
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
     script, arguments = plan.command[0], plan.command[1:]
     if option:  # before the script's own arguments, as torch.distributed.launch does
@@ -119,6 +128,8 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
     seen.pop(STDIN, None)
     seen.update(_ranks(plan, local_rank))
     seen[MARKER] = directory.path
+    if _has_agent(plan):
+        seen[RANK_PIPES] = directory.rank_pipes
     seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(seen["RANK"]))
     return seen
 
@@ -151,6 +162,10 @@ def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
     }
     if plan.gpus is not None:
         set_by_us["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
+    if plan.type == ELASTIC:
+        # else an agent that holds a store from an earlier round doesn't name it to one that joins later, which waits in
+        # vain (torch 2.15, dynamic_rendezvous.py, next_rendezvous)
+        set_by_us["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if plan.type in _BINARY:  # written for MPI; for the others accelerate would take these for an mpirun
         set_by_us["OMPI_COMM_WORLD_RANK"] = str(rank)
         set_by_us["OMPI_COMM_WORLD_SIZE"] = str(plan.n_workers * plan.processes_per_worker)

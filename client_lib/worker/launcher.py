@@ -27,6 +27,7 @@ from client_lib.worker.system import System, out_of_memory_kills
 
 if TYPE_CHECKING:
     from client_lib.worker.outputs.collector import Collector
+    from client_lib.worker.rank_pipes import RankPipes
     from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
@@ -58,6 +59,7 @@ class Launcher:
         self._drain_since: Optional[float] = None
         self._oom_kills = 0
         self._outputs: Optional[Collector] = None
+        self._rank_pipes: Optional[RankPipes] = None
 
     def run(self) -> None:
         _heed_all_signals()
@@ -120,6 +122,10 @@ class Launcher:
         if self._gone or not self._processes or self._outcome:
             return
         self._gone = True
+        if any(process.is_agent for process in self._processes):
+            from client_lib.worker.rank_pipes import RankPipes  # here: only elastic workers need it
+
+            self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._output.add_pipe)
         self._oom_kills = out_of_memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
@@ -209,6 +215,8 @@ class Launcher:
             self._finish()
 
     def _finish(self) -> None:
+        if self._rank_pipes:
+            self._rank_pipes.close()
         self._output.finish()
         self._report()
 

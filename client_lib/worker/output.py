@@ -29,7 +29,7 @@ class Output:
         self.active_at = 0.0
         """When a pipe was last read, or could be read again (monotonic seconds)."""
         self._loop, self._writer = loop, writer
-        self._sequence = Sequence()
+        self._sequence = Sequence(writer.next_seq)
         self._stampers: List[Stamper] = []
         self._of_rank: Dict[int, List[Stamper]] = {}
         self._own = self._stamper(NO_RANK, LAUNCHER)
@@ -51,9 +51,9 @@ class Output:
         """A line of the launcher's own."""
         self._writer.add(self._own.feed(text.encode("utf-8", "replace") + b"\n", time.monotonic()))
 
-    def add_pipe(self, rank: int, stream: str, fd: int) -> None:
-        """Read `fd` to its end, and close it then."""
-        stamper = self._stamper(str(rank), stream)
+    def add_pipe(self, rank: int, stream: str, fd: int, shown: Optional[str] = None) -> None:
+        """Read `fd` to its end, and close it then. `shown`: what stands as the rank in the records, if not `rank`."""
+        stamper = self._stamper(str(rank) if shown is None else shown, stream)
         self._of_rank.setdefault(rank, []).append(stamper)
         self._pipes[fd] = stamper
         if not self.stalled:
@@ -65,9 +65,10 @@ class Output:
         self._loop.call_later(LOOK_S, self._look)
 
     def lines_of(self, rank: int) -> List[List[str]]:
-        """The last lines of each stream of a rank, stdout first."""
+        """The last lines of each stream of a rank, stdout first; of one that was started anew, of its last process."""
         return [
-            [line.decode("utf-8", "replace") for line in stamper.last_lines] for stamper in self._of_rank.get(rank, [])
+            [line.decode("utf-8", "replace") for line in stamper.last_lines]
+            for stamper in self._of_rank.get(rank, [])[-2:]
         ]
 
     def finish(self) -> None:

@@ -29,7 +29,7 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     """The ranks' processes, ready to be started. Raises Refused."""
     if plan.type not in _TYPES:
         raise Refused(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
-    if plan.snapshot:
+    if plan.snapshot and not os.path.isdir(directory.work):  # it is there where a lost worker is started again
         _unpack(plan.snapshot, directory.work)
     folder = working_dir(plan, directory)
     if not os.path.isdir(folder):

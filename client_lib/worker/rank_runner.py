@@ -3,6 +3,7 @@
 The launcher starts it by path with the user's interpreter, which has nothing of this package: it imports nothing of it.
 What it does beyond `python script.py`:
 
+- below an elastic agent, stdout and stderr become pipes of this rank's own (rank_pipes.py);
 - garbage collection is off while torch is imported, and what was made then is frozen (never searched again);
 - ranks > 0 wait until MASTER_PORT listens before init_process_group: torch puts one that is early off by up to 0.7 s;
 - process groups live to the end of the process: gloo's threads race with a teardown;
@@ -29,6 +30,7 @@ _OUR_FRAMES = globals()
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # how long the master is waited for before torch waits, and complains, by itself
 _PAUSE_S = 0.002
+_ANSWER_S = 10.0
 _LOOPBACK = ("localhost", "127.", "::1")
 _master = ""  # where the ranks of several workers meet, as the launcher says; "": there is one worker
 _PID = 0  # of the process that runs the script; its forks are others
@@ -65,6 +67,38 @@ def run_forked(argv: list[str]) -> None:
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path.insert(0, "")
     _end(_run(_main_module(sys.modules["__main__"], argv[0])))
+
+
+def _bring_own_output() -> None:
+    """Where the launcher asks for it; without its answer all stays as it is."""
+    import os
+
+    folder = os.environ.pop("CLIENT_LIB_RANK_PIPES", "")
+    if not folder:
+        return
+    import time
+
+    name = "%s-%d" % (os.environ["RANK"], os.getpid())
+    paths = [os.path.join(folder, "%s.%s" % (name, stream)) for stream in ("stdout", "stderr")]
+    fds = []
+    try:
+        for path in paths:
+            os.mkfifo(path, 0o600)
+            fds.append(os.open(path, os.O_RDWR))  # for reading, too: so that opening it does not wait
+            fds.append(os.open(path, os.O_WRONLY))
+        new = os.open(os.path.join(folder, "new"), os.O_WRONLY | os.O_NONBLOCK)
+        os.write(new, b"%b %b\n" % (os.environ["RANK"].encode(), name.encode()))
+        os.close(new)
+        end = time.monotonic() + _ANSWER_S
+        while any(map(os.path.exists, paths)) and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+        if not any(map(os.path.exists, paths)):
+            os.dup2(fds[1], 1)
+            os.dup2(fds[3], 2)
+    except OSError:  # the launcher is gone, or the disk full
+        pass
+    for fd in fds:
+        os.close(fd)
 
 
 def _main_module(own: Any, path: str) -> ModuleType:
@@ -411,5 +445,6 @@ if __name__ == "__main__":
     import os
 
     _PID = os.getpid()
+    _bring_own_output()
     _note_master()
     main()

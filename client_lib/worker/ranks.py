@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 from client_lib.worker.directory import MARKER
 from client_lib.worker.environment import Process
+from client_lib.worker.format import NO_RANK
 from client_lib.worker.output import Output
 from client_lib.worker.spawn import Run, start
 from client_lib.worker.system import System, start_time
@@ -48,8 +49,9 @@ class Ranks:
             self._running[started.pid] = process.rank
             self._groups.add(started.pid)
             self._started_at[process.rank] = time.time()
-            self._output.add_pipe(process.rank, "stdout", started.stdout)
-            self._output.add_pipe(process.rank, "stderr", started.stderr)
+            shown = NO_RANK if process.is_agent else str(process.rank)
+            self._output.add_pipe(process.rank, "stdout", started.stdout, shown)
+            self._output.add_pipe(process.rank, "stderr", started.stderr, shown)
 
     def record(self) -> Dict[str, object]:
         """What processes.json holds."""

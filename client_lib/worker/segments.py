@@ -5,9 +5,11 @@ the ranks' pipes until it could. Standard library only, Python >= 3.8.
 """
 
 import os
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
-from client_lib.worker.format import segment_name
+from client_lib.worker.format import MAX_TEXT, segment_name
+
+_TAIL_BYTES = 4 * MAX_TEXT  # the last record lies in it
 
 
 class SegmentWriter:
@@ -25,7 +27,10 @@ class SegmentWriter:
         self._fd: Optional[int] = None
         self._room = 0
         self._starts: List[int] = []  # offsets of the segments that exist
+        self.next_seq = 0
+        """Of the first record that will be written here."""
         os.makedirs(path, mode=0o700, exist_ok=True)
+        self._go_on()
 
     def add(self, records: bytes) -> None:
         self._waiting.append(records)
@@ -48,6 +53,18 @@ class SegmentWriter:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _go_on(self) -> None:
+        """Behind what a launcher wrote that was here before; a record that it could not finish is cut off."""
+        self._starts = sorted(int(name[:-4]) for name in os.listdir(self._path) if name.endswith(".log"))
+        while self._starts:
+            size, seq = _end_of(os.path.join(self._path, segment_name(self._starts[-1])))
+            if size:
+                sizes = [os.path.getsize(os.path.join(self._path, segment_name(start))) for start in self._starts]
+                self.offset, self.next_seq = self._starts[-1] + size, seq + 1
+                self.removed_bytes = self.offset - sum(sizes)
+                return
+            os.unlink(os.path.join(self._path, segment_name(self._starts.pop())))
 
     def _write_some(self) -> None:
         if not self._unwritten:
@@ -79,6 +96,18 @@ class SegmentWriter:
             start = self._starts.pop(index)
             self.removed_bytes += self._starts[index] - start
             os.unlink(os.path.join(self._path, segment_name(start)))
+
+
+def _end_of(path: str) -> Tuple[int, int]:
+    """(bytes of whole records, seq of the last one); what follows these bytes is cut off."""
+    with open(path, "rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(0, size - _TAIL_BYTES)
+        file.seek(begin)
+        whole, newline, _ = file.read().rpartition(b"\n")
+        end = begin + len(whole) + 1 if newline else 0
+        file.truncate(end)
+    return end, int(whole.rpartition(b"\n")[2].split(b" ", 1)[0]) if newline else -1
 
 
 def middle(starts: Sequence[int], kept: int, room: int, limit: int) -> Optional[int]:

@@ -21,8 +21,8 @@ _KEPT_BYTES = 4096
 class Sequence:
     """Numbers and times of one worker's records. Times never go back, whatever the machine's clock does."""
 
-    def __init__(self) -> None:
-        self.next = 0
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
         self._newest = 0.0
         self._second = -1
         self._text = b""

@@ -112,9 +112,9 @@ async def running(folder: Path, **options: Any) -> AsyncIterator[Site]:
         await site.runtime.close()
 
 
-async def poll(true: Callable[[], Any]) -> None:
+async def poll(true: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
     """Wait until `true()`; for what no observation tells."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < end, "waited in vain"
         await asyncio.sleep(0.01)

@@ -74,6 +74,26 @@ def test_a_rank_s_exception_is_in_the_report_and_it_was_started_anew(worker: Mak
     assert "KeyError: 'learning_rate'" in report["ranks"][0]["exception"]
 
 
+def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
+    script = """
+        import os, subprocess, sys
+        rank = os.environ["RANK"]
+        print("out", rank, flush=True)
+        subprocess.run([sys.executable, "-c", f"print('child', {rank})"], check=True)
+        sys.exit(f"err {rank}" if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+    """
+    port = free_port()
+    one = worker(script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=1, master_port=port)
+    assert one.start().go().report(100)["exit_code"] == 0
+    own = [record for record in one.records() if record.text.startswith(("out", "child"))]
+    assert sorted((record.text, record.rank) for record in own) == sorted(
+        (f"{word} {rank}", rank) for word in ("out", "child") for rank in range(2) for _ in range(2)
+    )
+    errors = [record for record in one.records() if record.text.startswith("err")]
+    assert errors  # an agent stops the other rank as soon as one has failed
+    assert all((record.stream, record.text) == ("stderr", f"err {record.rank}") for record in errors)
+
+
 def test_its_agent_is_never_forked_from_a_warm_pool(elastic: Make) -> None:
     one = elastic()
     (process,) = prepare(one.plan, Directory(one.directory.path))

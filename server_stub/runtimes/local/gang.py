@@ -9,15 +9,16 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport
 from client_lib.worker import control
-from client_lib.worker.directory import Directory
+from client_lib.worker.directory import Directory, renew
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict, worker_dir
-from server_stub.runtimes.local import plan, record
+from server_stub.runtimes.local import elastic, plan, record
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.warm_pool import WarmPool
@@ -25,6 +26,7 @@ from server_stub.runtimes.verdict import Stage, Step, Worker
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start says so
 UNPACKING_S = 0.5  # a launcher that can't hear an order to stop by then is killed, if it runs nothing yet
+TOO_LATE_S = 15.0  # a lost worker that finds the others at their end has so long to end by itself
 NO_ANSWER_S = 10.0  # beyond the grace period; then the launcher itself is killed
 
 
@@ -55,6 +57,12 @@ class Gang:
             Launcher(worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed)
             for number in range(started.workers)
         ]
+        self._host = host
+        self._elastic = elastic.bounds(attempt.spec)
+        self._returned: dict[int, int] = {}
+        """Worker that was lost -> how often it was started again."""
+        self._began = False
+        """Ranks of this attempt have run: until then no loss is survived."""
         self._may_go = False
         self._stopped = False
         """Ordered by the service before any worker failed."""
@@ -84,13 +92,14 @@ class Gang:
                 launcher.lose_with_machine()
             self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
             return
+        self._began = self._launchers[0].has_begun()
         await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
 
     async def _run(self, unlaunched: Sequence[Launcher]) -> None:
         self._later(SLOW_START_S, self._say_starting)
         try:
             await asyncio.to_thread(self._spawn, await self._fork(unlaunched))
-            followed = asyncio.gather(*(launcher.follow() for launcher in self._launchers))
+            followed = asyncio.gather(*(self._follow(number) for number in range(len(self._launchers))))
             await asyncio.to_thread(record.make_durable, self._directory)
             self._may_go = True
             self._changed()
@@ -99,8 +108,28 @@ class Gang:
             for timer in self._timers:
                 timer.cancel()
         self._conflicts = await asyncio.to_thread(outputs.conflicts, self.job_dir, [w.report for w in self._workers])
-        self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
+        self._end(*verdict.verdict(self._counted, self._stopped, self._lost_first))
         await asyncio.gather(*(launcher.reap() for launcher in self._launchers))
+
+    async def _follow(self, number: int) -> None:
+        """To the worker's end; one that is lost is started again where the others can go on without it."""
+        await self._launchers[number].follow()
+        while self._may_return(number):
+            await self._launchers[number].reap()
+            folder = worker_dir(self._attempt.job_dir, self._attempt.number, number)
+            await asyncio.to_thread(renew, Directory(str(folder)))
+            if not self._may_return(number):
+                return
+            self._returned[number] = self._returned.get(number, 0) + 1
+            self._launchers[number] = Launcher(folder, number, self._host, self._changed)
+            self._changed()
+            await asyncio.to_thread(self._launchers[number].spawn, self._python)
+            await self._launchers[number].follow()
+
+    def _may_return(self, number: int) -> bool:
+        if self._elastic is None or self._graces or self._launchers[0].worker.stage.over:
+            return False
+        return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
     def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
         plan.checkpoint_dir(self._attempt).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -139,7 +168,7 @@ class Gang:
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is told when nothing lives any more."""
-        self._stopped = self._stopped or not any(worker.failed for worker in self._workers)
+        self._stopped = self._stopped or not any(worker.failed for worker in self._counted)
         self._order_stop(grace_s)
 
     # --- what its launchers say
@@ -148,18 +177,41 @@ class Gang:
     def _workers(self) -> list[Worker]:
         return [launcher.worker for launcher in self._launchers]
 
+    @property
+    def _survived(self) -> frozenset[int]:
+        """Lost workers that the attempt goes on without."""
+        if self._elastic is None or not self._began:
+            return frozenset()
+        return elastic.survived(self._workers, self._elastic, self._returned)
+
+    @property
+    def _counted(self) -> list[Worker]:
+        survived = self._survived
+        return [worker for worker in self._workers if worker.number not in survived]
+
     def _changed(self) -> None:
-        failed = [worker for worker in self._workers if worker.failed]
+        counted = self._counted
+        failed = [worker for worker in counted if worker.failed]
         if len(failed) == 1:
             self._lost_first = failed[0].stage is Stage.LOST
-        step = verdict.next_step(self._workers, self._stopped)
+        step = verdict.next_step(counted, self._stopped)
         if step is Step.STOP and not self._graces:
             self._order_stop(self._attempt.spec.grace_s)
         if step is Step.GO and self._may_go:
             self._order_go()
-        self._say_running()
+        if self._returned and counted[0].stage is Stage.ENDED:
+            self._end_late()
+        self._say_running(counted)
+
+    def _end_late(self) -> None:
+        """Worker 0 is done: who was on the way back to it is not needed any more."""
+        for number in self._returned:
+            if not self._launchers[number].worker.stage.over:
+                stop = control.stop(self._attempt.spec.grace_s)
+                self._later(TOO_LATE_S, partial(self._launchers[number].order, stop))
 
     def _order_go(self) -> None:
+        self._began = True
         for launcher in self._launchers:
             if launcher.worker.stage is Stage.READY:
                 launcher.order(control.go())
@@ -184,13 +236,21 @@ class Gang:
         if ready < len(self._workers) and not self._graces:
             self._say("waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared")
 
-    def _say_running(self) -> None:
-        stages = {worker.stage for worker in self._workers}
-        if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages and not self._stopped:
-            self._say("running", Reason.RUNNING, "")
+    def _say_running(self, counted: Sequence[Worker]) -> None:
+        starting = [worker for worker in counted if worker.stage in (Stage.STARTING, Stage.READY)]
+        missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
+        runs = any(worker.stage is Stage.STARTED for worker in counted)
+        if runs and not self._stopped and len(starting) == len(missing - self._survived):
+            self._say("running", Reason.RUNNING, self._who_is_missing(sorted(missing)))
+
+    def _who_is_missing(self, numbers: Sequence[int]) -> str:
+        if not numbers:
+            return ""
+        who = f"worker {numbers[0]} was" if len(numbers) == 1 else f"workers {', '.join(map(str, numbers))} were"
+        return f"{who} lost; {len(self._launchers) - len(numbers)} of {len(self._launchers)} go on"
 
     def _end(self, reason: Reason, message: str) -> None:
-        ranks = tuple(rank for worker in self._workers for rank in worker.ranks())
+        ranks = tuple(rank for worker in self._counted for rank in worker.ranks())
         when = verdict.ended_at(self._workers) or datetime.now(timezone.utc)
         self._say("ended", reason, message, ranks, when)
 

@@ -46,6 +46,10 @@ class Launcher:
         """A launcher has held the lock of this directory: it must never get another one."""
         return read_json(self._files.lock) is not None
 
+    def has_begun(self) -> bool:
+        """Its ranks were started."""
+        return os.path.exists(self._files.processes)
+
     async def fork(self, pool: WarmPool) -> str | None:
         """Have the launcher forked from a warm pool. None: it runs, and is as one found again. Else why it doesn't."""
         return await pool.launch(self._files.path)

@@ -1,0 +1,201 @@
+"""An elastic attempt on this machine: what its group survives, with torchrun's real agents."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.spec.states import Reason
+from client_lib.worker.directory import Directory, read_json
+from server_stub.runtimes import log_dir
+from server_stub.runtimes.local import elastic, plan
+from server_stub.runtimes.local.elastic import Bounds
+from server_stub.runtimes.verdict import Stage, Worker
+from tests.runtimes.conftest import Site, poll, running
+
+PATIENCE_S = 150.0  # agents and ranks import torch, one after the other
+TRAINS = """
+import os, pathlib, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+folder = pathlib.Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
+step = int((folder / "step").read_text()) if (folder / "step").exists() else 0
+dist.barrier()
+print(f"begin {rank} of {size} at {step} pid {os.getpid()}", flush=True)
+while True:
+    stop = torch.tensor(float((folder / "stop").exists()))
+    dist.all_reduce(stop)
+    if stop:
+        break
+    step += 1
+    if rank == 0:
+        (folder / "step.new").write_text(str(step))
+        (folder / "step.new").replace(folder / "step")
+    time.sleep(0.05)
+print(f"end {rank} of {size}", flush=True)
+"""
+SLEEPS = """
+import os, time
+print("begin", os.environ["RANK"], flush=True)
+time.sleep(600)
+"""
+QUICKLY = "last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=8"
+
+
+class Group:
+    """An elastic job of two workers that trains until it is told to stop."""
+
+    def __init__(self, site: Site, script: str = TRAINS, **fields: Any) -> None:
+        (site.folder / "train.py").write_text(script)
+        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CLIENT_LIB_RDZV_CONF": QUICKLY}
+        given = {"type": "pytorch_elastic", "n_workers": 2, "processes_per_worker": 1, "env_variables": variables}
+        self.site = site
+        self.attempt = site.submit("train", "train.py", **{**given, **fields})
+
+    def begun(self) -> list[list[str]]:
+        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line has to carry its own rank."""
+        found = []
+        for worker in range(2):
+            for path in sorted(log_dir(self.attempt.job_dir, 1, worker).glob("*.log")):
+                for line in path.read_text().splitlines():
+                    _, _, rank, stream, text = line.split(" ", 4)
+                    words = text.split()
+                    if words[:1] == ["begin"]:
+                        assert (rank, stream) == (words[1], "stdout"), line
+                        found.append(words[1:])
+        return found
+
+    def resumed(self, size: str, step: int) -> list[list[str]]:
+        """Of these the ranks of a group of that size that went on from a later step."""
+        return [words for words in self.begun() if words[2] == size and int(words[4]) > step]
+
+    async def until(self, true: Callable[[], Any]) -> None:
+        await poll(true, PATIENCE_S)
+
+    async def until_both_train(self) -> None:
+        await self.until(lambda: len(self.begun()) == 2 and self.step() > 3)
+
+    def step(self) -> int:
+        path = plan.checkpoint_dir(self.attempt) / "step"
+        return int(path.read_text()) if path.exists() else 0
+
+    def launcher(self, worker: int) -> int | None:
+        """Its pid, as soon as it holds the lock."""
+        held = read_json(Directory(str(self.site.directory(self.attempt, worker))).lock)
+        return held["pid"] if held else None
+
+    async def lose(self, worker: int) -> int:
+        """Kill its launcher, and with it all that is below; its pid."""
+        await self.until(lambda: self.launcher(worker) is not None)
+        pid = self.launcher(worker)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    async def stop_and_end(self) -> Reason:
+        (plan.checkpoint_dir(self.attempt) / "stop").touch()
+        return await self.end()
+
+    async def end(self) -> Reason:
+        await self.until(lambda: any(seen.phase == "ended" for seen in self.site.of(self.attempt)))
+        return self.site.of(self.attempt)[-1].reason
+
+    def sequences_are_whole(self) -> bool:
+        """No record of the log is lost or repeated, whoever wrote it."""
+        for worker in range(2):
+            files = sorted(log_dir(self.attempt.job_dir, 1, worker).glob("*.log"))
+            numbers = [int(line.split(b" ", 1)[0]) for path in files for line in path.read_bytes().splitlines()]
+            if numbers != list(range(len(numbers))):
+                return False
+        return True
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(500)
+async def test_a_killed_rank_is_started_again_and_a_lost_worker_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        group = Group(site, elastic_min_workers=1)
+        await group.until_both_train()
+        (victim,) = [words for words in group.begun() if words[0] == "1"]
+        os.kill(int(victim[-1]), signal.SIGKILL)
+        await group.until(lambda: len(group.resumed("2", 3)) == 2)
+
+        begun_at = int(group.resumed("2", 3)[0][4])
+        await group.until(lambda: group.step() > begun_at)
+        lost = await group.lose(1)
+        await group.until(lambda: {words[0] for words in group.resumed("2", begun_at)} == {"0", "1"})
+        assert group.launcher(1) != lost
+        await group.until(lambda: site.of(group.attempt)[-1].message == "")
+        told = [seen.message for seen in site.of(group.attempt) if seen.phase == "running"]
+        assert "worker 1 was lost; 1 of 2 go on" in told
+        assert await group.stop_and_end() is Reason.COMPLETED
+        assert group.sequences_are_whole()
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(400)
+async def test_a_worker_that_stays_lost_leaves_a_smaller_group(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        group = Group(site, elastic_min_workers=1, elastic_max_restarts=1)
+        await group.until_both_train()
+        first = await group.lose(1)
+        await group.until(lambda: group.launcher(1) not in (None, first))
+        await group.lose(1)
+        await group.until(lambda: group.resumed("1", 3))
+        assert site.of(group.attempt)[-1].message == "worker 1 was lost; 1 of 2 go on"
+        assert await group.stop_and_end() is Reason.COMPLETED
+        assert [worker.state for worker in site.of(group.attempt)[-1].workers] == ["ended", "ended"]
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("worker", "least"), [(0, 1), (1, 2)], ids=["that holds the rendezvous", "that is needed"])
+async def test_the_loss_of_a_worker_ends_the_attempt(tmp_path: Path, worker: int, least: int) -> None:
+    async with running(tmp_path) as site:
+        group = Group(site, SLEEPS, elastic_min_workers=least)
+        await group.until(lambda: len(group.begun()) == 2)
+        await group.lose(worker)
+        assert await group.end() is Reason.LAUNCHER_LOST
+
+
+def worker(number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = "") -> Worker:
+    report = {"reason": str(reason), "message": message} if reason else None
+    return Worker(number, stage, "here", report)
+
+
+ENDED, LOST = Stage.ENDED, Stage.LOST
+
+
+@pytest.mark.parametrize(
+    ("workers", "returned", "survived"),
+    [
+        ([worker(0), worker(1)], (), set()),
+        ([worker(0), worker(1, LOST)], (), {1}),
+        ([worker(0), worker(1, ENDED, Reason.SIGNAL)], (), {1}),
+        ([worker(0), worker(1, ENDED, Reason.OUT_OF_MEMORY)], (), {1}),
+        ([worker(0), worker(1, ENDED, Reason.EXIT_CODE)], (), set()),
+        ([worker(0), worker(1, ENDED, Reason.EXIT_CODE, "RendezvousClosedError")], (), set()),
+        ([worker(0), worker(1, ENDED, Reason.EXIT_CODE, "RendezvousClosedError")], (1,), {1}),
+        ([worker(0, LOST), worker(1, LOST)], (), set()),
+        ([worker(0, ENDED, Reason.EXIT_CODE), worker(1, LOST)], (), set()),
+        ([worker(0, ENDED, Reason.COMPLETED), worker(1, LOST)], (), {1}),
+        ([worker(0, ENDED, Reason.COMPLETED), worker(1, ENDED, Reason.CANCELLED)], (1,), {1}),
+        ([worker(0, ENDED, Reason.COMPLETED), worker(1, ENDED, Reason.EXIT_CODE)], (), set()),
+        ([worker(0), worker(1, LOST), worker(2, LOST)], (), {1, 2}),
+    ],
+)
+def test_which_losses_are_survived(workers: list[Worker], returned: tuple[int, ...], survived: set[int]) -> None:
+    assert elastic.survived(workers, Bounds(1, 5), returned) == survived
+
+
+def test_fewer_than_are_enough_do_not_go_on() -> None:
+    assert elastic.survived([worker(0), worker(1), worker(2, LOST)], Bounds(2, 5)) == {2}
+    assert elastic.survived([worker(0), worker(1, LOST), worker(2, LOST)], Bounds(2, 5)) == frozenset()
