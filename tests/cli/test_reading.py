@@ -113,6 +113,14 @@ def test_doctor_fails_where_a_check_fails(server: SmallServer, cli: Run) -> None
     assert [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)] == ["python", "server", "disk"]
 
 
+def test_doctor_does_not_look_at_the_python_of_this_shell_where_jobs_run_with_that_of_an_image(
+    server: SmallServer, cli: Run
+) -> None:
+    server.answers["GET", "/api/v1/info"] = 200, {"version": "0.1.0", "runtime": "kubernetes", "user": "ann"}
+    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
+    assert [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)] == ["server"]
+
+
 def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Run) -> None:
     found = cli("doctor", "--endpoint", "http://127.0.0.1:9")
     assert found.returncode == 1

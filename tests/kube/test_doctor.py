@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,9 +64,11 @@ class SmallApi:
         return answer
 
 
+CLUSTER = ClusterSettings(namespace="jobs", launcher=b"", server_url="http://client-lib.jobs.svc:8080")
+
+
 def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
-    given = {"server_url": "http://client-lib.jobs.svc:8080"} | settings
-    cluster = ClusterSettings(namespace="jobs", launcher=b"", pod_security=pod_security, **given)
+    cluster = replace(CLUSTER, pod_security=pod_security, **settings)
     return {check.name: check for check in doctor.checks(api, cluster, CATALOGUE)}  # type: ignore[arg-type]
 
 
@@ -95,6 +98,17 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
     (check,) = checked(SmallApi(**{"/version": ApiError(0, "connection refused")})).values()
     assert (check.name, check.ok) == ("cluster", False)
     assert "https://10.0.0.1: connection refused" in check.message
+
+
+def test_a_cluster_that_goes_away_meanwhile_is_said_behind_what_was_seen_before() -> None:
+    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), CLUSTER, CATALOGUE)  # type: ignore[arg-type]
+    assert [check.name for check in found if check.ok] == [
+        "cluster",
+        "permissions",
+        "training operator",
+        "pod security",
+    ]
+    assert (found[-1].name, found[-1].ok) == ("cluster", False)
 
 
 @pytest.mark.parametrize("permission", sorted(NEEDED), ids=str)

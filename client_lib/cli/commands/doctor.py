@@ -34,7 +34,7 @@ Exit code: 0 all is well, 1 a check failed.
 def command(connection: Connection, output: str) -> int:
     """Check this machine as a client, then the server, which checks itself."""
     with printer.progress("asking the server"):
-        checks = [_python(), *_server(connection)]
+        checks = list(_checks(connection))
     if output == JSON:
         printer.data_json(checks)
     else:
@@ -58,12 +58,18 @@ def _python() -> dict[str, Any]:
     return _check("python", torch, f"jobs of this shell get {path}, with{'' if torch else 'out'} torch", fix)
 
 
-def _server(connection: Connection) -> Iterator[dict[str, Any]]:
+def _checks(connection: Connection) -> Iterator[dict[str, Any]]:
+    """The python of this shell is of no matter where jobs run with that of an image."""
     try:
         info = connection.client.server_info()
-        yield _check(
-            "server", True, f"{connection.client.endpoint} answers (version {info.version}, user {info.user})", None
-        )
+    except ClientLibError as problem:
+        yield from (_python(), _check("server", False, problem.message, problem.hint))
+        return
+    if info.runtime == "local":
+        yield _python()
+    facts = f"version {info.version}, user {info.user}"
+    yield _check("server", True, f"{connection.client.endpoint} answers ({facts})", None)
+    try:
         yield from connection.checks()
     except ClientLibError as problem:
         yield _check("server", False, problem.message, problem.hint)

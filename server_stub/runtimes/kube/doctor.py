@@ -27,15 +27,19 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 def checks(api: Api, settings: ClusterSettings, catalogue: Catalogue) -> list[Check]:
     """One line per thing looked at, good or bad."""
+    found: list[Check] = []
     try:
-        version = api.get("/version")
+        for check in _looks(api, settings, catalogue):
+            found.append(check)  # those before an error stay
     except ApiError as error:
-        return [_bad("cluster", f"{api.host}: {error.message}", "check the kubeconfig, and whether the cluster is up")]
-    said = f"{api.host} answers, Kubernetes {version.get('gitVersion', '?')}, namespace {settings.namespace}"
-    return [_good("cluster", said), *_looks(api, settings, catalogue)]
+        fix = "check the kubeconfig, and whether the cluster is up"
+        found.append(_bad("cluster", f"{api.host}: {error.message}", fix))
+    return found
 
 
 def _looks(api: Api, settings: ClusterSettings, catalogue: Catalogue) -> Iterator[Check]:
+    version = api.get("/version").get("gitVersion", "?")
+    yield _good("cluster", f"{api.host} answers, Kubernetes {version}, namespace {settings.namespace}")
     yield _permissions(api, settings)
     deployment = _read(api, OPERATOR)
     yield _operator(api, settings, deployment)

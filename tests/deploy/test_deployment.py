@@ -1,0 +1,201 @@
+"""What `make kind` does, on a real kubelet: operator, server and job are pods, made by k8s/kind.py from k8s/ as it is.
+
+Of kind itself only what it brings is replaced: its node, its volumes, and images that it would pull or load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from server_stub.runtimes.kube.permissions import BESIDE_THE_OPERATOR, FOR_DOCTOR, NEEDED
+from tests.cluster import Cluster, builds, missing, oci, programs
+from tests.cluster.images import NAMESPACE as IMAGES
+from tests.cluster.layers import components
+from tests.cluster.places import Home
+from tests.deploy import image
+from tests.deploy.audit import asked_by_pods
+from tests.deploy.conftest import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+NODE_PORT = 30080
+OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if lack := missing(["node"]):
+        pytest.skip(lack)
+    builds.build(Home.of_environment(), components(["node"]), ["pause", "python", "torch"], print)
+    cluster = Cluster("deploy-node")
+    cluster.down()
+    cluster.up({"node"}, ["python", "torch"])
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deploy")
+
+
+@pytest.fixture(scope="module")
+def images(cluster: Cluster, workspace: Path) -> None:
+    """What kind would build, load or pull, under the very names that the manifests have."""
+    cluster.load(str(image.build(cluster.home, workspace, "localhost/client-lib-server:kind")))
+    cluster.load(str(operator_image(cluster.home, workspace)))
+    for ours, theirs in {
+        "localhost/torch:local": "localhost/client-lib-demo:kind",
+        "localhost/python:local": "docker.io/library/debian:12-slim",
+    }.items():
+        cluster.node().run(*IMAGES, "images", "tag", "--force", ours, theirs)
+
+
+def operator_image(home: Home, workspace: Path) -> Path:
+    """The operator as its Dockerfile has it: the program alone, as /manager."""
+    (patch,) = yaml.safe_load((OPERATOR / "kustomization.yaml").read_text())["images"]
+    layer, target = workspace / "operator.layer", workspace / "operator.tar"
+    with tarfile.open(layer, "w") as tar:
+        tar.add(programs.path(home, "training-operator"), "manager")
+    oci.write(target, f"{patch['name']}:{patch['newTag']}", [layer], ["/manager"])
+    return target
+
+
+@pytest.fixture(scope="module")
+def volumes(cluster: Cluster) -> dict[str, Path]:
+    """kind's provisioner makes folders of the node when they are claimed; here they are made before."""
+    made = {}
+    for claim in ("client-lib-data", "models"):
+        made[claim] = cluster.places.run / "volumes" / claim
+        made[claim].mkdir(parents=True)
+        made[claim].chmod(0o777)
+        cluster.api.create("/api/v1/persistentvolumes", volume(claim, made[claim]))
+    return made
+
+
+def volume(claim: str, path: Path) -> dict[str, Any]:
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node1"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": claim},
+        "spec": {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "local": {"path": str(path)},
+            "claimRef": {"namespace": "client-lib", "name": claim},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def without_operator(cluster: Cluster, kubectl_program: Path) -> None:
+    """The tool runs the operator beside the API server; here it is to be a pod."""
+    cluster.stop("training-operator")
+    for kind, name in (
+        ("validatingwebhookconfiguration", "validator.training-operator.kubeflow.org"),
+        ("clusterrolebinding", "training-operator"),
+        ("secret", "training-operator-webhook-cert"),
+    ):
+        command = [kubectl_program, "--kubeconfig", cluster.kubeconfig, "-n", "kubeflow", "delete", kind, name]
+        subprocess.run(command, check=True, capture_output=True)
+    cluster.api.merge("/api/v1/namespaces/kubeflow", {"metadata": {"labels": None}})
+
+
+class Kind:
+    """k8s/kind.py from a copy of the project: it writes a token beside the overlay."""
+
+    def __init__(self, cluster: Cluster, project: Path, kubectl: Path) -> None:
+        for name in ("k8s", "examples"):
+            shutil.copytree(ROOT / name, project / name)
+        self.endpoint = f"http://{cluster.network.node_ip}:{NODE_PORT}"
+        self._kubectl = f"{kubectl} --kubeconfig {cluster.kubeconfig}"
+        self._project = project
+
+    def run(self, *steps: str) -> str:
+        """Its standard output. What it said on stderr is shown when it fails."""
+        command = [sys.executable, "k8s/kind.py", *steps, "--kubectl", self._kubectl, "--endpoint", self.endpoint]
+        return self._run(command)
+
+    def client_lib(self, *words: str) -> str:
+        return self._run([sys.executable, "-m", "client_lib", *words])
+
+    def _run(self, command: list[str]) -> str:
+        token = self._project / "k8s" / "overlays" / "kind" / "token"
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "CLIENT_LIB_INSECURE": "1",  # kind's port is one of loopback; this one is the node's
+            "CLIENT_LIB_CONFIG": str(self._project / "config.toml"),
+            "CLIENT_LIB_STATE_DIR": str(self._project / "state"),
+            "CLIENT_LIB_ENDPOINT": self.endpoint,
+            "CLIENT_LIB_TOKEN": token.read_text().strip() if token.exists() else "",
+        }
+        ended = subprocess.run(command, cwd=self._project, env=variables, capture_output=True, text=True, timeout=600)
+        assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def kind(
+    cluster: Cluster,
+    images: None,
+    volumes: dict[str, Path],
+    without_operator: None,
+    kubectl_program: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Kind:
+    """With the operator and the server running as pods."""
+    kind = Kind(cluster, tmp_path_factory.mktemp("project") / "here", kubectl_program)
+    kind.run("operator")
+    kind.run("server")
+    return kind
+
+
+def test_the_operator_runs_as_a_restricted_pod(kind: Kind, cluster: Cluster) -> None:
+    (pod,) = cluster.api.get("/api/v1/namespaces/kubeflow/pods")["items"]
+    assert pod["status"]["containerStatuses"][0]["ready"]
+    namespace = cluster.api.get("/api/v1/namespaces/kubeflow")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_demo_job_trains_on_two_pods_and_leaves_its_model_on_the_volume(
+    kind: Kind, volumes: dict[str, Path]
+) -> None:
+    shown = kind.run("demo")
+    assert "rank 3 of 4 trains on cpu" in shown
+    assert "epoch 11" in shown
+    assert "test accuracy 0.9" in shown
+    (model,) = volumes["models"].rglob("digits.pt")
+    assert model.stat().st_size > 10_000
+    (job,) = json.loads(kind.client_lib("list", "-o", "json"))
+    assert (job["state"], job["runtime"]) == ("SUCCEEDED", "kubernetes")
+    assert [worker["exit_code"] for worker in job["workers"]] == [0, 0]
+    logged = kind.client_lib("logs", job["name"], "--stream", "train.log")
+    assert {f"rank {rank} epoch 11" in logged for rank in range(4)} == {True}
+
+
+def test_the_server_asks_for_nothing_that_its_role_does_not_grant(kind: Kind, cluster: Cluster) -> None:
+    asked = asked_by_pods(cluster, "client-lib")
+    assert asked <= NEEDED | FOR_DOCTOR | BESIDE_THE_OPERATOR
+    assert ("kubeflow.org", "pytorchjobs", "create") in asked
+
+
+def test_the_doctor_finds_all_well(kind: Kind) -> None:
+    """Its exit code says so."""
+    checks = {check["name"]: check for check in json.loads(kind.client_lib("doctor", "-o", "json"))}
+    assert "v1.9.4 runs" in checks["training operator"]["message"]
+    assert "enforces restricted" in checks["pod security"]["message"]
+    assert "each of 2 instance types" in checks["catalogue"]["message"]
