@@ -120,6 +120,7 @@ VERBS: dict[str, tuple[str, Callable[[Verb], None]]] = {
     "start": ("start a program again that has ended", _program),
     "logs": ("the log of one program", _logs),
     "exec": ("run a command inside the cluster: ctr, nft, ps", _exec),
+    "kubectl": ("run kubectl as the administrator of the cluster", _exec),
     "build": ("build what layers need (default: all), start nothing", _layers),
     "clean": ("remove builds that no recipe of today makes", _clean),
 }

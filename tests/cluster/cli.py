@@ -9,7 +9,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 
-from tests.cluster import builds, images, layers, needs
+from tests.cluster import builds, images, layers, needs, programs
 from tests.cluster.arguments import parser
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
@@ -51,7 +51,7 @@ def _build(cluster: Cluster, words: Namespace) -> None:
     wanted = words.layers or list(layers.LAYERS)
     recipes = ["pause", *(words.image or ["python"])] if "node" in wanted else []
     needs.require(wanted, cluster.home)
-    builds.build(cluster.home, layers.components(wanted), recipes, Clock())
+    builds.build(cluster.home, [*layers.components(wanted), "kubectl"], recipes, Clock())
 
 
 def _status(cluster: Cluster, words: Namespace) -> int:
@@ -129,6 +129,13 @@ def _exec(cluster: Cluster, words: Namespace) -> int:
     return subprocess.run(cluster.node().command(*words.argv)).returncode
 
 
+def _kubectl(cluster: Cluster, words: Namespace) -> int:
+    cluster.node()
+    builds.build(cluster.home, ["kubectl"], [], Clock())
+    kubectl = programs.path(cluster.home, "kubectl")
+    return subprocess.run([kubectl, f"--kubeconfig={cluster.kubeconfig}", *words.argv]).returncode
+
+
 def _clean(cluster: Cluster, words: Namespace) -> None:
     paths = builds.everything(cluster.home) if words.all else builds.obsolete(cluster.home)
     builds.remove(cluster.home, paths)
@@ -160,6 +167,7 @@ COMMANDS: dict[str, Callable[[Cluster, Namespace], int | None]] = {
     "start": lambda cluster, words: cluster.start(words.program),
     "logs": _logs,
     "exec": _exec,
+    "kubectl": _kubectl,
     "build": _build,
     "clean": _clean,
 }

@@ -49,6 +49,7 @@ def test_what_docker_is_sent_is_what_the_dockerfile_copies() -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_the_server_starts_from_the_installed_copy_alone(tmp_path: Path) -> None:
     if lack := missing(["node"]):
         pytest.skip(lack)

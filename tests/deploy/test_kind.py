@@ -106,3 +106,10 @@ def test_a_step_that_fails_ends_it_with_the_command_shown(project: Path, tmp_pat
     assert "== kubectl --context kind-client-lib apply --server-side -k" in ended.stderr
     assert ended.stderr.endswith("kubectl failed with exit code 3\n")
     assert len(calls(tmp_path / "bin")) == 1
+
+
+def test_make_looks_for_the_tools_before_it_installs_anything() -> None:
+    made = subprocess.run(["make", "-n", "kind", "MAKE=make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    commands = [line for line in made.stdout.splitlines() if not line.startswith(("make", "#"))]
+    assert commands[0].endswith("k8s/kind.py check")
+    assert commands[-1].endswith("k8s/kind.py up demo")
