@@ -98,9 +98,10 @@ CAUSES = (
         "torch.cuda.is_available() else 'gloo', the device likewise, or run it where there are GPUs",
     ),
     Cause(
-        re.compile(r"No module named '?(?P<module>[A-Za-z_][\w.]*)"),
-        "the job's interpreter does not find the module {module}: install it (`{python} -m pip install ...`), submit "
-        "from the environment that has it, or, if it is a file of yours, keep it inside the folder of the script",
+        re.compile(r"No module named '?(?P<module>(?P<package>[A-Za-z_]\w*)[\w.]*)"),
+        "the job's interpreter does not find the module {module}: add requirements=['{package}'], install it "
+        "(`{python} -m pip install ...`), submit from the environment that has it, or, if it is a file of yours, keep "
+        "it inside the folder of the script",
     ),
     Cause(
         None,

@@ -55,7 +55,7 @@ def failure_of(folder: Path, client: Client) -> Callable[..., JobFailed]:
         (TRUNCATED_UNDER_A_MAPPING, "bus error", "/dev/shm is too small for the DataLoader's workers"),
         (TAKEN_PORT, "OSError: [Errno", "another process listens on that port"),
         (OUT_OF_GPU_MEMORY, "CUDA out of memory. Tried to allocate", "the GPU's memory is full"),
-        ("import no_such_module", "No module named 'no_such_module'", "does not find the module no_such_module"),
+        ("import no_such_module", "No module named 'no_such_module'", "add requirements=['no_such_module']"),
     ],
     ids=["shared memory", "address in use", "CUDA memory", "missing module"],
 )
