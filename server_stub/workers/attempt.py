@@ -15,7 +15,7 @@ from client_lib.errors import Forbidden, InvalidRequest, NotFound, Unauthorized
 from client_lib.worker.directory import read_json, write_json
 from server_stub.workers.log_file import Lengths, LogFile
 from server_stub.workers.views import Gang, Order, State, WorkerView, order
-from server_stub.workers.worker import Worker
+from server_stub.workers.worker import Worker, on_disk
 
 GATE = "gate.json"
 """In the attempt's directory: {open: every worker was ready once, closed: its token is dead}."""
@@ -47,7 +47,7 @@ class OpenAttempt:
         """Find what was said before, and let the workers in."""
         self.gang.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._gate_open = bool((read_json(str(self.gang.folder / GATE)) or {}).get("open"))
-        self._write_gate()
+        self._write_gate(is_open=self._gate_open)
         for worker in self._workers:
             worker.open()
 
@@ -76,13 +76,13 @@ class OpenAttempt:
             worker.forget()
         self._workers = self._new_workers()
         self._gate_open, self._ordered = False, None
-        self._write_gate()
+        self._write_gate(is_open=self._gate_open)
         self._wake()
 
     def close(self) -> None:
         self._closed = True
         if self.gang.folder.exists():
-            self._write_gate()
+            self._write_gate(is_open=self._gate_open)
         self._wake()
 
     # --- for the workers
@@ -104,14 +104,17 @@ class OpenAttempt:
         return worker
 
     async def say(self, worker: Worker, state: State) -> None:
-        """How far it is; the gate opens when the last of all is ready."""
-        if not await worker.become(state):
-            return
+        """How far it is; the gate opens when the last of all is ready, and is open when that is on disk.
+
+        Raises StorageFull: say it again.
+        """
+        news = await worker.become(state)
         if not self._gate_open and all(view.state in ("ready", "started") for view in self.views()):
-            self._gate_open = True
-            await asyncio.to_thread(self._write_gate)
-        self._wake()
-        self._tell_if(True)
+            await on_disk(self._write_gate, is_open=True)
+            self._gate_open = news = True
+        if news:
+            self._wake()
+            self._tell_if(True)
 
     async def order(self, worker: Worker, known: str, wait_s: float, stopping: asyncio.Event) -> Order:
         """What it is to do, as soon as that is not what it knows already, or `wait_s` is over, or the server stops."""
@@ -165,10 +168,8 @@ class OpenAttempt:
         if news and not self._closed:
             self._on_change()
 
-    def _write_gate(self) -> None:
-        write_json(
-            str(self.gang.folder / GATE), {"open": self._gate_open, "closed": self._closed}, durable=self._gate_open
-        )
+    def _write_gate(self, *, is_open: bool) -> None:
+        write_json(str(self.gang.folder / GATE), {"open": is_open, "closed": self._closed}, durable=True)
 
 
 def is_open_on_disk(folder: Path) -> bool:

@@ -84,14 +84,14 @@ class Worker:
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
         """Raises InvalidRequest, StorageFull."""
         async with self._lock:
-            missing = await _on_disk(self._log.put, offset, data, gap=gap)
+            missing = await on_disk(self._log.put, offset, data, gap=gap)
             await self._after_log(missing)
         return self._log.lengths()
 
     async def add_records(self, records: bytes) -> int:
         """See WorkerDesk.append."""
         async with self._lock:
-            new, missing = await _on_disk(self._log.add, records)
+            new, missing = await on_disk(self._log.add, records)
             await self._after_log(missing)
         return new
 
@@ -103,9 +103,9 @@ class Worker:
     async def take_report(self, report: dict[str, Any]) -> None:
         """The first one stays. The log that is here is on disk for sure afterwards."""
         async with self._lock:
-            await _on_disk(self._log_synced)
+            await on_disk(self._log_synced)
             if self.view.report is None:
-                await _on_disk(write_json, self._report_path, report, durable=True)
+                await on_disk(write_json, self._report_path, report, durable=True)
                 self._see(report=report, **self._log_facts())
 
     def _log_synced(self) -> None:
@@ -117,10 +117,10 @@ class Worker:
         path = self._folder / RESULTS / str(rank)
         incoming = path.with_name(f"{rank}.{os.urandom(6).hex()}.new")
         try:
-            await _on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
-            with await _on_disk(incoming.open, "xb") as file:
+            await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
+            with await on_disk(incoming.open, "xb") as file:
                 await _receive(file, chunks, max_bytes)
-            await _on_disk(incoming.replace, path)
+            await on_disk(incoming.replace, path)
         finally:
             incoming.unlink(missing_ok=True)
 
@@ -141,7 +141,7 @@ class Worker:
         """Written down first, then true."""
         after = replace(self.view, **facts)
         kept = {name: getattr(after, name) for name in ("pod_uid", "pod", "state", "missing")}
-        await _on_disk(self._write_facts, kept)
+        await on_disk(self._write_facts, kept)
         self.view = replace(self.view, **facts)
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class Worker:
         write_json(str(self._folder / FACTS), facts, durable=True)
 
 
-async def _on_disk(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+async def on_disk(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Run it in a thread. Raises StorageFull for a disk that takes nothing."""
     try:
         return await asyncio.to_thread(call, *args, **options)
@@ -167,7 +167,7 @@ async def _receive(file: IO[bytes], chunks: AsyncIterator[bytes], max_bytes: int
             raise TooLarge(f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes")
         batch += chunk
         if len(batch) >= _BATCH:
-            await _on_disk(file.write, batch)
+            await on_disk(file.write, batch)
             batch = bytearray()
-    await _on_disk(file.write, batch)
-    await _on_disk(file.flush)
+    await on_disk(file.write, batch)
+    await on_disk(file.flush)

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +56,29 @@ def port() -> int:
     return free_port()
 
 
-@pytest.fixture
-def site(tmp_path: Path, port: int) -> Iterator[Start]:
-    """Start a server on `<tmp>/state`; `pods` says how pods are made. What runs at the end is killed."""
+@contextmanager
+def sites(folder: Path, port: int) -> Iterator[Start]:
+    """Start servers on `<folder>/state`; `pods` says how pods are made. What runs at the end is killed."""
     started: list[Site] = []
 
     def start(*flags: str, pods: dict[str, Any] | None = None, **options: Any) -> Site:
-        data = tmp_path / "state" / "data"
+        data = folder / "state" / "data"
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         data.parent.chmod(0o700)
         if pods is not None:
             (data / "pods.json").write_text(json.dumps(pods))
-        started.append(Site(tmp_path, port, *flags, **options))
+        started.append(Site(folder, port, *flags, **options))
         return started[-1]
 
     yield start
     for server in started:
         server.kill()
-    for pid in processes_of(tmp_path):
+    for pid in processes_of(folder):
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def site(tmp_path: Path, port: int) -> Iterator[Start]:
+    """See `sites`."""
+    with sites(tmp_path, port) as start:
+        yield start

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from client_lib.spec import paths
 from client_lib.worker.pod.place import Place, read_pod
 from client_lib.worker.pod.server import worker_path
 from tests.faults.conftest import poll
-from tests.workers.conftest import Site, Start
+from tests.workers.conftest import Site, Start, free_port, sites
 
 FOREVER = "import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)"
 
@@ -39,12 +40,13 @@ class Speaker:
         return requests.request(method, url, headers=headers, data=given.get("body", b'{"state":"ready"}'), timeout=60)
 
 
-@pytest.fixture
-def server(site: Start) -> Site:
-    return site(pods={"held": [0]})
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with sites(tmp_path_factory.mktemp("rights"), free_port()) as start:
+        yield start(pods={"held": [0]})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def speak(server: Site) -> Speaker:
     """For a gang of two whose worker 0 has no pod, so that its place is free."""
     return Speaker(server, server.accepted("half", FOREVER, n_workers=2), of_pod=1)

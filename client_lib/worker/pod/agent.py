@@ -47,7 +47,7 @@ class NoCode(Exception):
 
 
 class Event(NamedTuple):
-    """Something that the main thread deals with: exactly one of these."""
+    """Something that the main thread deals with: one of these, or none where a child has ended."""
 
     launcher: Optional[str] = None
     order: Optional[Order] = None
@@ -104,6 +104,7 @@ class Agent:
     def run(self) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._terminate)  # as process 1, a signal without a handler would be ignored
+        signal.signal(signal.SIGCHLD, lambda *_: self._events.put(Event()))  # wakes the main thread
         kills = out_of_memory_kills()
         os.makedirs(self._place.directory.path, exist_ok=True)
         try:
@@ -272,6 +273,7 @@ class Agent:
         self._leave_word(ended)
         self._carry_the_rest()
         if self._link.deliver(ended, results(self._place.directory), self._given_up):
+            self._order = None  # what was ordered until now was not whether it may leave
             self._link.tell("ended")
             self._wait_to_leave()
         return exit_code(ended)

@@ -81,10 +81,11 @@ class ServerLink:
         return time.monotonic() - self._answered_at
 
     def deliver(self, report: Dict[str, Any], results: List[str], given_up: Callable[[], bool]) -> bool:
-        """Bring results, then the report; False: it was given up, or the server does not want it."""
+        """Bring results, then the report; False: it was given up, or the server does not want the report."""
         server = self._new_server()
-        steps: List[Callable[[], None]] = [lambda path=path: server.put_result(path) for path in results]  # type: ignore[misc]
-        return all(self._insist(step, given_up) for step in steps + [lambda: server.put_report(report)])
+        for path in results:
+            self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
+        return self._insist(lambda: server.put_report(report), given_up)
 
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
         pauses = Pauses()

@@ -61,6 +61,7 @@ class Server:
             "X-Worker-Protocol": PROTOCOL,
         }
         self._connection: Optional[http.client.HTTPConnection] = None
+        self._kept = False  # the connection has carried an answer
 
     def say(self, state: str, signs_of_life: int, knows: str, wait_s: float) -> Dict[str, Any]:
         """How far the worker is; what it is to do, at the latest after `wait_s`."""
@@ -98,6 +99,7 @@ class Server:
             raise Unreachable("the %s was cut: %s" % (what, error)) from error
 
     def close(self) -> None:
+        self._kept = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -117,15 +119,18 @@ class Server:
         self, method: str, path: str, body: Optional[Body] = None, size: int = 0, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
         """The answer, its body unread. A kept connection may have been closed: then once more on a new one."""
-        if self._connection is not None:
+        try:
             try:
-                return self._checked(self._once(method, path, body, size, wait_s))
-            except (OSError, http.client.HTTPException):
+                answer = self._once(method, path, body, size, wait_s)
+            except ConnectionError:
+                if not self._kept:
+                    raise
                 self.close()
                 if body is not None and not isinstance(body, bytes):
                     body.seek(0)
-        try:
-            return self._checked(self._once(method, path, body, size, wait_s))
+                answer = self._once(method, path, body, size, wait_s)
+            self._kept = True
+            return self._checked(answer)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
