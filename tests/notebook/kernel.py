@@ -17,7 +17,7 @@ class Notebook:
     def __init__(self, folder: Path, *cells: str) -> None:
         sources = [nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in cells]
         self.node = nbformat.v4.new_notebook(cells=sources)
-        self.client = Counting(self.node, timeout=100, resources={"metadata": {"path": str(folder)}})
+        self.client = Counting(self.node, timeout=300, resources={"metadata": {"path": str(folder)}})
 
     def run(self) -> Notebook:
         self.client.execute()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from client_lib import Client, get_job
 from client_lib.cell_output import HEAD_LINES, TAIL_LINES
 from client_lib.spec.states import State
 from tests.notebook.kernel import Notebook
+
+pytestmark = pytest.mark.timeout(400)  # kernels, and in one test the workers of data loaders
 
 SUBMIT = """
     from client_lib import Job

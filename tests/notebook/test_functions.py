@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from client_lib import Client
 from tests.notebook.kernel import Notebook
+
+pytestmark = pytest.mark.timeout(400)  # kernels, and in one test the workers of data loaders
 
 DEFINES = """
     import pickle

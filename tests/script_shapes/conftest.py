@@ -53,7 +53,7 @@ class Shell:
 
     def loss(self, *started: subprocess.Popen[str]) -> str:
         """What rank 0 of all these processes printed."""
-        outputs = [process.communicate(timeout=100) for process in started]
+        outputs = [process.communicate(timeout=250) for process in started]
         assert [process.returncode for process in started] == [0] * len(started), outputs
         found = re.findall(r"loss [\d.]+ of \d+ ranks", "".join(out for out, _ in outputs))
         assert len(found) == 1, outputs

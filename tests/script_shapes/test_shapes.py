@@ -44,6 +44,7 @@ def test_transformers_trainer(shell: Shell) -> None:
     assert shell.of(f"{OURS} trained.py ours") == shell.of(f"{TORCHRUN} trained.py theirs")
 
 
+@pytest.mark.timeout(500)  # eight processes import it
 def test_lightning(shell: Shell) -> None:
     pytest.importorskip("lightning")
     theirs = shell.of("python lightning_trained.py --devices 4")
