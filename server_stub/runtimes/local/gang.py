@@ -117,7 +117,10 @@ class Gang:
         while self._may_return(number):
             await self._launchers[number].reap()
             folder = worker_dir(self._attempt.job_dir, self._attempt.number, number)
-            await asyncio.to_thread(renew, Directory(str(folder)))
+            try:
+                await asyncio.to_thread(renew, Directory(str(folder)))
+            except OSError:  # a broken disk: it stays lost
+                return
             if not self._may_return(number):
                 return
             self._returned[number] = self._returned.get(number, 0) + 1
