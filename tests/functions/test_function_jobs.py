@@ -72,6 +72,11 @@ def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
     assert run(functools.partial(echo, scale=3), 1) == [1, 1, 1]
 
 
+def test_large_arguments_and_results_travel(folder: Path) -> None:
+    block = os.urandom(20_000_000)
+    assert run(lambda given: given[::-1], block) == block[::-1]
+
+
 def test_it_runs_in_the_caller_s_working_directory(folder: Path) -> None:
     (folder / "data.txt").write_text("42")
     assert run(lambda: Path("data.txt").read_text()) == "42"
