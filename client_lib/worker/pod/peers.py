@@ -24,6 +24,7 @@ from client_lib.worker.pod.place import Pod
 PROTOCOL = 1
 _CONNECT_S = 5.0
 _LOST_S = 30.0  # a worker whose connection has been gone for so long is not waited for
+_SEEN_S = 3.0  # until the cluster has seen a worker's end: of pods that it thinks run, the master's end deletes the log
 
 
 class Peers:
@@ -180,14 +181,14 @@ class _Gate:
             return "go" if self._open and state in ("ready", "started") else "wait"
 
     def others_run(self) -> bool:
-        """Another worker has come, has not ended, and is there."""
+        """Another worker has come and is there, or was a moment ago."""
         with self._lock:
             return self._others_run()
 
     def _others_run(self) -> bool:
         now = time.monotonic()
         return any(
-            said.get("state") != "ended" and now - self._lost_at.get(worker, now) < _LOST_S
+            now - self._lost_at.get(worker, now) < (_SEEN_S if said.get("state") == "ended" else _LOST_S)
             for worker, said in self._states.items()
             if worker != 0
         )
