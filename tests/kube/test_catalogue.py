@@ -50,6 +50,8 @@ def test_the_example_of_the_documentation_is_read() -> None:
             ONE % "" + "volumes: [{name: a, claim: a, always: /d}, {name: b, claim: b, always: /d}]",
             "two volumes are always mounted at /d",
         ),
+        (ONE % "" + "volumes: [{name: h, claim: h, always: /dev/shm}]", "can't be mounted at /dev/shm"),
+        (ONE % "" + "user: {home: /home/me}", "user.home='/home/me' is on no volume that is always mounted"),
         (ONE % "" + "nodes: [{name: n, cpu: 2, memory_gib: 2, reserve: {cpu: 2}}]", "'n' reserves all that it has"),
         (ONE % ", node: n" + "nodes: [{name: n, cpu: 0.5, memory_gib: 2}]", "'a.1gpu' is larger than its node 'n'"),
         (ONE % "" + "network: {dns: [{ip_block: 1.2.3}]}", "'1.2.3' does not appear to be"),

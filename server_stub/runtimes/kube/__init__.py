@@ -1,4 +1,15 @@
 """The Kubernetes runtime: attempts as PyTorchJobs of the Kubeflow training operator. The twin of `runtimes.local`.
 
-names, options, objects, catalogue, fields, plan, pod, policy, render      pure: what is created
+Only the application that builds a server imports this, from `assembly`; the service knows the Runtime protocol alone.
+
+    assembly, runtime     the parts put together; the Runtime protocol
+    gang, record          one attempt, from its objects to its end; what is written down of it
+    catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options
+                          pure: what a job may ask for, what becomes of each field, what is created
+    facts, inventory, words, sentences, digest, refusals, observe
+                          pure: what the cluster says, and what that means
+    acts, watch, pod_log, api
+                          the requests; `api` alone imports `kubernetes`
+    doctor, fit, permissions
+                          what could be wrong here
 """

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import invalid_request
+from server_stub.runtimes.kube import storage
 from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.catalogue_parts import Checkpoints
 from server_stub.runtimes.kube.options import PodSecurity
 
 T = TypeVar("T")
@@ -105,9 +107,18 @@ def _volumes(catalogue: Catalogue) -> Iterator[str]:
     always = [volume.always for volume in catalogue.volumes if volume.always is not None]
     if (twice := _twice(always)) is not None:
         yield f"two volumes are always mounted at {twice}"
-    kept = catalogue.checkpoints
-    if kept is None:
-        return
+    kept, home = catalogue.checkpoints, catalogue.user.home
+    for path in [*always, *([kept.path] if kept else [])]:
+        if not storage.is_free(path):
+            yield f"a volume can't be mounted at {path}: that folder is the container's own"
+    mounted = [storage.Claimed(v, v.always, v.read_only) for v in catalogue.volumes if v.always is not None]
+    if home is not None and not storage.is_on_volume(home, mounted):
+        yield f"user.home={home!r} is on no volume that is always mounted and can be written to"
+    if kept is not None:
+        yield from _checkpoints(catalogue, kept)
+
+
+def _checkpoints(catalogue: Catalogue, kept: Checkpoints) -> Iterator[str]:
     volume = next((volume for volume in catalogue.volumes if volume.name == kept.volume), None)
     if volume is None:
         yield f"checkpoints.volume={kept.volume!r} is none of its volumes"

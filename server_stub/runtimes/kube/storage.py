@@ -131,10 +131,23 @@ def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
         raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
 
 
+def is_free(path: str, more: Sequence[str] = ()) -> bool:
+    """Whether a volume may be mounted at `path`: it, and what is below it, is not the container's own. `more`: folders
+    that aren't free either."""
+    return (
+        path.startswith("/")
+        and ".." not in path.split("/")
+        and not any(_is_in(path, each) for each in (*_TAKEN, *more))
+    )
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
+
+
 def _check_free(claimed: Claimed, spec: JobSpec) -> None:
     path = claimed.path
-    taken = (*_TAKEN, TMP) if spec.tmp_storage is not None else _TAKEN
-    if not path or ".." in path.split("/") or any(path == each or path.startswith(f"{each}/") for each in taken):
+    if not is_free(path, [TMP] if spec.tmp_storage is not None else []):
         raise InvalidRequest(
             f"volume {claimed.volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
             hint="mount it at a path such as /data",
@@ -143,7 +156,7 @@ def _check_free(claimed: Claimed, spec: JobSpec) -> None:
 
 def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
     """Whether what is written at `path` outlives the pod."""
-    return any(not each.read_only and f"{path}/".startswith(f"{each.path}/") for each in claimed)
+    return any(not each.read_only and _is_in(path, each.path) for each in claimed)
 
 
 def checkpoint_dir(attempt: Attempt, catalogue: Catalogue) -> str:
