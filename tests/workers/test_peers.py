@@ -19,6 +19,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.zipapp_build import build
 from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import poll
+from tests.interpreters import PYTHONS
 from tests.workers.conftest import free_port
 
 DEADLINE_S = 60
@@ -63,7 +64,9 @@ class Gang:
     def root(self, worker: int) -> Path:
         return self.folder / "pods" / str(worker)
 
-    def start(self, worker: int, uid: str | None = None, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    def start(
+        self, worker: int, uid: str | None = None, before: tuple[str, ...] = (), python: str = sys.executable
+    ) -> subprocess.Popen[bytes]:
         environment = {
             "PATH": os.environ["PATH"],
             "RANK": str(worker),
@@ -73,7 +76,7 @@ class Gang:
         }
         with open(self.root(worker) / "stdout", "ab") as stdout, open(self.root(worker) / "stderr", "ab") as stderr:
             return subprocess.Popen(
-                [*before, sys.executable, "-I", "-S", str(self.folder / "worker.pyz"), "pod", str(self.root(worker))],
+                [*before, python, "-I", "-S", str(self.folder / "worker.pyz"), "pod", str(self.root(worker))],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -112,6 +115,13 @@ def test_ranks_start_when_all_have_come(folder: Path) -> None:
     assert [pod.wait(DEADLINE_S) for pod in pods] == [0, 0, 0]
     assert [gang.records(worker) for worker in range(3)] == [[f"rank {n} of 3"] for n in range(3)]
     assert [gang.word(worker)["reason"] for worker in range(3)] == ["Completed"] * 3
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
+def test_any_python_of_an_image_runs_the_agent(folder: Path, python: str) -> None:
+    gang = Gang(folder, "print('here')", 1)
+    assert gang.start(0, python=python).wait(DEADLINE_S) == 0
+    assert gang.records(0) == ["here"]
 
 
 def test_the_first_failure_stops_the_others(folder: Path) -> None:

@@ -7,7 +7,7 @@ Started as `python3 worker.pyz pod`. Who decides anything is the server (server_
     agent    from the claim to the exit code; the main thread, and the only one that decides
     place    what lies where, and what the pod was told             fill, digest    pure
     link     to the server: orders, report, results  (server: HTTP)
-    peers    the same between the pods alone, where no server can be reached
+    peers    the same between the pods alone, where no server can be reached  (gate: worker 0's port)
     child    the launcher                  spool, shipper, printer    its log, to the server and to stdout
 
 Standard library only, Python >= 3.8.
