@@ -18,7 +18,8 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
     given = {
         name: _plain(value)
         for name, value in values.items()
-        if (value is not None or name == "log_file") and value != JobSpec.model_fields[name].default
+        if (value is not None or name == "log_file")
+        and value != JobSpec.model_fields[name].get_default(call_default_factory=True)
     }
     if "script" in given:
         given["script"] = _words_of(values["script"])

@@ -15,7 +15,7 @@ import sys
 import time
 from datetime import datetime, timezone
 from http import HTTPStatus
-from typing import Any, TextIO
+from typing import TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,6 +29,8 @@ UNKNOWN_ROUTE = "(none)"  # one label for every path that is none: scanners woul
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _QUIET = frozenset({paths.HEALTHZ, paths.READYZ, paths.METRICS})
 
+_quoted = json.JSONEncoder().encode
+
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +41,7 @@ class AccessLog:
         self._app = app
         self._traffic = traffic
         self._out = out
-        self._lines: list[str] = []
+        self._ended: list[_Request] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = _Request(scope, send)
@@ -55,7 +57,7 @@ class AccessLog:
             await request.answer(None, receive)
         finally:
             if counts:
-                self._traffic.end(scope["method"], request.route(), request.status, request.seconds())
+                self._traffic.end(scope["method"], request.route(), request.status, request.end())
                 if not request.is_routine():
                     self._write(request)
 
@@ -63,14 +65,15 @@ class AccessLog:
         """The lines of one turn of the event loop go out together: one commit answers many submits at once."""
         if self._out is None:
             return
-        if not self._lines:
+        if not self._ended:
             asyncio.get_running_loop().call_soon(self._flush, self._out)
-        self._lines.append(json.dumps(request.line()) + "\n")
+        self._ended.append(request)
 
     def _flush(self, out: TextIO) -> None:
-        lines, self._lines = "".join(self._lines), []
+        ended, self._ended = self._ended, []
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         try:
-            out.write(lines)
+            out.write("".join([request.line(now) for request in ended]))
             out.flush()
         except (OSError, ValueError):  # a full disk or a closed pipe must not fail requests
             pass
@@ -87,6 +90,7 @@ class _Request:
         scope["request_id"] = self.id
         self.status = 0
         self._sent = 0
+        self._took = 0.0
         self._complete = False
 
     async def send(self, message: Message) -> None:
@@ -107,9 +111,6 @@ class _Request:
         response = answers.error(problem) if problem else answers.internal_error(self.id)
         await response(self._scope, receive, self.send)
 
-    def seconds(self) -> float:
-        return time.perf_counter() - self._began
-
     def is_routine(self) -> bool:
         """A worker told how far it is or sent its log, several times a second."""
         return "attempt" in self._scope and self.status < HTTPStatus.BAD_REQUEST
@@ -119,19 +120,19 @@ class _Request:
         route = self._scope.get("route")
         return getattr(route, "path", UNKNOWN_ROUTE)
 
-    def line(self) -> dict[str, Any]:
-        user, client = self._scope.get("user"), self._scope.get("client")
-        return {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            "level": "info",
-            "event": "request",
-            "id": self.id,
-            "method": self._scope["method"],
-            "path": self._scope["path"],
-            "route": self.route(),
-            "status": self.status,
-            "ms": round(self.seconds() * 1000, 2),
-            "bytes": self._sent,
-            "client": client[0] if client else None,
-            "user": user.name if user else None,
-        }
+    def end(self) -> float:
+        """The seconds that it took."""
+        self._took = time.perf_counter() - self._began
+        return self._took
+
+    def line(self, now: str) -> str:
+        """JSON, written out: a dump of a dict takes three times as long, and every request has a line."""
+        scope = self._scope
+        user, client = scope.get("user"), scope.get("client")
+        method, path, route = _quoted(scope["method"]), _quoted(scope["path"]), _quoted(self.route())
+        address, name = _quoted(client[0]) if client else "null", _quoted(user.name) if user else "null"
+        return (
+            f'{{"time": "{now}", "level": "info", "event": "request", "id": "{self.id}", "method": {method}, '
+            f'"path": {path}, "route": {route}, "status": {self.status}, "ms": {self._took * 1000:.2f}, '
+            f'"bytes": {self._sent}, "client": {address}, "user": {name}}}\n'
+        )

@@ -6,7 +6,7 @@ decision, and only then acts on it. Nobody else imports this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -37,8 +37,7 @@ class Pauses:
         return min(self.longest, self.first * 2.0 ** min(attempt - 2, 60))
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What decisions depend on, and nothing else of a job."""
 
     state: State = State.PENDING
@@ -62,8 +61,7 @@ class Transition(NamedTuple):
     at: datetime
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The job as it becomes, and the steps that lead there, each legal by the table of `states`."""
 
     job: Job
@@ -91,19 +89,19 @@ def ask_to_stop(job: Job, stop: Stop, now: datetime) -> Decision | None:
     if job.state.final or (job.stop and (job.stop.reason is Reason.CANCELLED or stop.reason is not Reason.CANCELLED)):
         return None
     if job.resume_at:  # between two attempts: there is nothing to wait for
-        return _final(replace(job, resume_at=None, stop=stop), (), _state_of(stop), stop.reason, stop.message, now)
-    return _moved(replace(job, stop=stop), job.state, Reason.STOPPING, stop.message, now)
+        return _final(job._replace(resume_at=None, stop=stop), (), _state_of(stop), stop.reason, stop.message, now)
+    return _moved(job._replace(stop=stop), job.state, Reason.STOPPING, stop.message, now)
 
 
 def resume(job: Job) -> Job:
     """The pause is over: from here the runtime has the newest attempt."""
-    return replace(job, resume_at=None)
+    return job._replace(resume_at=None)
 
 
 def _moved(job: Job, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
     if job.stop:
         reason, message = Reason.STOPPING, job.stop.message
-    after = replace(job, state=state, reason=reason, message=message)
+    after = job._replace(state=state, reason=reason, message=message)
     if (state, reason) != (job.state, job.reason):
         return Decision(after, (Transition(state, reason, message, job.attempt, now),))
     return Decision(after) if after != job else None
@@ -148,8 +146,7 @@ def _restarting(
     number = job.attempt + 1
     pause = pauses.before(number)
     message = f"attempt {job.attempt} of {job.max_retry + 1} failed: {message}; the next starts in {pause:g} s"
-    after = replace(
-        job,
+    after = job._replace(
         state=State.RESTARTING,
         reason=reason,
         message=message,
@@ -163,5 +160,5 @@ def _restarting(
 def _final(
     job: Job, began: tuple[Transition, ...], state: State, reason: Reason, message: str, at: datetime
 ) -> Decision:
-    after = replace(job, state=state, reason=reason, message=message)
+    after = job._replace(state=state, reason=reason, message=message)
     return Decision(after, (*began, Transition(state, reason, message, job.attempt, at)))

@@ -7,6 +7,7 @@ At SIGTERM or SIGINT: `server.json` goes first (nobody new comes), long polls an
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -42,6 +43,7 @@ BACKLOG = 2048
 _IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
 _LOG_LOOK_S = 60.0
 _DIRECTORY_LOOK_S = 2.0
+_COLLECT_EVERY = (20_000, 20, 20)  # objects, collections of the young, of the middle-aged
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +198,16 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 
 
 async def _announce(settings: Settings, facts: server_files.Facts) -> None:
+    _collect_less()
     server_files.write_server_json(settings.state_dir, facts)
     log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
+
+
+def _collect_less() -> None:
+    """What is there by now stays: the collector must not walk over all of it again and again. Requests leave no cycles,
+    and thousands of waiting jobs no garbage: with Python's own thresholds an eighth of a submit went into looking."""
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_EVERY)
 
 
 async def _end_when_idle(server: Server, parts: Context) -> None:

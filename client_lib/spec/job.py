@@ -108,6 +108,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
+    """A field that is [] or {} by default: made anew each time, where a default would be copied deeply, by Python."""
+    return Field(default_factory=kind, json_schema_extra={"default": kind()})
+
+
 class HealthParams(Strict):
     """The watchdog: what happens when no line was logged for `log_period` minutes."""
 
@@ -156,13 +161,13 @@ class JobSpec(Strict):
     """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
     type: JobType = JobType.PYTORCH2
     """How the processes of a worker start."""
-    args: list[str] = []
+    args: list[str] = empty(list)
     """Appended to the script, as they are."""
-    flags: dict[str, Scalar] = {}
+    flags: dict[str, Scalar] = empty(dict)
     """Appended behind `args` as `--key=value`; None: `--key` alone."""
-    env_variables: dict[str, Scalar] = {}
+    env_variables: dict[str, Scalar] = empty(dict)
     """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
-    secrets: list[str] = []
+    secrets: list[str] = empty(list)
     """Names of variables whose values travel and are stored outside the spec, and are never shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
     """Where the script runs from: where it lies, if the server proves that it shares the folder, else a snapshot."""
@@ -197,7 +202,7 @@ class JobSpec(Strict):
     """Ranks per worker; "default": the GPUs of the instance type, at least 1."""
     gpus: list[Annotated[WholeNumber, Field(ge=0)]] | None = None
     """Which of this machine's GPUs (local runtime only)."""
-    volumes: list[str] = []
+    volumes: list[str] = empty(list)
     """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the host's own."""
     shm_size_class: Literal["small", "medium", "large"] | None = None
     """/dev/shm: 16, 32, 64 GiB per GPU."""
@@ -241,7 +246,7 @@ class JobSpec(Strict):
     """DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name."""
     job_desc: str | None = None
     """Free text."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = empty(dict)
     """Free key-value pairs to find jobs by."""
     logs_dir: str | None = None
     """Where the ML Space platform writes log files; here logs are read with `logs`."""

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from client_lib.spec.job import JobSpec, Strict
+from client_lib.spec.job import JobSpec, Strict, empty
 from client_lib.spec.states import Reason, State
 
 SHA256 = r"^[0-9a-f]{64}$"
+JOB_ID = r"^[0-9a-f]{32}$"
 
 
 class Lenient(BaseModel):
@@ -108,8 +109,11 @@ class SubmitRequest(Strict):
     function: FunctionCode | None = None
     """What runs instead of a script: `spec.script` is then a name for people, and `code` says where it runs."""
     submitter: Submitter = Submitter()
-    secret_values: Variables = {}
+    secret_values: Variables = empty(dict)
     """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
+    checkpoints_of: Annotated[str, Field(pattern=JOB_ID)] | None = None
+    """`id` of a job of the same user, which has ended: this one starts with a copy of its checkpoints, where neither
+    names a `checkpoint_dir`."""
 
 
 class RankReport(Lenient):

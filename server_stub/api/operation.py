@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -28,6 +28,21 @@ Query = Mapping[str, str]
 OWNER = {"owner": "Whose job, for admins and where the server shares jobs; absent: one's own."}
 
 
+class _Request(Request):
+    """Starlette's, with a shorter way to a body that came in one piece, as those of submits do."""
+
+    async def body(self) -> bytes:
+        """Raises ClientDisconnect."""
+        parts, more = [], True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+
 class RawRoute(APIRoute):
     """A route whose handler is called with the request and nothing else: none of FastAPI's exit stacks around it, which
     hold what dependencies opened."""
@@ -36,7 +51,7 @@ class RawRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive, send))
+            response = await endpoint(_Request(scope, receive, send))
             await response(scope, receive, send)
 
         self.app = answer

@@ -39,8 +39,16 @@ class Attempt:
     """Of the job: its place in the queue among those of its priority class."""
     function: Path | None = None
     """The pickled function, where the job is one: `spec.script` is then its name."""
+    checkpoints_from: Path | None = None
+    """A copy of this directory, if it is there, is what the job's own directory of checkpoints begins with."""
     fresh: bool = False
     """No runtime was ever given it: there is nothing to be found again."""
+    again: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
+    """Makes it once more, from the disk: a runtime may let go of one that waits long. Raises ServerError."""
+
+
+CHECKPOINTS = "checkpoints"
+"""Below a job's directory, where it names no other: kept over its attempts."""
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:

@@ -28,7 +28,8 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
 _SUFFIX = 5
-_ALPHABET = string.ascii_lowercase + string.digits
+_SHIFTS = range(0, 5 * _SUFFIX, 5)
+_ALPHABET = string.ascii_lowercase + "234567"  # as in base32: nothing that is easily misread
 _PROOF_BYTES = 256
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys may come in any order."""
@@ -127,6 +128,11 @@ def _script_in_place(request: SubmitRequest) -> str | None:
     return path
 
 
+def folder_of(request: SubmitRequest, script_path: str | None) -> str | None:
+    """Of the script, or of a command: its working directory."""
+    return os.path.dirname(script_path) if script_path else request.submitter.working_dir
+
+
 def check_shared(request: SubmitRequest, script_path: str | None) -> None:
     """Return if the proof shows that this machine sees the folder of the script (or of a command: its working
     directory). Reads a file: may block.
@@ -136,7 +142,7 @@ def check_shared(request: SubmitRequest, script_path: str | None) -> None:
     """
     code = request.code
     assert isinstance(code, CodeInPlace)
-    folder = os.path.dirname(script_path) if script_path else request.submitter.working_dir
+    folder = folder_of(request, script_path)
     if folder is None:  # a command that names no folder of the submitter: it means the same everywhere
         return
     if code.proof and _proves(code.proof, [folder, request.submitter.working_dir]):
@@ -224,7 +230,8 @@ def draw_name(spec: JobSpec) -> str:
         return spec.name
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
-    return f"{name_stem(spec)}-{''.join(random.choices(_ALPHABET, k=_SUFFIX))}"  # no secret: a call of the system less
+    bits = random.getrandbits(5 * _SUFFIX)  # no secret: seeded by the system once, not asked each time
+    return f"{name_stem(spec)}-{''.join([_ALPHABET[bits >> shift & 31] for shift in _SHIFTS])}"
 
 
 def name_stem(spec: JobSpec) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,9 +10,10 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
+from pydantic_core import to_json
 from sqlalchemy import Connection
 
-from client_lib.errors import ClientLibError, Conflict, KeyReused, StorageFull
+from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SubmitRequest
@@ -26,6 +25,7 @@ from server_stub.service.admission import (
     code_text,
     draw_name,
     fingerprint,
+    folder_of,
 )
 from server_stub.service.clock import Clock
 from server_stub.service.conductor import Conductor
@@ -40,7 +40,8 @@ from server_stub.users import User
 FreeBytes = Callable[[Path], int]
 _FREE_SEEN_FOR = timedelta(seconds=1)
 _FOLDERS_KNOWN = 1024
-_NAMES_DRAWN = 8  # of 60 million: more collisions than this are a bug
+_NAMES_DRAWN = 8  # of 33 million: more collisions than this are a bug
+_ACCEPTED = f'"state":"{State.PENDING}","reason":"{Reason.QUEUED}","message":"","attempt":1'
 
 
 def free_bytes(folder: Path) -> int:
@@ -92,15 +93,21 @@ class Intake:
     async def _admit(self, user: User, request: SubmitRequest, shared: bool) -> Admitted:
         self._check_room()
         admitted = self._admission.admit(user, request)
+        if request.checkpoints_of is not None:
+            await self._check_own(user, request.checkpoints_of)
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
             await self._check_shared(request, admitted.script_path)
         return admitted
 
+    async def _check_own(self, user: User, job_id: str) -> None:
+        """Raises NotFound: this user has no such job. That of an admin's choice is no exception: it is a copy."""
+        if not await self._desk.owns(user, job_id):
+            raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
+
     async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
-        folder = os.path.dirname(script_path or request.submitter.working_dir or "")
         if self._on_network(
-            folder
+            folder_of(request, script_path) or ""
         ):  # a server that is gone must not stop the loop; a thread costs 0.3 ms, so only there
             await asyncio.to_thread(check_shared, request, script_path)
         else:
@@ -221,10 +228,13 @@ def _info_text(runtime_name: str, owner: str, name: str, job_id: str, admitted: 
     """
     request = admitted.request
     return (
-        f'{{"name":"{name}","id":"{job_id}","owner":{json.dumps(owner, ensure_ascii=False)},"version":1,'
-        f'"runtime":"{runtime_name}","state":"{State.PENDING}","reason":"{Reason.QUEUED}","message":"","attempt":1,'
+        f'{{"name":"{name}","id":"{job_id}","owner":{_json(owner)},"version":1,"runtime":"{runtime_name}",{_ACCEPTED},'
         f'"spec":{request.spec.masked().model_dump_json()},"code":{code_text(request.code)},'
         f'"function":{request.function.model_dump_json() if request.function else "null"},'
         f'"created_at":"{now.isoformat().replace("+00:00", "Z")}","started_at":null,"finished_at":null,"workers":[],'
-        f'"notices":{json.dumps(admitted.notices, ensure_ascii=False) if admitted.notices else "[]"},"failure":null}}'
+        f'"notices":{_json(admitted.notices)},"failure":null}}'
     )
+
+
+def _json(value: str | list[str]) -> str:
+    return to_json(value).decode()

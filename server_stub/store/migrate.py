@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 from client_lib.errors import ServerError
 
-HEAD = "0003"
+HEAD = "0004"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -77,6 +77,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, function)
 
     async def close(self) -> None:
+        self._writer.hand_over()
         await asyncio.to_thread(self._close)
 
     def _open(self) -> None:

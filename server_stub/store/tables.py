@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -58,6 +59,8 @@ metadata = MetaData(
 # SQLite gives numbers by itself only to a column that it calls INTEGER
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
+_has_snapshot = text("snapshot IS NOT NULL")
+
 jobs = Table(
     "jobs",
     metadata,
@@ -86,7 +89,7 @@ jobs = Table(
     Index("ix_jobs_owner_seq", "owner", "seq"),
     Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
     Index("ix_jobs_state_seq", "state", "seq"),
-    Index("ix_jobs_snapshot", "snapshot"),
+    Index("ix_jobs_snapshot", "snapshot", sqlite_where=_has_snapshot, postgresql_where=_has_snapshot),
     Index("ix_jobs_segment", "segment"),
     Index("ix_jobs_owner_script_path", "owner", "script_path"),
 )
@@ -123,7 +126,6 @@ idempotency_keys = Table(
         "job_id", String(32), nullable=False
     ),  # no foreign key: it outlives a deleted job, so that a repeat is known
     Column("created_at", UtcTime, nullable=False),
-    Index("ix_idempotency_keys_created_at", "created_at"),
 )
 
 removals = Table(  # files of deleted jobs that are still to be removed: no crash leaves one behind

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -27,7 +28,6 @@ LARGEST_GROUP = 256
 class _Order:
     function: WriteAll[Any, Any]
     item: Any
-    loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
@@ -84,13 +84,16 @@ class _Syncing:
 
 
 class Writer:
-    """The one thread that writes, in the order in which it was asked."""
+    """The one thread that writes, in the order in which it was asked. It is asked on one event loop."""
 
     def __init__(self, engine: Engine, files: Files | None) -> None:
         """`files` are made durable beside each commit: nothing is answered before both are on disk."""
         self._engine = engine
+        self._kept: Connection | None = None
         self._syncing = _Syncing(files) if files else None
-        self._queue: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._turn: list[_Order] = []
+        """Ordered in this turn of the event loop, and not given to the thread yet."""
+        self._queue: queue.SimpleQueue[list[_Order] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def start(self) -> None:
@@ -99,7 +102,7 @@ class Writer:
             self._syncing.start()
 
     def stop(self) -> None:
-        """Write what is queued, then end."""
+        """Write what was handed over, then end."""
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join()
@@ -115,32 +118,39 @@ class Writer:
         """The result for `item` of `function(connection, items)`, durable. The items of neighbours in a group that name
         the same function come together, so that it needs one statement for all of them. It may run twice, too."""
         loop = asyncio.get_running_loop()
-        order = _Order(function, item, loop, loop.create_future())
-        self._queue.put(order)
+        order = _Order(function, item, loop.create_future())
+        if not self._turn:
+            loop.call_soon(self.hand_over)
+        self._turn.append(order)
         result: T = await order.done  # written, too, if the caller goes away
         return result
+
+    def hand_over(self) -> None:
+        """What was ordered in one turn of the loop goes together: the thread would wake up for the first of it and
+        contend with the loop for the interpreter while the others are on their way."""
+        if self._turn:
+            orders, self._turn = self._turn, []
+            self._queue.put(orders)
 
     def _run(self) -> None:
         while group := self._next_group():
             self._execute(group)
-            for loop in {order.loop for order in group}:
-                _call(loop, _deliver, [order for order in group if order.loop is loop])
+            _call(group[0].done.get_loop(), _deliver, group)
+        if self._kept:
+            self._kept.close()
 
     def _next_group(self) -> list[_Order]:
         """All that is queued, at least one; [] when it is time to end."""
-        first = self._queue.get()
-        if first is None:
-            return []
-        group = [first]
-        while len(group) < LARGEST_GROUP:
+        group = self._queue.get() or []
+        while group and len(group) < LARGEST_GROUP:
             try:
-                order = self._queue.get_nowait()
+                orders = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if order is None:
+            if orders is None:
                 self._queue.put(None)  # seen again by the next look, after this group
                 break
-            group.append(order)
+            group += orders
         return group
 
     def _execute(self, group: list[_Order]) -> None:
@@ -156,7 +166,7 @@ class Writer:
     def _transact(self, group: list[_Order]) -> None:
         syncs = False
         try:
-            with self._engine.begin() as connection:
+            with self._transaction() as connection:
                 for function, neighbours in groupby(group, key=attrgetter("function")):
                     _run_all(connection, function, list(neighbours))
                 # at the same time as the commit: two waits for the disk one after the other would take twice as long
@@ -164,6 +174,22 @@ class Writer:
         finally:
             if self._syncing and syncs:
                 self._syncing.wait()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """SQLite's connection stays with the thread, as to get one takes as long as a small group; that of a server is
+        looked at each time, as it may have gone away meanwhile."""
+        if self._engine.dialect.name != "sqlite":
+            with self._engine.begin() as connection:
+                yield connection
+            return
+        self._kept = self._kept or self._engine.connect()
+        try:
+            with self._kept.begin():
+                yield self._kept
+        except BaseException:
+            self._kept.connection.rollback()  # what a commit that failed leaves open
+            raise
 
 
 def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_what_was_sent_is_kept_as_it_was_but_for_its_proof(bench: Bench) -> None
         assert service._attempts.request_of(service._conductor.by_name("ann", "one").row).secret_values == {  # type: ignore[union-attr]
             "HF_TOKEN": "v"
         }
+
+    in_server(bench, run)
+
+
+def test_a_runtime_can_have_an_attempt_once_more(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "v"})
+        attempt = bench.runtime.attempts[job.id]
+        assert attempt.again
+        again = attempt.again()
+        assert again == replace(attempt, code=CodeInPlace(), fresh=False)
+        assert again.secret_values == {"HF_TOKEN": "v"}
 
     in_server(bench, run)
 

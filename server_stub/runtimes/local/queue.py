@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from server_stub.runtimes import Attempt
@@ -12,10 +12,24 @@ from server_stub.runtimes.local.scheduling import Waiting
 
 @dataclass
 class Queued:
-    attempt: Attempt
+    attempt: Attempt | None
+    """None: it was let go of."""
     waiting: Waiting
     told: str = ""
     """What it waits for, as it was last told; empty: it wasn't yet."""
+    again: Callable[[], Attempt] | None = None
+
+    def let_go(self) -> None:
+        """It waits. What was submitted, a whole environment mostly, is on disk and need not wait in memory."""
+        if self.attempt and self.attempt.again:
+            self.again = self.attempt.again
+            self.attempt = None
+
+    def take(self) -> Attempt:
+        """Its turn has come. Raises ServerError: what is on disk can't be read."""
+        attempt = self.attempt or (self.again and self.again())
+        assert attempt
+        return attempt
 
 
 def _place(queued: Queued) -> tuple[object, ...]:

@@ -33,6 +33,7 @@ from server_stub.runtimes.local.scheduling import Capacity, Decision, Grant, Wai
 from server_stub.runtimes.local.warm import WarmPools
 
 LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
+SHAPES = 256  # whose needs are remembered: most jobs ask for one of a few
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class LocalRuntime:
         self._gpus = Gpus(options.nvidia_smi)
         self._ports = Ports()
         self._catalogue = Catalogue(by_pattern=options.parse_instance_types)
+        self._needs_of_shape: dict[tuple[object, ...], Needs] = {}
         self._sink: Sink | None = None
         self._warm = WarmPools(options.data_dir / "warm", options.warm_idle_s)
         self._queue = Queue()
@@ -84,7 +86,16 @@ class LocalRuntime:
         return plan.manifest(plans, attempt, wanted)
 
     def _needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
-        return needs(spec, submitter, self._catalogue, self._machine, self._gpus.known, self._options.max_processes)
+        if self._gpus.known or spec.gpus:  # who may have which of them is a matter of each request
+            return needs(spec, submitter, self._catalogue, self._machine, self._gpus.known, self._options.max_processes)
+        shape = (spec.instance_type, spec.type, spec.n_workers, spec.processes_per_worker)
+        found = self._needs_of_shape.get(shape)
+        if found is None:
+            found = needs(spec, submitter, self._catalogue, self._machine, (), self._options.max_processes)
+            if len(self._needs_of_shape) >= SHAPES:
+                self._needs_of_shape.clear()
+            self._needs_of_shape[shape] = found
+        return found
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter) -> Path | None:
         if spec.conda_env is None:
@@ -95,7 +106,7 @@ class LocalRuntime:
 
     async def start(self, sink: Sink) -> None:
         await self._gpus.look()
-        self._catalogue = self._read_catalogue()
+        self._catalogue, self._needs_of_shape = self._read_catalogue(), {}
         self._sink = sink
         self._admit_anew()
 
@@ -130,7 +141,7 @@ class LocalRuntime:
         try:
             wanted = self._needs(attempt.spec, attempt.submitter)
         except ClientLibError as error:  # it fitted when it was accepted: the machine has changed
-            self._tell_end(attempt, Reason.UNSCHEDULABLE, error.message)
+            self._tell_end(key, Reason.UNSCHEDULABLE, error.message)
             return
         self._arrivals += 1
         place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)
@@ -143,7 +154,7 @@ class LocalRuntime:
         key = _key(job_id, attempt)
         queued = self._dequeue(key)
         if queued is not None:
-            self._tell_end(queued.attempt, Reason.CANCELLED, "stopped while it waited")
+            self._tell_end(key, Reason.CANCELLED, "stopped while it waited")
             self._admit_anew()
         elif key in self._gangs:
             self._gangs[key].stop(grace_s)
@@ -228,14 +239,14 @@ class LocalRuntime:
     # --- what runs
 
     def _begin(self, queued: Queued, granted: Grant) -> None:
-        attempt, wanted = queued.attempt, queued.waiting.needs
-        key = queued.waiting.key
+        key, wanted = queued.waiting.key, queued.waiting.needs
         try:
+            attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
             prefix = self._conda_prefix(attempt.spec, attempt.submitter)
         except ClientLibError as error:
             self._ports.release(key)
-            self._tell_end(attempt, Reason.START_FAILED, error.message)
+            self._tell_end(key, Reason.START_FAILED, error.message)
             self._admit_anew()
             return
         setting = plan.Setting(granted, port, prefix)
@@ -311,13 +322,12 @@ class LocalRuntime:
         self._untold.pop(key, None)
         if queued.told != why:
             queued.told = why
-            attempt = queued.attempt
-            self._tell(Observation(attempt.job_id, attempt.number, "waiting", Reason.QUEUED, why))
+            queued.let_go()
+            self._tell(Observation(*_attempt_of(key), "waiting", Reason.QUEUED, why))
 
-    def _tell_end(self, attempt: Attempt, reason: Reason, message: str) -> None:
+    def _tell_end(self, key: str, reason: Reason, message: str) -> None:
         """Of an attempt that never ran. In the next turn: the caller of `submit` or `stop` isn't done yet."""
-        now = datetime.now(timezone.utc)
-        seen = Observation(attempt.job_id, attempt.number, "ended", reason, message, ended_at=now)
+        seen = Observation(*_attempt_of(key), "ended", reason, message, ended_at=datetime.now(timezone.utc))
         asyncio.get_running_loop().call_soon(self._tell, seen)
 
     def instance_types(self) -> Sequence[InstanceType]:
@@ -334,6 +344,11 @@ class LocalRuntime:
 
 def _key(job_id: str, attempt: int) -> str:
     return f"{job_id}.{attempt}"
+
+
+def _attempt_of(key: str) -> tuple[str, int]:
+    job_id, _, attempt = key.rpartition(".")
+    return job_id, int(attempt)
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
