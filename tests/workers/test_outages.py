@@ -6,6 +6,7 @@ import json
 import re
 import time
 
+import pytest
 import requests
 
 from client_lib.worker.format import parse
@@ -49,6 +50,21 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_line(site: Start) -> Non
         assert lines[:-1] == [f"line {n} {'x' * 80}" for n in range(count)]
     assert not any("missing" in line or "lost" in line for line in second.text("kill"))
     assert "the log waits for the server" in (second.pod(job) / "stderr").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_minute(site: Start) -> None:
+    first = site()
+    script = "for n in range(300_000): print(f'{n:07d}', 'x' * 92)"
+    job = first.accepted("bursts", script, n_workers=5)
+    poll(lambda: len(first.stored_log(job, 4)) > 0)
+    first.kill()
+    time.sleep(30.0)
+    second = site()
+    assert second.ended("bursts", 200.0)["state"] == "SUCCEEDED"
+    for worker in range(5):
+        assert texts(second.stored_log(job, worker)) == [f"{n:07d} {'x' * 92}" for n in range(300_000)]
 
 
 def test_a_job_that_ends_while_the_server_is_away_waits_for_it(site: Start) -> None:
