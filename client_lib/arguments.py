@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,13 +14,17 @@ from client_lib.spec.job import JobSpec, split_script
 from client_lib.spec.validation import invalid_request
 
 
+@cache  # pydantic looks at the signature of each factory again
+def _defaults() -> dict[str, Any]:
+    return {name: field.get_default(call_default_factory=True) for name, field in JobSpec.model_fields.items()}
+
+
 def checked_spec(values: dict[str, Any]) -> JobSpec:
     """What differs from the defaults: clients send only fields that were set, so that older servers understand them."""
     given = {
         name: _plain(value)
         for name, value in values.items()
-        if (value is not None or name == "log_file")
-        and value != JobSpec.model_fields[name].get_default(call_default_factory=True)
+        if (value is not None or name == "log_file") and value != _defaults()[name]
     }
     if "script" in given:
         given["script"] = _words_of(values["script"])
