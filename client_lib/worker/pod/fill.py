@@ -35,6 +35,7 @@ def fill(plan: WorkerPlan, pod: Pod, files: Files, outputs_url: Optional[str]) -
     if files.function is not None:
         environment[PAYLOAD] = files.function
     command = list(plan.command)
+    own_folder = pod.worker == 0 or pod.snapshot is not None  # in place all workers write to one, which worker 0 minds
     if files.runner is not None:
         command[0] = files.runner
     return plan._replace(
@@ -44,10 +45,10 @@ def fill(plan: WorkerPlan, pod: Pod, files: Files, outputs_url: Optional[str]) -
         environment=environment,
         command=command,
         snapshot=files.snapshot,
-        # in place all workers write to one file, which one of them tails
-        log_file=plan.log_file if pod.worker == 0 or pod.snapshot else None,
+        log_file=plan.log_file if own_folder else None,
         log_limit_bytes=_ENDLESS,
         segment_bytes=max(1, min(plan.segment_bytes, pod.spool_bytes // _SEGMENTS)),
+        outputs=plan.outputs if own_folder else [],
         outputs_to=outputs_url,
         outputs_token=files.token,
         outputs_ca=files.authorities,
