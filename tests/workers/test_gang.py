@@ -17,7 +17,7 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "G
          "MASTER_PORT", "PYTHONUNBUFFERED", "CLIENT_LIB_JOB_NAME", "CLIENT_LIB_ATTEMPT", "MLSPACE_JOB_NAME",
          "TORCHELASTIC_RESTART_COUNT", "ACCELERATE_USE_CPU", "MINE", "FROM_THE_IMAGE")
 shown = {name: os.environ.get(name) for name in names}
-shown["leaked"] = [name for name in os.environ if name.startswith(("PET_", "CLIENT_LIB_POD"))]
+shown["leaked"] = [name for name in os.environ if name.startswith("PET_") or name == "CLIENT_LIB_POD_UID"]
 print(json.dumps(shown))
 print("words on stderr", file=sys.stderr)
 if os.environ["RANK"] == "0":
