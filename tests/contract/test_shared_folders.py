@@ -1,0 +1,140 @@
+"""Code that runs where it lies, and what ranks leave behind: the same on this machine and on a cluster.
+
+On the cluster the folder is a volume of the catalogue that every worker has at its own path, and the server too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib import Job
+from client_lib.spec.states import State
+from tests.cluster import Cluster
+from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.places import CATALOGUE, ClusterPlace, Place, ended
+
+NAMESPACE = "shared"
+BESIDE = """
+import os
+rank = os.environ["RANK"]
+here = os.path.dirname(os.path.abspath(__file__))
+assert os.getcwd() == here, os.getcwd()
+with open(f"out-{rank}.txt", "w") as file:
+    file.write(rank)
+with open("train.log", "a") as log:
+    log.write(f"trained {rank}\\n")
+checkpoints = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
+with open(os.path.join(checkpoints, f"{rank}.pt"), "w") as file:
+    file.write("weights")
+print(checkpoints)
+"""
+LEAVE = """
+import os
+os.makedirs("models", exist_ok=True)
+with open(f"models/{os.environ['RANK']}.bin", "w") as file:
+    file.write("weights of " + os.environ["RANK"])
+"""
+
+
+@pytest.fixture(scope="session")
+def shared_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("shared-local"))
+    yield place
+    place.close()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Its home is the volume of that name, which every pod has."""
+    folder = tmp_path_factory.mktemp("shared-cluster")
+    home = home_of(folder)
+    cluster.namespace(NAMESPACE)
+    make_volume(cluster, home)
+    catalogue = folder / "with-a-home.yaml"
+    catalogue.write_text(
+        f"{CATALOGUE}volumes: [{{name: home, claim: home, always: {home}}}]\n"
+        f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
+    )
+    place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))
+    yield place
+    place.close()
+
+
+def home_of(folder: Path) -> Path:
+    """Where scripts of jobs in place lie; every user may write there."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    home.chmod(0o777)
+    return home
+
+
+def make_volume(cluster: Cluster, folder: Path) -> None:
+    """A claim whose files are those of `folder` on this machine."""
+    meta = {"name": "home", "namespace": NAMESPACE}
+    shared: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "home"},
+        "spec": {**shared, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": meta},
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": meta,
+        "spec": {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "home"},
+    }
+    cluster.api.apply("/api/v1/persistentvolumes/home", volume)
+    cluster.api.apply(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/home", claim)
+
+
+@pytest.fixture(
+    params=["local", pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])],
+)
+def shared(request: pytest.FixtureRequest) -> Iterator[Place]:
+    found: Place = request.getfixturevalue("shared_local" if request.param == "local" else "shared_cluster")
+    yield found
+    assert_nothing_is_left(found)
+
+
+def in_place(place: Place, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tuple[Job, Path]:
+    """A job in place, submitted from the folder of its script."""
+    folder = Path(tempfile.mkdtemp(dir=home_of(place.folder)))
+    folder.chmod(0o777)
+    (folder / "train.py").write_text(BESIDE)
+    monkeypatch.chdir(folder)
+    job = Job(script="train.py", code="in_place", client=place.client, instance_type=place.instance_type, **fields)
+    job.submit()
+    return ended(job), folder
+
+
+def test_a_job_in_place_runs_where_its_script_lies_and_leaves_its_files_there(
+    shared: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folder = in_place(shared, monkeypatch, n_workers=2)
+    info = job.info()
+    assert info.state is State.SUCCEEDED, info.message
+    assert info.code.mode == "in_place"
+    assert sorted(path.name for path in folder.glob("out-*")) == ["out-0.txt", "out-1.txt"]
+    lines = [entry.text for entry in job.log_entries(follow=False, stream=["train.log"])]
+    assert sorted(lines) == ["trained 0", "trained 1"]  # one file of all ranks, tailed once
+
+
+def test_checkpoints_are_one_folder_of_the_job_that_outlives_it(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, _ = in_place(shared, monkeypatch, n_workers=2)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    (folder,) = {entry.text for entry in job.log_entries(follow=False, stream=["stdout"])}
+    assert sorted(path.name for path in Path(folder).iterdir()) == ["0.pt", "1.pt"]
+
+
+def test_what_ranks_of_a_snapshot_leave_is_downloaded(shared: Place, tmp_path: Path) -> None:
+    job = shared.run(LEAVE, n_workers=2)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    job.download(tmp_path)
+    found = {path.name: path.read_text() for path in tmp_path.rglob("*.bin")}
+    assert found == {"0.bin": "weights of 0", "1.bin": "weights of 1"}
