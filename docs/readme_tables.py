@@ -47,6 +47,8 @@ def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
+    if field.default_factory in (list, dict):
+        return "none"
     if field.default_factory is not None:
         return "computed"
     value = field.default
