@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
 from client_lib.worker.directory import read_json, write_json
 from server_stub.workers.log_file import Lengths, LogFile
 from server_stub.workers.views import Gang, Order, State, WorkerView, order
@@ -33,9 +33,10 @@ class OpenAttempt:
         self._workers = self._new_workers()
         self._gate_open = False
         self._ordered: Order | None = None
+        self._failed = False
+        """Some worker has reported a failure: the others are to stop."""
         self._released = False
         self._closed = False
-        self._changed = asyncio.Event()
 
     def _new_workers(self) -> list[Worker]:
         limits = self.gang.log_limit_bytes, self.gang.segment_bytes
@@ -50,6 +51,7 @@ class OpenAttempt:
         self._write_gate(is_open=self._gate_open)
         for worker in self._workers:
             worker.open()
+        self._failed = any(view.failed for view in self.views())
 
     # --- for the runtime
 
@@ -58,11 +60,11 @@ class OpenAttempt:
 
     def stop(self, grace_s: float) -> None:
         self._ordered = Order("stop", grace_s)
-        self._wake()
+        self._wake_all()
 
     def release(self) -> None:
         self._released = True
-        self._wake()
+        self._wake_all()
 
     async def append(self, number: int, records: bytes) -> int:
         worker = self._workers[number]
@@ -74,16 +76,16 @@ class OpenAttempt:
     def forget(self) -> None:
         for worker in self._workers:
             worker.forget()
+            worker.wake()
         self._workers = self._new_workers()
-        self._gate_open, self._ordered = False, None
-        self._write_gate(is_open=self._gate_open)
-        self._wake()
+        self._gate_open, self._failed, self._ordered = False, False, None
+        self._write_gate(is_open=False)
 
     def close(self) -> None:
         self._closed = True
         if self.gang.folder.exists():
             self._write_gate(is_open=self._gate_open)
-        self._wake()
+        self._wake_all()
 
     # --- for the workers
 
@@ -111,31 +113,38 @@ class OpenAttempt:
         news = await worker.become(state)
         if not self._gate_open and all(view.state in ("ready", "started") for view in self.views()):
             await on_disk(self._write_gate, is_open=True)
-            self._gate_open = news = True
+            self._gate_open = True
+            self._wake_all()
         if news:
-            self._wake()
-            self._tell_if(True)
+            worker.wake()
+        self._tell_if(news)
 
     async def order(self, worker: Worker, known: str, wait_s: float, stopping: asyncio.Event) -> Order:
         """What it is to do, as soon as that is not what it knows already, or `wait_s` is over, or the server stops."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
-            changed = self._changed
+            changed = worker.changed
             wanted = self._order(worker)
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
             await _first_of(changed, stopping, until - loop.time())
 
     def _order(self, worker: Worker) -> Order:
-        """Raises Unauthorized: the attempt was closed meanwhile."""
+        """Raises Unauthorized: the attempt was closed meanwhile; Conflict: its gang was taken back."""
         if self._closed:
             raise token_is_dead()
-        heard = time.monotonic() - SILENT_S
-        others = [] if self._released else [w.view for w in self._workers if w.view.pod_uid and w.heard_at > heard]
-        failed = any(view.failed for view in self.views())
-        stop = self._ordered or (Order("stop") if failed else None)
+        if self._workers[worker.view.worker] is not worker:
+            raise Conflict("the gang of this pod was taken back: nothing may start in it")
+        others = self._waited_for() if worker.view.state == "ended" else []
+        stop = self._ordered or (Order("stop") if self._failed else None)
         return order(worker.view, others, self._gate_open, stop)
+
+    def _waited_for(self) -> list[WorkerView]:
+        if self._released:
+            return []
+        heard = time.monotonic() - SILENT_S
+        return [worker.view for worker in self._workers if worker.view.pod_uid and worker.heard_at > heard]
 
     async def take_log(self, worker: Worker, offset: int, data: bytes, *, gap: bool) -> Lengths:
         before = worker.view.news
@@ -148,7 +157,8 @@ class OpenAttempt:
         if (report["worker"], report["attempt"]) != (worker.view.worker, self.gang.attempt):
             raise InvalidRequest(f"this is the report of worker {report['worker']} in attempt {report['attempt']}")
         await worker.take_report(report)
-        self._wake()
+        self._failed = self._failed or worker.view.failed
+        self._wake_all()
         self._tell_if(True)
 
     async def take_result(self, worker: Worker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
@@ -159,10 +169,10 @@ class OpenAttempt:
 
     # --- within
 
-    def _wake(self) -> None:
+    def _wake_all(self) -> None:
         """All that wait for an order look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        for worker in self._workers:
+            worker.wake()
 
     def _tell_if(self, news: bool) -> None:
         if news and not self._closed:

@@ -36,6 +36,8 @@ class Worker:
         """`open` it before anything else."""
         self.view = WorkerView(number)
         self.heard_at = time.monotonic()
+        self.changed = asyncio.Event()
+        """Set when it may be to do something else, and then another one: one that is awaited is never missed."""
         self._folder = folder
         self._log = log
         self._lock = asyncio.Lock()
@@ -76,6 +78,10 @@ class Worker:
                 return False
             await self._note(state=state)
             return True
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def live(self, signs_of_life: int) -> None:
         if signs_of_life != self.view.signs_of_life:

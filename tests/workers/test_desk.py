@@ -169,6 +169,17 @@ async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
     assert await desk.again().say(1, "preparing", uid="another") == "wait"
 
 
+async def test_a_pod_of_a_gang_that_was_taken_back_is_not_told_to_go_with_the_next(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    await desk.say(0, "ready")
+    old = await desk.attempt.worker(0, "uid-0", None)
+    waiting = asyncio.create_task(desk.attempt.order(old, "wait", 60.0, desk.stopping))
+    await asyncio.sleep(0)
+    desk.desk.forget("id", 1)
+    with pytest.raises(Conflict):
+        await asyncio.wait_for(waiting, 30.0)
+
+
 async def test_the_token_opens_an_attempt_from_open_to_close(tmp_path: Path) -> None:
     desk = Desk(tmp_path, opens=False)
     with pytest.raises(Unauthorized):
