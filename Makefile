@@ -4,6 +4,8 @@ VENV := .venv
 BENCH_VENV := .venv-bench
 READY := $(VENV)/.ready
 BENCH_READY := $(BENCH_VENV)/.ready
+FUNCTIONS_VENV := .venv-bench-functions
+FUNCTIONS_READY := $(FUNCTIONS_VENV)/.ready
 RUN := $(VENV)/bin
 
 FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | awk '$$1 < 500' | wc -l)
@@ -79,7 +81,12 @@ format: $(READY)  ## rewrite the sources as `make check` wants them
 	@$(RUN)/ruff format .
 	@$(RUN)/ruff check --fix .
 
-bench: $(READY) $(BENCH_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
+$(FUNCTIONS_READY): $(READY) requirements/bench-functions.txt
+	@echo "== $(FUNCTIONS_VENV): installing the rivals of function jobs (Spark among them: half a gigabyte)"
+	@$(PYTHON) requirements/install.py $(FUNCTIONS_VENV) requirements/bench-functions.txt --behind $(VENV)
+	@touch $@
+
+bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
 	@for file in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
 docs: $(READY)  ## write docs/ and the tables of README.md from the code
@@ -91,7 +98,7 @@ docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev server bench mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev server bench bench-functions mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
 	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
@@ -99,5 +106,5 @@ lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproje
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean:  ## remove the virtual environments and all caches
-	rm -rf $(VENV) $(BENCH_VENV) .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
 """A function that does nothing, two ranks with torch imported, from the call to its result: ours beside accelerate's
-notebook_launcher, in turns.
+notebook_launcher, pyspark's TorchDistributor and Kubeflow's local process backend, in turns.
 
     python benchmarks/function_job.py [-n ROUNDS]
 
-Each run is a process of its own, as a cell run first; its imports are not counted. Ours is forked from the warm pool
-from the second run on, as for every user. pyspark's TorchDistributor needs a JVM and is not measured here.
+Each run is a process of its own, as a cell run first; its imports are not counted, nor the start of Spark's JVM. Ours
+is forked from the warm pool from the second run on, as for every user. What the last two need is in
+.venv-bench-functions (`make bench`); without it, or without Java, they are left out, and that is said.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import rivals.functions
 from interleave import table, wall_times
 from own_server import own_server, until_pools_are_ready
 
@@ -47,12 +49,19 @@ def main() -> None:
             script = scratch / f"way{number}.py"
             script.write_text(_SCRIPT.format(imports=imports))
             ways[name] = partial(_run, script)
+        ways |= {name: partial(_seconds, command, scratch) for name, command in rivals.functions.commands().items()}
         print(table("a function, call to result", wall_times(ways, rounds), to=("accelerate.notebook_launcher",)))
 
 
 def _run(script: Path) -> float:
     until_pools_are_ready()
-    done = subprocess.run([sys.executable, script], cwd=script.parent, capture_output=True, text=True, check=True)
+    return _seconds([sys.executable, str(script)], script.parent)
+
+
+def _seconds(command: list[str], folder: Path) -> float:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
     return float(done.stderr.split()[-1])
 
 
