@@ -42,17 +42,15 @@ def time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
     raise AssertionError("not reached")
 
 
-def joined(samples: Samples, file: Path | None, title: str) -> Samples:
-    """With those of earlier runs under this title in `file`, to which these are added; None: these alone.
+def joined(samples: Samples, file: Path | None, title: str, before: Samples | None = None) -> Samples:
+    """Behind those of earlier runs, which `file` keeps by their titles; None: behind those of `before`.
 
     For machines that are quiet for a minute at a time: rounds in pieces, each of them interleaved.
     """
-    if file is None:
-        return samples
-    kept = json.loads(file.read_text()) if file.exists() else {}
-    before = kept.get(title, {})
-    kept[title] = {name: before.get(name, []) + values for name, values in samples.items()}
-    file.write_text(json.dumps(kept))
+    kept = json.loads(file.read_text()) if file is not None and file.exists() else {title: before or {}}
+    kept[title] = {name: [*kept.get(title, {}).get(name, []), *values] for name, values in samples.items()}
+    if file is not None:
+        file.write_text(json.dumps(kept))
     return dict(kept[title])
 
 

@@ -196,10 +196,10 @@ def compare(title: str, script: str, ranks: int, names: tuple[str, ...], options
     ways: dict[str, Callable[[], object]] = {name: getattr(job, name) for name in names}
     samples: Samples = {name: [] for name in names}
     for _ in range(options.rounds):  # none before the counted ones: `learn` has warmed files and caches
-        for name, way in ways.items():
-            samples[name].append(time_until_one_succeeds(name, way))
+        round_of_all = {name: [time_until_one_succeeds(name, way)] for name, way in ways.items()}
+        samples = joined(round_of_all, options.into, title, samples)
     to = tuple(name for name in ("bare", "torchrun") if name in names)
-    print(table(title, joined(samples, options.into, title), to=to), flush=True)
+    print(table(title, samples, to=to), flush=True)
     job.close()
 
 
