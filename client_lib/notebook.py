@@ -5,7 +5,7 @@
     notebook_launcher(train, args=(model,), num_processes=2)
 
 The processes are those of a job: one worker with `num_processes` processes, so that code which takes the global rank
-for the index of a device is right. They start fresh, so the notebook may have used its GPU before.
+for the index of a device is right. They are no forks of the notebook, which may have used its GPU before.
 """
 
 from __future__ import annotations
