@@ -1,26 +1,24 @@
 """The agent's life: claim the worker's place, fetch, run the launcher, deliver, leave. Its main thread decides alone.
 
-Standard library only, Python >= 3.8.
+A zipapp is compiled anew at each start, 5 to 20 ms a module: what is needed at the end only, or by few jobs, is
+imported there. Standard library only, Python >= 3.8.
 """
 
-import hashlib
 import os
 import queue
 import signal
 import sys
 import time
-from typing import Any, Dict, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Union
 
-from client_lib.worker import control, report
+from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RAN, read_json, write_json
 from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_MEMORY, START_FAILED, Outcome
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.pod.child import Child
-from client_lib.worker.pod.digest import digest
 from client_lib.worker.pod.fill import FUNCTION_RUNNER, Files, fill
 from client_lib.worker.pod.link import STAY_S, Order, Replaced, ServerLink
 from client_lib.worker.pod.pauses import Pauses
-from client_lib.worker.pod.peers import Peers
 from client_lib.worker.pod.place import Place, Pod, read_plan, read_pod, read_token, results
 from client_lib.worker.pod.printer import READER as PRINTER
 from client_lib.worker.pod.printer import Printer
@@ -28,8 +26,10 @@ from client_lib.worker.pod.server import Refused, Server, Unreachable, outputs_u
 from client_lib.worker.pod.shipper import READER as SHIPPER
 from client_lib.worker.pod.shipper import Shipper
 from client_lib.worker.pod.spool import Spool
-from client_lib.worker.prepare import runner_file
 from client_lib.worker.system import out_of_memory_kills
+
+if TYPE_CHECKING:
+    from client_lib.worker.pod.peers import Peers
 
 LAUNCHER_LOST = "LauncherLost"  # a value of client_lib.spec.states.Reason
 STOPPED = 143  # exit code of a worker that was stopped: as a shell says it of SIGTERM
@@ -87,7 +87,7 @@ class Agent:
         self._shipper: Optional[Shipper] = None
         self._link = self._new_link()
 
-    def _new_link(self) -> Union[ServerLink, Peers]:
+    def _new_link(self) -> "Union[ServerLink, Peers]":
         def on_order(order: Order) -> None:
             self._events.put(Event(order=order))
 
@@ -95,6 +95,8 @@ class Agent:
             self._events.put(Event(replaced=True))
 
         if self._pod.server_url is None:
+            from client_lib.worker.pod.peers import Peers
+
             return Peers(self._pod, self._token, on_order, on_replaced, warn)
         return ServerLink(self._new_server, self._spool.newest, on_order, on_replaced, warn)
 
@@ -163,7 +165,7 @@ class Agent:
         files = Files(
             snapshot=self._got("snapshot", self._pod.snapshot) if self._pod.snapshot else None,
             function=self._got("function", None) if self._pod.function else None,
-            runner=runner_file(FUNCTION_RUNNER, place.directory) if self._pod.function else None,
+            runner=self._runner() if self._pod.function else None,
             environments=place.environments,
             token=place.token,
             authorities=place.authorities,
@@ -176,6 +178,11 @@ class Agent:
             self._shipper = Shipper(self._new_server(), self._spool, warn)
             self._shipper.start()
         self._child.start()
+
+    def _runner(self) -> str:
+        from client_lib.worker.prepare import runner_file
+
+        return runner_file(FUNCTION_RUNNER, self._place.directory)
 
     def _got(self, what: str, sha256: Optional[str]) -> str:
         """Where it lies. Raises NoCode, Stopped, Replaced."""
@@ -208,8 +215,10 @@ class Agent:
     def _follow(self) -> None:
         """Return when the launcher is gone."""
         asked_to_stop = False
-        while not self._child.ended:
+        while True:
             self._reap()
+            if self._child.ended:
+                return
             self._tidy()
             if self._terminated and not asked_to_stop:
                 asked_to_stop = True
@@ -252,6 +261,8 @@ class Agent:
     # --- afterwards
 
     def _own_report(self, reason: str, message: str) -> Dict[str, Any]:
+        from client_lib.worker import report
+
         seq, offset = self._spool.end()
         code = 0 if reason == CANCELLED else 1
         return report.as_json(self._plan, Outcome(code, reason, message, None), [], None, time.time(), seq, offset)
@@ -307,6 +318,8 @@ class Agent:
         return self._replaced or self._link.silent_s > STAY_S
 
     def _leave_word(self, ended: Dict[str, Any]) -> None:
+        from client_lib.worker.pod.digest import digest
+
         try:
             with open(self._pod.termination_log, "wb") as file:
                 file.write(digest(ended))
@@ -324,6 +337,8 @@ def exit_code(ended: Dict[str, Any]) -> int:
 
 
 def _digest_of(path: str) -> str:
+    import hashlib
+
     found = hashlib.sha256()
     with open(path, "rb") as file:
         while True:

@@ -6,7 +6,6 @@ Standard library only, Python >= 3.8.
 import os
 from typing import Dict, NamedTuple, Optional
 
-from client_lib.worker.function_runner import PAYLOAD
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.pod.place import Pod
 
@@ -33,6 +32,8 @@ def fill(plan: WorkerPlan, pod: Pod, files: Files, outputs_url: Optional[str]) -
     """`outputs_url`: where the server takes this worker's outputs."""
     environment = dict(_inherited(pod), **plan.environment)
     if files.function is not None:
+        from client_lib.worker.function_runner import PAYLOAD  # here: see agent
+
         environment[PAYLOAD] = files.function
     command = list(plan.command)
     own_folder = pod.worker == 0 or pod.snapshot is not None  # in place all workers write to one, which worker 0 minds

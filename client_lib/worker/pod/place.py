@@ -9,7 +9,6 @@ import socket
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from client_lib.worker.directory import Directory
-from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.plan import WorkerPlan, from_json
 
 ROOT = "/client-lib"
@@ -111,6 +110,8 @@ def read_pod(place: Place, environ: Mapping[str, str]) -> Pod:
 
 def results(directory: Directory) -> List[str]:
     """Files that a function's ranks have left, one per rank, named by its number."""
+    from client_lib.worker.function_runner import RESULTS  # here: see agent
+
     folder = os.path.join(directory.path, RESULTS)
     found = os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.join(folder, name) for name in sorted(found) if name.isdigit()]
