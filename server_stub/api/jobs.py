@@ -53,6 +53,7 @@ _FORCE = {"force": "`true`: a job that runs is stopped and then removed."}
 )
 async def submit_job(request: Request) -> Response:
     """Accept a job. It is on disk before this answers."""
+    check_query(request)
     parts = context(request)
     sent = await request.body()
     job, created = await parts.service.submit(user(request), parse_submit(sent), _idempotency_key(request), sent=sent)

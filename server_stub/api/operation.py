@@ -103,6 +103,8 @@ def operation(
 
 def check_query(request: Request, *allowed: Mapping[str, str]) -> None:
     """Raises InvalidRequest for a query parameter that the operation does not know: a typo would be ignored else."""
+    if not request.scope["query_string"]:
+        return
     known = {name for names in allowed for name in names}
     for name in request.query_params:
         if name not in known:

@@ -12,7 +12,7 @@ from client_lib.spec.wire import DoctorReport, InstanceTypes, Manifest, ServerIn
 from server_stub.api.answers import json_model
 from server_stub.api.context import context, user
 from server_stub.api.jobs import parse_submit
-from server_stub.api.operation import new_router, operation
+from server_stub.api.operation import check_query, new_router, operation
 
 router = new_router()
 
@@ -20,6 +20,7 @@ router = new_router()
 @operation(router, "GET", paths.INFO, answer=ServerInfo)
 async def get_info(request: Request) -> Response:
     """Which server this is, and who asks."""
+    check_query(request)
     settings, asking = context(request).settings, user(request)
     return json_model(
         ServerInfo(
@@ -36,18 +37,21 @@ async def get_info(request: Request) -> Response:
 @operation(router, "GET", paths.DOCTOR, answer=DoctorReport)
 async def get_doctor(request: Request) -> Response:
     """What is wrong here, and the fix for each."""
+    check_query(request)
     return json_model(await context(request).service.doctor())
 
 
 @operation(router, "GET", paths.INSTANCE_TYPES, answer=InstanceTypes)
 async def get_instance_types(request: Request) -> Response:
     """The catalogue, with what is free now."""
+    check_query(request)
     return json_model(InstanceTypes(instance_types=context(request).service.instance_types()))
 
 
 @operation(router, "POST", paths.RENDER, answer=Manifest, body=SubmitRequest)
 async def render(request: Request) -> Response:
     """What a submit of this request would create. Nothing is created."""
+    check_query(request)
     parts = context(request)
     order = parse_submit(await request.body())
     return json_model(parts.service.render(user(request), order))
