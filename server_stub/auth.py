@@ -23,6 +23,8 @@ from server_stub.workers import WorkerDesk
 
 OPEN_PATHS = frozenset({paths.HEALTHZ, paths.READYZ})
 
+_HEADERS_KNOWN = 1000
+
 log = logging.getLogger(__name__)
 
 
@@ -98,13 +100,26 @@ class Authentication:
         self._app = app
         self._users = users
         self._workers = workers
+        self._tokens: Tokens = {}
+        self._known: dict[bytes, User] = {}
+        """Headers that were looked up among `_tokens`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN_PATHS:
             found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-            header = found.decode("latin-1") if found else None
             if paths.is_of_workers(scope["path"]):
-                scope["attempt"] = self._workers.admit(_bearer(header or ""))
+                scope["attempt"] = self._workers.admit(_bearer(found.decode("latin-1") if found else ""))
             else:
-                scope["user"] = authenticate(header, self._users.tokens())
+                scope["user"] = self._user(found)
         await self._app(scope, receive, send)
+
+    def _user(self, header: bytes | None) -> User:
+        """As `authenticate`; a header that was right is known until the tokens change."""
+        tokens = self._users.tokens()
+        if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
+            self._tokens, self._known = tokens, {}
+        known = self._known.get(header or b"")
+        if known is None:
+            known = authenticate(header.decode("latin-1") if header else None, tokens)
+            self._known[header or b""] = known
+        return known
