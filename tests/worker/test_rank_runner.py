@@ -318,6 +318,31 @@ def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, dest
     assert [(done.returncode, done.stdout) for done in answers] == [(0, "2.0\n"), (0, "2.0\n")], answers
 
 
+@pytest.mark.parametrize("place", ["_pg_map", "_world.pg_map"], ids=["torch 1.13", "torch 2"])
+def test_a_process_group_lives_to_the_end_of_the_process(tmp_path: Path, place: str) -> None:
+    """Gloo's threads race with its teardown: torch 1.13 then waits for a thread that waits for the interpreter."""
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from .distributed_c10d import *")
+    (package / "distributed_c10d.py").write_text(f"""
+class Group:
+    def __del__(self): print("torn down")
+class _world: pg_map = {{}}
+if {place!r} == "_pg_map":
+    del _world
+    _pg_map = {{}}
+def init_process_group(*args, **kwargs): {place}[Group()] = "gloo"
+def destroy_process_group(): {place}.clear()
+""")
+    (tmp_path / "script.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group()\ndist.destroy_process_group()\nprint('done')\n"
+    )
+    plain, ours = run(tmp_path, "script.py"), run(tmp_path, str(RUNNER), "script.py")
+    assert plain.stdout == "torn down\ndone\n"
+    assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
+
+
 def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
     waits = tmp_path / "waits.py"
     waits.write_text(
