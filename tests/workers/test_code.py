@@ -77,3 +77,14 @@ def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: C
     job = Job(script=shared_size, args=(10,), n_workers=2, processes_per_worker=2, name="call", client=client)
     job.submit()
     assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
+
+
+def test_code_that_was_changed_on_its_way_is_not_run(server: Site, client: Client, tmp_path: Path, site: Start) -> None:
+    (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
+    submitted(client, tmp_path / "other", "other", "other")
+    server.end()
+    archive = next((server.state_dir / "data" / "snapshots").glob("*/code.tar.gz"))
+    archive.write_bytes(archive.read_bytes() + b"\0")
+    ended = site(pods={}).ended("other")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "CodeFetch")
+    assert "has not the digest that was submitted" in ended["message"]

@@ -186,10 +186,12 @@ class Agent:
 
     def _got(self, what: str, sha256: Optional[str]) -> str:
         """Where it lies. Raises NoCode, Stopped, Replaced."""
-        path = self._place.mounted(what) or self._fetched(what, sha256)
-        if sha256 is not None and _digest_of(path) != sha256:
-            raise NoCode("the %s that came has not the digest that was submitted" % what)
-        return path
+        mounted = self._place.mounted(what)
+        if mounted is None:
+            return self._fetched(what, sha256)
+        if not _is_as_submitted(mounted, sha256):
+            raise NoCode("the %s that is mounted has not the digest that was submitted" % what)
+        return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
@@ -199,16 +201,16 @@ class Agent:
         while tries < _DIGEST_TRIES:
             self._check_stop()
             try:
-                server.fetch(what, target)
-                if sha256 is None or _digest_of(target) == sha256:
-                    break
+                server.fetch(what, target, self._check_stop)
+                if _is_as_submitted(target, sha256):
+                    return target
                 tries += 1
             except Refused as refused:
                 raise NoCode("the server does not give the %s: %s" % (what, refused)) from refused
             except Unreachable as error:
                 warn("the %s waits for the server: %s" % (what, error))
                 pauses.sleep()
-        return target
+        raise NoCode("the %s that comes has not the digest that was submitted" % what)
 
     # --- while it runs
 
@@ -336,7 +338,10 @@ def exit_code(ended: Dict[str, Any]) -> int:
     return min(int(ended["exit_code"]) or 1, 255)
 
 
-def _digest_of(path: str) -> str:
+def _is_as_submitted(path: str, sha256: Optional[str]) -> bool:
+    """`sha256` None: it is not known, and whatever came is taken."""
+    if sha256 is None:
+        return True
     import hashlib
 
     found = hashlib.sha256()
@@ -344,7 +349,7 @@ def _digest_of(path: str) -> str:
         while True:
             block = file.read(1024 * 1024)
             if not block:
-                return found.hexdigest()
+                return found.hexdigest() == sha256
             found.update(block)
 
 

@@ -10,7 +10,7 @@ import http.client
 import json
 import os
 import ssl
-from typing import Any, BinaryIO, Dict, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, Optional, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from client_lib.worker.pod.place import Pod
@@ -84,12 +84,13 @@ class Server:
         with open(path, "rb") as file:
             self._call("PUT", "/results/" + os.path.basename(path), file, os.fstat(file.fileno()).st_size)
 
-    def fetch(self, what: str, target: str) -> None:
-        """`what`: snapshot or function, into a file."""
+    def fetch(self, what: str, target: str, go_on: Callable[[], None]) -> None:
+        """`what`: snapshot or function, into a file. `go_on` is called now and then, and ends it by what it raises."""
         answer = self._call("GET", "/" + what)
         try:
             with open(target, "wb") as file:
                 while True:
+                    go_on()
                     block = answer.read(_BLOCK)
                     if not block:
                         break
