@@ -24,7 +24,7 @@ from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Su
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, orders, worker_dir
+from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, orders, outputs, worker_dir
 from server_stub.runtimes.verdict import Stage, Worker, ended_at, verdict
 from server_stub.settings import Settings
 from server_stub.workers import Gang, WorkerDesk, WorkerView
@@ -45,6 +45,7 @@ class PodOptions:
     server_url: str | None = None
     """None: this server's own."""
     ca: str | None = None
+    stay_s: float = 600.0
 
 
 def options(data_dir: Path) -> PodOptions:
@@ -114,6 +115,7 @@ class PodsHere:
             "spool_bytes": made.spool_bytes,
             "gang_timeout_s": 900,
             "gate_port": made.gate_port,
+            "stay_s": made.stay_s,
             "code": {"mode": attempt.code.mode, "sha256": snapshot},
             "function": attempt.function is not None,
             "termination_log": str(root / "termination-log"),
@@ -216,6 +218,9 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
         cores=2,
         checkpoint_dir=str(attempt.job_dir / "checkpoints"),
         log_file=spec.log_file,
+        outputs=outputs.globs(attempt, worker=0),
+        outputs_every_s=0.5,
+        requirements=spec.requirements or [],
         local_rank_auto=True,
         grace_s=spec.grace_s,
     )

@@ -48,6 +48,7 @@ def pod(**given: Any) -> Pod:
         "conda_prefix": None,
         "gate_port": 1,
         "termination_log": "/dev/null",
+        "stay_s": 1.0,
         "uid": "uid",
         "name": "train-worker-0",
         "master_addr": "train-master-0",

@@ -12,6 +12,7 @@ import requests
 from client_lib.worker.format import parse
 from tests.faults.conftest import poll
 from tests.workers.conftest import Start
+from tests.workers.pods_here import lives
 
 AWAY_S = 2.0
 # prints until it is told to end, so that the outage is in the middle however fast the machine is
@@ -79,6 +80,26 @@ def test_a_job_that_ends_while_the_server_is_away_waits_for_it(site: Start) -> N
     ended = second.ended("wait")
     assert (ended["state"], [worker["exit_code"] for worker in ended["workers"]]) == ("SUCCEEDED", [0, 0])
     assert texts(second.stored_log(job, 1)) == ["up", "down"]
+
+
+def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_server(site: Start) -> None:
+    first = site(pods={"stay_s": 20.0})
+    script = "import os, time\nprint('up')\nwhile not os.path.exists('enough'): time.sleep(0.01)\nprint('down')"
+    job = first.accepted("long", script)
+    first.running("long")
+    (first.state_dir / "data" / "pods.json").write_text('{"stay_s": 1.0}')
+    short = first.accepted("short", script)
+    first.running("short")
+    first.kill()
+    time.sleep(1.5)
+    (first.folder / "enough").touch()
+    poll(lambda: not lives(first.pod(short)))
+    assert time.time() - (first.pod(short) / "run" / "report.json").stat().st_mtime > 0.9
+    assert json.loads((first.pod(short) / "termination-log").read_bytes())["reason"] == "Completed"
+    assert lives(first.pod(job))
+    second = site()
+    assert second.ended("long")["state"] == "SUCCEEDED"
+    assert texts(second.stored_log(job)) == ["up", "down"]
 
 
 def test_a_server_that_dies_before_the_gate_opens_opens_it_later(site: Start) -> None:

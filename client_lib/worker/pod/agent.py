@@ -17,7 +17,7 @@ from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_M
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.pod.child import Child
 from client_lib.worker.pod.fill import FUNCTION_RUNNER, Files, fill
-from client_lib.worker.pod.link import STAY_S, Order, Replaced, ServerLink
+from client_lib.worker.pod.link import Order, Replaced, ServerLink
 from client_lib.worker.pod.pauses import Pauses
 from client_lib.worker.pod.place import Place, Pod, read_plan, read_pod, read_token, results
 from client_lib.worker.pod.printer import READER as PRINTER
@@ -80,6 +80,7 @@ class Agent:
         self._terminated = False
         self._order: Optional[Order] = None
         self._replaced = False
+        self._ended_at = 0.0
         self._child = Child(place.directory, lambda event: self._events.put(Event(launcher=event)))
         carriers = [PRINTER] if pod.server_url is None else [PRINTER, SHIPPER]
         self._spool = Spool(place.directory.log, pod.spool_bytes, carriers)
@@ -283,6 +284,7 @@ class Agent:
 
     def _deliver(self, ended: Dict[str, Any]) -> int:
         """Everything to the server, in an order that makes the report the last word; then wait to be let go."""
+        self._ended_at = time.monotonic()
         self._leave_word(ended)
         self._carry_the_rest()
         if self._link.deliver(ended, results(self._place.directory), self._given_up):
@@ -293,7 +295,6 @@ class Agent:
 
     def _carry_the_rest(self) -> None:
         shipper = self._shipper
-        carried_at = time.monotonic()
         for carrier in (self._printer, shipper):
             if carrier is not None and carrier.is_alive():
                 carrier.finish()
@@ -301,8 +302,9 @@ class Agent:
             shipper.join(_LOOK_S)
             self._reap()
             self._tidy()
-        limit_s = STAY_S if self._pod.server_url is None else _PRINT_S
-        while self._printer.is_alive() and time.monotonic() - carried_at < limit_s:
+        limit_s = self._pod.stay_s if self._pod.server_url is None else _PRINT_S
+        until = time.monotonic() + limit_s
+        while self._printer.is_alive() and time.monotonic() < until:
             self._printer.join(_LOOK_S)
             self._reap()
 
@@ -317,7 +319,9 @@ class Agent:
                 continue
 
     def _given_up(self) -> bool:
-        return self._replaced or self._link.silent_s > STAY_S
+        """Nobody has answered since the end, or for so long: what happened while the ranks ran does not count."""
+        silent_s = min(self._link.silent_s, time.monotonic() - self._ended_at)
+        return self._replaced or silent_s > self._pod.stay_s
 
     def _leave_word(self, ended: Dict[str, Any]) -> None:
         from client_lib.worker.pod.digest import digest

@@ -15,7 +15,6 @@ from client_lib.worker.pod.pauses import Pauses
 from client_lib.worker.pod.server import Refused, Server, Unreachable
 
 WAIT_S = 30.0  # of one long poll: what lies between keeps no connection idle for so long
-STAY_S = 600.0  # so long a worker that has ended waits for a server that doesn't answer
 _UNAUTHORIZED, _CONFLICT = 401, 409
 
 

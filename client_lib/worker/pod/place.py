@@ -14,6 +14,7 @@ from client_lib.worker.plan import WorkerPlan, from_json
 ROOT = "/client-lib"
 PROTOCOL = 1
 _GATE_PORT = 23455
+_STAY_S = 600.0
 
 
 class Pod(NamedTuple):
@@ -34,6 +35,8 @@ class Pod(NamedTuple):
     gate_port: int
     """Where worker 0 listens for the others if there is no server."""
     termination_log: str
+    stay_s: float
+    """So long a worker that has ended waits for who doesn't answer: with it goes what they don't have yet."""
     uid: str
     name: str
     master_addr: str
@@ -100,6 +103,7 @@ def read_pod(place: Place, environ: Mapping[str, str]) -> Pod:
         conda_prefix=told.get("conda_prefix"),
         gate_port=told.get("gate_port", _GATE_PORT),
         termination_log=told.get("termination_log", "/dev/termination-log"),
+        stay_s=told.get("stay_s", _STAY_S),
         uid=environ.get("CLIENT_LIB_POD_UID") or name,
         name=name,
         master_addr=environ["MASTER_ADDR"],
