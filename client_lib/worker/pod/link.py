@@ -15,6 +15,7 @@ from client_lib.worker.pod.pauses import Pauses
 from client_lib.worker.pod.server import Refused, Server, Unreachable
 
 WAIT_S = 30.0  # of one long poll: what lies between keeps no connection idle for so long
+_SOON_S = 1.0
 _UNAUTHORIZED, _CONFLICT = 401, 409
 
 
@@ -112,9 +113,11 @@ class ServerLink:
     def _wait_for_orders(self) -> None:
         server, pauses = self._new_server(), Pauses()
         while True:
-            if self._ask(server, self._state, WAIT_S):
+            known, began = self._knows, time.monotonic()
+            answered = self._ask(server, self._state, WAIT_S)
+            if answered and (self._knows != known or time.monotonic() - began > _SOON_S):
                 pauses.reset()
-            else:
+            else:  # also a server that stops answers at once, and says nothing new
                 pauses.sleep()
 
     def _ask(self, server: Server, state: str, wait_s: float) -> bool:
