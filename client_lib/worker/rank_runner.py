@@ -287,7 +287,8 @@ class _Rendezvous:
 
 def _process_groups(module: Any) -> list[Any]:
     """Torch has them in its `_world`, before 2.0 in a table of the module."""
-    return list(getattr(getattr(module, "_world", module), "pg_map", None) or getattr(module, "_pg_map", ()))
+    world = getattr(module, "_world", None)
+    return list(world.pg_map if world else getattr(module, "_pg_map", ()))
 
 
 def _note_master() -> None:
