@@ -15,7 +15,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # checkers read it as True; importing it from typing would double the cost of this import
 
 if TYPE_CHECKING:
-    from client_lib.client import Client, get_job, list_jobs
+    from client_lib.client import Client, get_job, list_jobs, resubmit
     from client_lib.errors import (
         BadResponse,
         ClientLibError,
@@ -128,12 +128,13 @@ __all__ = [
     "list_jobs",
     "logs",
     "remote",
+    "resubmit",
     "save_aws_credentials",
     "update",
 ]
 
 _ELSEWHERE = {
-    "client": ("Client", "get_job", "list_jobs"),
+    "client": ("Client", "get_job", "list_jobs", "resubmit"),
     "job": ("Job",),
     "log_reader": ("LogEntry",),
     "mlspace.elsewhere": (

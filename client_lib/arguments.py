@@ -26,6 +26,8 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
         for name, value in values.items()
         if (value is not None or name == "log_file") and value != _defaults()[name]
     }
+    if isinstance(given.get("requirements"), str):  # a file, or the only one
+        given["requirements"] = [given["requirements"]]
     if "script" in given:
         given["script"] = _words_of(values["script"])
     try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from client_lib import naming, submission
+from client_lib import naming, resubmission, submission
 from client_lib.api import Api, configured
 from client_lib.config import resolve
 from client_lib.job import Job
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
+
+_log = logging.getLogger("client_lib")
 
 
 class Client(Api):
@@ -53,20 +57,44 @@ class Client(Api):
         """A handle on the job of that name, whichever process or machine submitted it. Raises NotFound."""
         return get_job(name, client=self)
 
-    def resubmit(self, name: str, *, new_name: str | None = None, python: str | None = None) -> Job:
-        """Run the job `name` again: the same spec and code as a new job, with the caller's environment of now.
-
-        `new_name` None: one is made. `python`: the interpreter for a job on this machine; None: this one.
-        """
-        stored = self.job_request(name)
-        new_name = new_name or naming.draw(stored.spec)
-        return Job.of(self, submission.resubmit(self, stored, new_name, uuid.uuid4().hex, python))
+    def resubmit(self, name: str, *, new_name: str | None = None, python: str | None = None, **changes: Any) -> Job:
+        """Run the job `name` again as a new one; see `client_lib.resubmit`."""
+        return resubmit(name, client=self, new_name=new_name, python=python, **changes)
 
 
 def get_job(name: str, *, client: Api | None = None) -> Job:
     """A handle on the job of that name, whichever process or machine submitted it. Raises NotFound."""
     api = client or configured()
     return Job.of(api, api.job_info(name))
+
+
+def resubmit(
+    job: Job | str,
+    *,
+    client: Api | None = None,
+    new_name: str | None = None,
+    python: str | None = None,
+    **changes: Any,
+) -> Job:
+    """Run a job again as a new one: the same code and spec but for `changes`, with the caller's environment of now.
+
+        resubmit(job, n_workers=4, env_variables={"LR": "0.1"})
+
+    What differs, and which code runs, is said in the log. Of a job that has ended the checkpoints are handed on: the
+    new one starts with a copy of them. `new_name` None: one is made. `python`: the interpreter for a job on this
+    machine; None: this one.
+
+    Raises InvalidRequest: a field that isn't there, a wrong value, or one that would make it other code.
+    """
+    api = client or (job.client if isinstance(job, Job) else configured())
+    name = job if isinstance(job, str) else job.info().name
+    stored, before = api.job_request(name), api.job_info(name)
+    spec = resubmission.changed(stored.spec, changes)
+    spec = spec.model_copy(update={"name": new_name or naming.draw(spec)})
+    for sentence in resubmission.sentences(before, stored, spec, submission.script_digest(stored)):
+        _log.info("%s", sentence)
+    ended = before if before.state.final else None
+    return Job.of(api, submission.resubmit(api, stored, spec, uuid.uuid4().hex, python, ended))
 
 
 def list_jobs(

@@ -76,7 +76,7 @@ class Job:
         log_file: str | None = "train.log",
         checkpoint_dir: str | os.PathLike[str] | None = None,
         outputs: Sequence[str] | None = None,
-        requirements: Sequence[str] | None = None,
+        requirements: Sequence[str] | str | os.PathLike[str] | None = None,
         processes_per_worker: int | Literal["default"] | None = "default",
         gpus: Sequence[int] | None = None,
         volumes: Sequence[str] | None = None,
@@ -416,6 +416,11 @@ class Job:
             return ()
 
     # ---
+
+    @property
+    def client(self) -> Api:
+        """The server that it is on, or would go to."""
+        return self._api
 
     @property
     def _api(self) -> Api:

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import ValidationError
+
+from client_lib import requirements
 from client_lib.api import Api, OnUpload
 from client_lib.errors import InvalidRequest, NotShared
 from client_lib.functions.call import Call
 from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.spec.job import JobSpec
+from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, Manifest, SubmitRequest, Submitter
 from client_lib.submitter import submitter
 
@@ -54,24 +58,57 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
     """
     if call is not None:
         here = _submitter(api, python)
+        spec = spec.model_copy(update=_requirements(spec, None))
         return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call)
     source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
     here = _submitter(api, python)
-    return Submission(spec.model_copy(update={"script": source.text}), source, here, _secret_values(spec))
+    changed = {"script": source.text} | _requirements(spec, source.script)
+    return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec))
 
 
-def resubmit(api: Api, stored: SubmitRequest, name: str, key: str, python: str | None = None) -> JobInfo:
-    """The same spec and code as a new job; environment, directory and secret values are the caller's now."""
+def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | None]:
+    """What the spec says of them once files and the script's header are read; {}: nothing.
+
+    Raises InvalidRequest.
+    """
+    found = requirements.resolve(spec.requirements, script, Path.cwd())
+    if found == spec.requirements:
+        return {}
+    try:
+        JobSpec.model_validate({"script": "any", "requirements": found})
+    except ValidationError as error:
+        raise invalid_request(error, JobSpec) from error
+    return {"requirements": found}
+
+
+def resubmit(
+    api: Api, stored: SubmitRequest, spec: JobSpec, key: str, python: str | None = None, before: JobInfo | None = None
+) -> JobInfo:
+    """The same code as a new job; environment, directory and secret values are the caller's now. `before`: the job
+    whose checkpoints are handed on."""
     here = _submitter(api, python)
-    spec = stored.spec.model_copy(update={"name": name})
+    spec = spec.model_copy(update=_requirements(spec, None))
     request = SubmitRequest(spec=spec, code=stored.code, submitter=here, secret_values=_secret_values(spec))
     if stored.function:
         request = request.model_copy(update={"function": stored.function})
-    if isinstance(stored.code, CodeSnapshot) or spec.python_script is not None:
-        return api.submit_request(request, key)  # the server knows the script
+    if before is not None:
+        request = request.model_copy(update={"checkpoints_of": before.id})
+    if isinstance(stored.code, CodeSnapshot):
+        return api.submit_request(request, key)
+    if spec.python_script is not None:  # the server knows the script
+        code = stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256})
+        return api.submit_request(request.model_copy(update={"code": code}), key)
     with shared_folder_proof(Path.cwd()) as proof:
         code = stored.code.model_copy(update={"proof": proof})
         return api.submit_request(request.model_copy(update={"code": code}), key)
+
+
+def script_digest(stored: SubmitRequest) -> str | None:
+    """Of a script that runs in place, as it lies here now; None: there is none to be seen."""
+    script = stored.spec.python_script
+    if script is None or isinstance(stored.code, CodeSnapshot) or not os.path.isfile(script):
+        return None
+    return Source(script, Path(script), Path.cwd()).sha256()
 
 
 def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:

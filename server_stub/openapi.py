@@ -32,6 +32,8 @@ MODELS: tuple[type[BaseModel], ...] = (
     wire.WorkerSays,
     wire.WorkerOrder,
     wire.LogLengths,
+    wire.OutputList,
+    wire.OutputLength,
     wire.ErrorBody,
 )
 """What travels; the models inside them come along."""

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -45,12 +44,12 @@ class OutputsIntake:
         self._locks: dict[Path, asyncio.Lock] = {}
 
     async def put(self, folder: Path, piece: Piece) -> int:
-        """How many bytes of this version are there now; it is kept when these are all. What lies between what is there
-        and `offset` must be sent first: then nothing is taken.
+        """How many bytes of this version are there now; it is kept when these are all. 0 again where all were there and
+        have another digest. What lies between what is there and `offset` must be sent first: then nothing is taken.
 
         Raises:
-            TooLarge: the job keeps too much; InvalidRequest: the bytes have another digest, all must be sent again.
-            StorageFull: the disk is full.
+            TooLarge: the job keeps too much; StorageFull: the disk is full.
+            InvalidRequest: a path that could lie elsewhere.
         """
         check_path(piece.kept.path)
         return await self._with_store(folder, lambda store: _put(store, piece))
@@ -101,20 +100,19 @@ def _put(store: DirectoryStore, piece: Piece) -> int:
             have = file.tell()
     if have < kept.size:
         return have
-    _check(incoming, kept)
+    if not _has_digest(incoming, kept.sha256):  # it was changed while it was sent
+        os.unlink(incoming)
+        return 0
     store.adopt(kept, incoming)
     return kept.size
 
 
-def _check(incoming: str, kept: Kept) -> None:
+def _has_digest(incoming: str, sha256: str) -> bool:
     digest = hashlib.sha256()
     with open(incoming, "rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
-    if digest.hexdigest() != kept.sha256:
-        with suppress(FileNotFoundError):
-            os.unlink(incoming)
-        raise InvalidRequest(f"the bytes of {kept.path} have the digest {digest.hexdigest()}, not {kept.sha256}")
+    return digest.hexdigest() == sha256
 
 
 def check_path(path: str) -> None:

@@ -134,6 +134,7 @@ def _runtime(settings: Settings, desk: WorkerDesk) -> Runtime:
             log_limit_bytes=settings.log_limit_bytes,
             segment_bytes=settings.segment_bytes,
             max_result_bytes=settings.max_result_bytes,
+            environments_limit_bytes=settings.environments_limit_bytes,
             outputs_limit_bytes=settings.outputs_limit_bytes,
             outputs_every_s=settings.outputs_every_s,
         )

@@ -138,7 +138,10 @@ class Settings(BaseSettings):
     inotify: bool = True
     """False: log files are polled also where inotify is there (it does not see writes of other hosts)."""
 
-    # --- what jobs leave behind
+    # --- what jobs install and leave behind
+    environments_limit_bytes: Positive = 20 * GIB
+    """Of the environments that `requirements` of jobs are installed into, below `data_dir`; those that were not used
+    for longest go when a new one is made, none that is used."""
     outputs_limit_bytes: Positive = 10 * GIB
     """Of what the ranks of one job write and is kept for download, all workers and attempts together. Less than
     `retention_gb`: a job that is larger than that goes with the next look."""

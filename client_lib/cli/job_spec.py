@@ -5,7 +5,8 @@ says what the spec says. Used by the commands that submit or render; loads pydan
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from enum import Enum
 from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -145,6 +146,40 @@ def _collected(name: str, values: tuple[Any, ...]) -> list[Any] | dict[Any, Any]
     if isinstance(kind, KeyValue):
         return dict(values)
     return list(chain.from_iterable(values)) if isinstance(kind, Numbers) else list(values)
+
+
+def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
+    """What `--set FIELD=VALUE` means: the value is read as the field's own option reads it. A list is replaced by all
+    that are given, a mapping gets one key. An empty value: the default.
+
+    Raises UsageError.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in JobSpec.model_fields:
+            near = get_close_matches(name, JobSpec.model_fields, n=1)
+            raise click.UsageError(
+                f"--set {text}: which field? " + (f"Perhaps {near[0]}=..." if near else "FIELD=VALUE")
+            )
+        found[name] = _set(name, value, found.get(name), getattr(spec, name))
+    return found
+
+
+def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
+    field = JobSpec.model_fields[name]
+    if not text:
+        return None
+    try:
+        value = value_type(name, field).convert(text, None, None)
+    except click.BadParameter as wrong:
+        raise click.UsageError(f"--set {name}: {wrong.message}") from wrong
+    kind = get_origin(_container(field))
+    if kind is dict:
+        return {**(stored if so_far is None else so_far), **dict([value])}
+    if kind is list:
+        return [*(so_far or []), *(value if isinstance(value, tuple) else [value])]
+    return value
 
 
 def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,10 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
 MASK = "***"
+PIP_OPTIONS = (
+    *("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host"),
+    *("--pre", "--prefer-binary", "--only-binary", "--no-binary"),
+)
 
 
 class JobType(str, Enum):
@@ -187,7 +191,7 @@ class JobSpec(Strict):
     """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
     outputs: list[str] | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
-    the ranks create or change. None: in a snapshot all of that, in place none, as they stay where they are. []: none."""
+    the ranks create or change. None: in a snapshot all of that, in place none: they stay where they are. []: none."""
     requirements: list[str] | None = None
     """Extra packages, as lines of pip's requirements files: installed before the script starts, beside those that its
     interpreter has, which stay as they are."""
@@ -292,6 +296,13 @@ class JobSpec(Strict):
             if not _without_nul(glob, "glob").strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
                 raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
         return globs
+
+    @field_validator("requirements")
+    @classmethod
+    def _requirements_can_be_installed(cls, lines: list[str] | None) -> list[str] | None:
+        for line in lines or ():
+            check_requirement(line)
+        return lines
 
     @field_validator("flags")
     @classmethod
@@ -406,6 +417,17 @@ def check_name(name: str) -> None:
             f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
             "ending with a letter or digit"
         )
+
+
+def check_requirement(line: str) -> None:
+    """Raises ValueError for what is no line of a requirements file, or means something on the submitter's machine."""
+    option = re.split(r"[ =]", line, maxsplit=1)[0]
+    if not line.strip() or not line.isprintable():
+        raise ValueError(f"{line!r} is no requirement")
+    if option.startswith("-") and option not in PIP_OPTIONS:
+        raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {', '.join(PIP_OPTIONS)}")
+    if re.search(r"https?://[^/@ ]+@", line):  # not shown: it may be a token
+        raise ValueError("an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among `secrets`")
 
 
 def check_env_name(name: str) -> None:

@@ -10,6 +10,8 @@
     ranks/          see rank_pipes.py; only of an elastic worker
     errors/         TORCHELASTIC_ERROR_FILE of each rank
     work/           the unpacked snapshot
+    outputs         what lay in the working directory before the ranks ran (outputs/find.py)
+    environment.json  where the packages are that the job has asked for (requirements/)
     report.json     how it ended (report.py); complete as soon as it is there
 
 Runtimes and the launcher share it. Standard library only, Python >= 3.8.
@@ -44,6 +46,8 @@ class Directory:
         self.rank_pipes = self._below("ranks")
         self.imports = self._below(IMPORTS)
         self.work = self._below("work")
+        self.outputs = self._below("outputs")
+        self.environment = self._below("environment.json")
         self.report = self._below("report.json")
 
     def _below(self, name: str) -> str:

@@ -28,6 +28,7 @@ from client_lib.worker.system import System, out_of_memory_kills
 if TYPE_CHECKING:
     from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.rank_pipes import RankPipes
+    from client_lib.worker.requirements.step import Installation
     from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
@@ -58,6 +59,7 @@ class Launcher:
         self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
         self._oom_kills = 0
+        self._installation: Optional[Installation] = None
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
 
@@ -73,10 +75,35 @@ class Launcher:
 
     def _prepare(self) -> None:
         try:
-            self._processes = prepare(self._plan, self._directory)
+            processes = prepare(self._plan, self._directory)
+            if self._plan.requirements and self._installation is None:
+                self._install()
+            else:
+                self._be_ready(processes)
+        except Refused as refused:
+            self._never_ran(refused.reason, str(refused))
+
+    def _install(self) -> None:
+        """The packages that the job asks for; what is left to prepare follows when they are there."""
+        from client_lib.worker.requirements.step import Installation  # here: few jobs ask for any
+
+        self._installation = Installation(self._plan, self._directory, self._system, self._output.listen)
+        self._installation.start()
+
+    def _look_at_installation(self) -> None:
+        if self._installation is None or self._outcome:
+            return
+        try:
+            plan = self._installation.ended()
         except Refused as refused:
             self._never_ran(refused.reason, str(refused))
             return
+        if plan is not None:
+            self._plan = plan
+            self._prepare()
+
+    def _be_ready(self, processes: List[Process]) -> None:
+        self._processes = processes
         self._begin_outputs()
         if self._plan.log_file:
             self._output.tail(self._plan.log_file, script_folder(self._plan, self._directory))
@@ -89,7 +116,8 @@ class Launcher:
             return
         from client_lib.worker.outputs.collector import Collector  # here: a job in place has none
 
-        self._outputs = Collector(self._loop, self._plan, working_dir(self._plan, self._directory))
+        root = working_dir(self._plan, self._directory)
+        self._outputs = Collector(self._loop, self._plan, root, self._directory.outputs)
         self._outputs.begin()
 
     def _wait_for_go(self) -> None:
@@ -175,6 +203,7 @@ class Launcher:
             timer.cancel()
 
     def _reap(self) -> None:
+        self._look_at_installation()  # first: what follows reaps every child
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended) and self._kill_timer is None:
@@ -202,6 +231,8 @@ class Launcher:
         if self._outcome is None:
             self._outcome = Outcome(1 if reason != CANCELLED else 0, reason, message, None)
             self._output.say(message)
+            if self._installation:
+                self._installation.kill()
             self._system.close()
             self._finish()
 

@@ -59,6 +59,12 @@ class Output:
         if not self.stalled:
             self._loop.watch(fd, lambda: self._read(fd))
 
+    def listen(self, fd: int) -> None:
+        """As add_pipe; what comes are words of the launcher's own."""
+        self._pipes[fd] = self._stamper(NO_RANK, LAUNCHER)
+        if not self.stalled:
+            self._loop.watch(fd, lambda: self._read(fd))
+
     def tail(self, pattern: str, folders: List[str]) -> None:
         """Follow files from now on, until `finish`."""
         self._tail = Tail(pattern, folders, self._tailed_bytes)

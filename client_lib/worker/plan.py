@@ -67,7 +67,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     """File of the certificate authorities to trust there; None: the system's."""
     outputs_every_s: float = 60.0
     """Between two looks while the ranks run; the last one is at their end."""
-    outputs_limit_bytes: int = 20 * 2**30
+    outputs_limit_bytes: int = 10 * 2**30
     """Of the whole job, all workers and attempts together."""
     requirements: List[str] = []
     """Extra packages, as lines of a requirements file; []: none."""

@@ -130,6 +130,11 @@ class Desk:
         active = self._conductor.by_id(job_id)
         return active or await self._store.read(lambda connection: rows.find_by_id(connection, job_id))
 
+    async def owns(self, user: User, job_id: str) -> bool:
+        """There is a job of this id, and it is this user's own."""
+        found = await self.by_id(job_id)
+        return found is not None and JobInfo.model_validate_json(text_of(found).json).owner == user.name
+
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs
 

@@ -24,7 +24,7 @@ def test_every_route_is_documented_with_an_answer_and_an_error() -> None:
     for route in routes().routes:
         assert isinstance(route, Route)
         for method in route.methods or ():
-            described = document["paths"][route.path][method.lower()]
+            described = document["paths"][route.path_format][method.lower()]
             assert described["summary"]
             assert "default" in described["responses"]
 

@@ -23,10 +23,10 @@ _LEFT_OUT_MAX = 20  # in the report; the others are in the list of outputs
 class Collector:
     """Of one worker. `begin` before the ranks run, `start` when they do, `finish` when they have ended."""
 
-    def __init__(self, loop: Loop, plan: WorkerPlan, root: str) -> None:
+    def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
         assert plan.outputs_to is not None
         self._loop, self._plan = loop, plan
-        self._finder = Finder(root, plan.outputs)
+        self._finder = Finder(root, plan.outputs, memory)
         self._sync: Optional[Sync] = None
         self._timer: Optional[Timer] = None
         self._over, self._tell = os.pipe()
@@ -58,11 +58,12 @@ class Collector:
 
     def report(self) -> Dict[str, Any]:
         """What the worker's report says about it."""
-        if self._sync is None or self._problem is not None:
+        if self._sync is None:
             return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
         files, size, left_out = self._sync.summary()
         shown = [dict(left._asdict()) for left in left_out[:_LEFT_OUT_MAX]]
-        return {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
+        known = {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
+        return {**known, "problem": self._problem} if self._problem else known
 
     def _look(self) -> None:
         self._busy, self._was_final = True, self._final

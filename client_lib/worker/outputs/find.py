@@ -5,12 +5,14 @@ out where it doesn't. What changed since a first look is told by size, times and
 can't be set back.
 """
 
+import hashlib
 import os
 import stat
 from typing import Iterator, List, NamedTuple, Optional, Set
 
 from client_lib.worker.outputs.patterns import ENVIRONMENT_MARKS, Patterns, never
 
+_DIGEST = 8  # bytes that stand for a file as it was: there may be 200 000
 _OUT_OF_REACH = "it is a link out of the working directory"
 
 
@@ -29,24 +31,34 @@ class Found(NamedTuple):
 
 
 class Finder:
-    """Looks at one working directory. What lay there at `begin` and is as it was is never found."""
+    """Looks at one working directory. What lay there at the first `begin` and is as it was is never found."""
 
-    def __init__(self, root: str, globs: List[str]) -> None:
+    def __init__(self, root: str, globs: List[str], memory: str) -> None:
+        """`memory`: a file that keeps what was found first, for a launcher that goes on in the place of a dead one."""
+        self._memory = memory
         self._root = os.path.realpath(root)
         self._patterns = Patterns(globs)
-        self._before: Set[int] = set()
+        self._before: Set[bytes] = set()
 
     @property
     def root(self) -> str:
         return self._root
 
     def begin(self) -> None:
-        """Before anything runs. Of each file a number is remembered: there may be 200 000."""
-        self._before = {hash(found) for found in self._walk("")}
+        """Before anything runs."""
+        try:
+            with open(self._memory, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            data = b"".join(_digest(found) for found in self._walk(""))
+            with open(self._memory + ".new", "wb") as file:
+                file.write(data)
+            os.replace(self._memory + ".new", self._memory)
+        self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
 
     def look(self) -> List[Found]:
         """Everything that was created or changed since, in the order of the paths."""
-        return sorted(found for found in self._walk("") if hash(found) not in self._before)
+        return sorted(found for found in self._walk("") if _digest(found) not in self._before)
 
     def _walk(self, folder: str) -> Iterator[Found]:
         """An explicit stack: a script may nest folders deeper than Python recurses."""
@@ -92,6 +104,10 @@ class Finder:
         if target.startswith(self._root + os.sep):
             return _found(path, status)
         return _found(path, status)._replace(why_not=_OUT_OF_REACH)
+
+
+def _digest(found: Found) -> bytes:
+    return hashlib.blake2b(repr(found).encode("utf-8", "surrogateescape"), digest_size=_DIGEST).digest()
 
 
 def _found(path: str, status: os.stat_result) -> Found:

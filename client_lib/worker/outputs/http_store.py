@@ -1,7 +1,8 @@
 """Outputs of a worker elsewhere, kept by the server: the promises of `store` over HTTP.
 
     PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on, none: a question
-        -> {"length": n}: what the server has of these very bytes; it is kept when that is S
+        -> {"length": n}: what the server has of these very bytes; it is kept when that is S, and begins anew with 0 where
+        all that came have another digest
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
@@ -25,7 +26,6 @@ _PIECE = 8 * BLOCK  # one request; servers bound these
 _TIMEOUT_S = 60.0
 _PAUSE_S = 1.0
 _NOT_KEPT = (413, 507)  # too large, no room
-_OTHER_BYTES = 422  # they have another digest by now
 
 
 class Refused(OSError):
@@ -51,9 +51,12 @@ class HttpStore(Store):
             "mtime": source.status.st_mtime,
             "executable": int(source.executable),
         }
-        have = self._patiently(source, query, 0, b"")
+        have = self._send(source.path, {**query, "offset": 0}, b"")
         while have < source.size:
-            have = self._patiently(source, query, have, None)
+            before, piece = have, _piece(source, have)
+            have = self._send(source.path, {**query, "offset": have}, piece)
+            if have <= before:  # all was there, and is of another version than what was announced
+                raise BeingWritten(source.path)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         self._ask("PUT", path, {"size": size, "left_out": why}, b"")
@@ -61,38 +64,36 @@ class HttpStore(Store):
     def forget(self, path: str) -> None:
         self._ask("DELETE", path, {}, b"")
 
+    def _send(self, path: str, query: Dict[str, Any], piece: bytes) -> int:
+        """How much the server has: what it has of the piece already it passes over."""
+        return int(self._ask("PUT", path, query, piece)["length"])
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _patiently(self, source: Source, query: Dict[str, Any], offset: int, body: Optional[bytes]) -> int:
-        """How much the server has; after a failure that is asked first. `body` None: the next piece from `offset`."""
+    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
+        """The answer, waited for as long as there is time. Raises NotKept, BeingWritten, Refused."""
         while True:
-            source.wait()
+            self.wait()
             try:
-                piece = body if body is not None else _piece(source, offset)
-                return int(self._ask("PUT", source.path, {**query, "offset": offset}, piece)["length"])
+                return self._ask_once(method, path, query, body)
             except Refused:
                 raise
             except (OSError, http.client.HTTPException):
                 self.close()
                 time.sleep(_PAUSE_S)
-                offset, body = 0, b""
 
-    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
+    def _ask_once(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
         connection = self._connection = self._connection or self._connect()
         target = "%s/%s?%s" % (self._address.path, quote(path), urlencode(query))
-        try:
-            connection.request(method, target, body, self._headers)
-            answer = connection.getresponse()
-            text = answer.read()
-        except BaseException:
-            self.close()
-            raise
+        connection.request(method, target, body, self._headers)
+        answer = connection.getresponse()
+        text = answer.read()
         if answer.status >= 500 and answer.status not in _NOT_KEPT:
             raise http.client.HTTPException("%d" % answer.status)  # tried again
-        return _understood(answer.status, text, path)
+        return _understood(answer.status, text)
 
     def _connect(self) -> http.client.HTTPConnection:
         host = self._address.netloc
@@ -109,7 +110,7 @@ def _piece(source: Source, offset: int) -> bytes:
     return piece
 
 
-def _understood(status: int, text: bytes, path: str) -> Dict[str, Any]:
+def _understood(status: int, text: bytes) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         found = json.loads(text)
@@ -118,6 +119,4 @@ def _understood(status: int, text: bytes, path: str) -> Dict[str, Any]:
     message = str(found.get("message", "the server answered %d" % status))
     if status in _NOT_KEPT:
         raise NotKept(message)
-    if status == _OTHER_BYTES:
-        raise BeingWritten(path)
     raise Refused(message)

@@ -70,7 +70,10 @@ class Source:
 
 
 class Store:
-    """What a transport does. All of it may block; OSError means that it can't be done now."""
+    """What a transport does. All of it may block; OSError means that it can't be done."""
+
+    wait: Callable[[], None] = staticmethod(lambda: None)
+    """As of Source: a transport that waits for something asks it again and again."""
 
     def keep(self, source: Source, at_rest: Optional[str]) -> None:
         """Keep this version of the file; an older one goes. `at_rest`: where it lies, if nobody will ever change it

@@ -44,6 +44,7 @@ class Sync:
 
         OSError of one file leaves it out until the next look.
         """
+        self._store.wait = patience
         found = self._finder.look()
         self._forget_removed(found)
         for number, one in enumerate(found):
@@ -53,8 +54,7 @@ class Sync:
             except Interrupted:
                 if not final:
                     raise
-                for late in found[number:]:
-                    self._leave_out(late, _NO_TIME)
+                self._give_up(found[number:])
                 return
 
     def summary(self) -> Summary:
@@ -98,6 +98,15 @@ class Sync:
             self._left_out.pop(one.path, None)
         finally:
             os.close(fd)
+
+    def _give_up(self, late: List[Found]) -> None:
+        """There is no time left: the report says so, and the store if it still listens."""
+        self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
+        try:
+            for one in late:
+                self._store.leave_out(*self._left_out[one.path])
+        except Interrupted:
+            pass
 
     def _leave_out(self, one: Found, why: str) -> None:
         left = LeftOut(_shown(one.path), one.size, why)

@@ -36,7 +36,7 @@ FIELDS: dict[str, Fate] = {
     "log_file": Fate.HONOURED,
     "checkpoint_dir": Fate.HONOURED,  # with a notice where it ends with the pod
     "outputs": Fate.HONOURED,  # where pods reach the server, else refused
-    "requirements": Fate.REFUSED,
+    "requirements": Fate.HONOURED,
     "instance_type": Fate.HONOURED,
     "n_workers": Fate.HONOURED,
     "processes_per_worker": Fate.HONOURED,
@@ -104,7 +104,7 @@ def image(spec: JobSpec, catalogue: Catalogue) -> str:
 
 
 def _refuse(spec: JobSpec, cluster: ClusterSettings) -> None:
-    for rule in (_type, _gpus, _outputs, _not_yet, _master, _queue, _size):
+    for rule in (_type, _gpus, _outputs, _master, _queue, _size):
         rule(spec, cluster)
 
 
@@ -131,14 +131,6 @@ def _outputs(spec: JobSpec, cluster: ClusterSettings) -> None:
         raise NotSupported(
             f"outputs={spec.outputs} can't be kept: pods don't reach this server",
             hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
-        )
-
-
-def _not_yet(spec: JobSpec, cluster: ClusterSettings) -> None:
-    del cluster
-    if spec.requirements:
-        raise NotSupported(
-            f"requirements={spec.requirements} is not in this version", hint="take an image that has them"
         )
 
 

@@ -52,6 +52,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
         snapshot=None,
         log_file=spec.log_file,
+        requirements=spec.requirements or [],
         outputs=outputs.globs(attempt, worker=0) if cluster.server_url is not None else [],
         outputs_every_s=cluster.outputs_every_s,
         outputs_limit_bytes=cluster.outputs_limit_bytes,

@@ -18,6 +18,7 @@ from client_lib.worker import control
 from client_lib.worker.directory import Directory, renew
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict, worker_dir
+from server_stub.runtimes.checkpoints import hand_on
 from server_stub.runtimes.local import elastic, plan, record
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
@@ -135,7 +136,9 @@ class Gang:
         return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
     def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
-        plan.checkpoint_dir(self._attempt).mkdir(parents=True, exist_ok=True, mode=0o700)
+        checkpoints = plan.checkpoint_dir(self._attempt)
+        hand_on(self._attempt, checkpoints)
+        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for order in plans:
             folder = worker_dir(self._attempt.job_dir, order.attempt, order.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

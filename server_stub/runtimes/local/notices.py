@@ -33,7 +33,7 @@ FIELDS: dict[str, Fate] = {
     "log_file": Fate.HONOURED,
     "checkpoint_dir": Fate.HONOURED,
     "outputs": Fate.HONOURED,
-    "requirements": Fate.REFUSED,
+    "requirements": Fate.HONOURED,
     "instance_type": Fate.HONOURED,  # with a notice about what isn't enforced
     "n_workers": Fate.HONOURED,
     "processes_per_worker": Fate.HONOURED,
@@ -83,11 +83,6 @@ def refuse(spec: JobSpec) -> None:
         raise NotSupported(
             f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
             hint="type='binary' starts a command; it may be torchrun itself",
-        )
-    if spec.requirements:
-        raise NotSupported(
-            f"requirements={spec.requirements} is not in this version",
-            hint="install them into the environment that submits, or name it with conda_env",
         )
 
 

@@ -33,6 +33,8 @@ class LocalOptions:
     """Such a process ends when no job has asked for it for so long."""
     log_limit_bytes: int = 10 * 2**30
     """Log kept of one worker and attempt: head and tail, the gap is counted."""
+    environments_limit_bytes: int = 20 * 2**30
+    """Of the environments that `requirements` of jobs were installed into; those not used for longest go first."""
     outputs_limit_bytes: int = 10 * 2**30
     """What is kept of the outputs of a job, of all its workers and attempts together."""
     outputs_every_s: float = 60.0

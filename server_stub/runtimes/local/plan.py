@@ -17,7 +17,7 @@ from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.outputs import folder
-from server_stub.runtimes import Attempt, orders, outputs
+from server_stub.runtimes import CHECKPOINTS, Attempt, orders, outputs
 from server_stub.runtimes.local import conda, warm_rules
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
@@ -49,8 +49,8 @@ def worker_plans(
             processes_per_worker=needs.processes_with(len(gpus)),
             record_imports=first.record_imports and worker == 0,
             log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all write to one file
-            outputs=outputs.globs(attempt, worker),
-            outputs_to=str(folder(attempt.job_dir, attempt.number, worker)),
+            outputs=(kept := outputs.globs(attempt, worker)),
+            outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
         )
         for worker, gpus in enumerate(setting.grant)
     ]
@@ -89,6 +89,10 @@ def _first_plan(
         rank_runner=options.rank_runner and environment.get(orders.RANK_RUNNER, "1") != "0",
         record_imports=warm_rules.wanted(spec, attempt.function is not None, default=options.warm),
         grace_s=spec.grace_s,
+        requirements=spec.requirements or [],
+        requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,
+        environments_dir=str(options.data_dir.absolute() / "environments") if spec.requirements else None,
+        environments_limit_bytes=options.environments_limit_bytes,
         outputs_every_s=options.outputs_every_s,
         outputs_limit_bytes=options.outputs_limit_bytes,
         log_limit_bytes=orders.log_share(spec, options.log_limit_bytes),
@@ -112,7 +116,7 @@ def own_port(spec: JobSpec) -> int | None:
 def checkpoint_dir(attempt: Attempt) -> Path:
     """Of the whole job, the same in each attempt."""
     if attempt.spec.checkpoint_dir is None:
-        return attempt.job_dir / "checkpoints"
+        return attempt.job_dir / CHECKPOINTS
     return Path(orders.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
@@ -147,6 +151,10 @@ def _command(attempt: Attempt) -> list[str]:
 def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
     if attempt.spec.python_script is None and attempt.function is None:
         return None
+    return _interpreter(attempt, conda_prefix, options)
+
+
+def _interpreter(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str:
     if conda_prefix is not None:
         return str(conda_prefix / "bin" / "python")
     return attempt.submitter.python or options.server_python

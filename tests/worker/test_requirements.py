@@ -1,0 +1,222 @@
+"""Extra packages of a job: installed into an environment that is kept, in front of those that its interpreter has."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.worker import control
+from client_lib.worker.requirements.environment import Environment, Parent, key_of, make_room
+from client_lib.worker.requirements.failure import why
+from tests.worker.conftest import Worker, until
+from tests.worker.wheels import only_from, wheel
+
+MakeWorker = Callable[..., Worker]
+PATIENCE_S = 100.0  # pip takes seconds on a busy machine
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A virtual environment's python, which has `inherited` 1.0 and sees what runs the tests, pip among it."""
+    folder = tmp_path_factory.mktemp("parent")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+    (packages / "tests.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    wheel(folder, "inherited")
+    python = str(folder / "env" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", "inherited"]
+    subprocess.run(install, check=True, env=dict(os.environ) | only_from(folder))
+    return python
+
+
+def job(make: MakeWorker, folder: Path, python: str, script: str, *requirements: str, **fields: Any) -> Worker:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | only_from(folder / "wheels")
+    given = {"environment": environment, "environments_dir": str(folder / "environments")} | fields
+    return make(script, python=python, requirements=list(requirements), **given)
+
+
+def go(one: Worker) -> Worker:
+    """As Worker.go, and as long as pip may take."""
+    assert one.connection
+    assert one.connection.receive(PATIENCE_S) == {"event": control.READY}
+    one.connection.send(control.go())
+    return one
+
+
+def said(worker: Worker) -> str:
+    return "\n".join(worker.lines("launcher", None))
+
+
+def test_packages_are_there_beside_those_of_the_parent_which_stay(
+    worker: MakeWorker, tmp_path: Path, parent: str
+) -> None:
+    wheel(tmp_path / "wheels", "extra", needs="inherited>=1")
+    wheel(tmp_path / "wheels", "newer", needs="inherited>=2")
+    wheel(tmp_path / "wheels", "inherited", "2.0")
+    script = """
+        import shutil, sys, extra, inherited, pytest
+        print(extra.__version__, inherited.__version__, shutil.which("python") == sys.executable)
+    """
+    one = job(worker, tmp_path, parent, script, "extra")
+    go(one.start())
+    assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
+    assert one.lines() == ["1.0 1.0 True"]
+    assert "Successfully installed extra-1.0" in said(one)
+
+    upgrading = job(worker, tmp_path, parent, script.replace("extra", "newer"), "newer")
+    go(upgrading.start())
+    upgrading.report(PATIENCE_S)
+    assert upgrading.lines() == ["1.0 2.0 True"]
+    shown = [parent, "-c", "import inherited; print(inherited.__version__)"]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "1.0\n"
+
+
+def test_an_environment_is_made_once_for_all_workers_and_used_again(
+    worker: MakeWorker, tmp_path: Path, parent: str
+) -> None:
+    wheel(tmp_path / "wheels", "extra")
+    script = "import extra; print(extra.__file__)"
+    workers = [job(worker, tmp_path, parent, script, "extra") for _ in range(3)]
+    for one in workers[:2]:
+        one.start()
+    for one in workers[:2]:
+        go(one)
+    go(workers[2].start())
+    reports = [one.report(PATIENCE_S) for one in workers]
+    assert [report["reason"] for report in reports] == ["Completed"] * 3
+    assert sum("Successfully installed" in said(one) for one in workers) == 1
+    assert len({one.lines()[0] for one in workers}) == 1
+
+
+def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
+    worker: MakeWorker, tmp_path: Path, parent: str
+) -> None:
+    wheel(tmp_path / "wheels", "extra")
+    one = job(worker, tmp_path, parent, "print('ran')", "extra==9.9").start()
+    report = one.report(PATIENCE_S)
+    assert (report["reason"], report["ranks"]) == ("StartFailed", [])
+    assert report["message"] == (
+        "requirements=[extra==9.9] can't be installed: no version of extra==9.9 is there; there are: 1.0"
+    )
+    assert one.lines() == []
+    assert not list((tmp_path / "environments").glob("*/"))
+
+
+def test_a_command_finds_the_packages_by_its_path(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
+    wheel(tmp_path / "wheels", "extra")
+    command = ["sh", "-c", "python -c 'import extra; print(extra.__version__)'"]
+    fields = {"command": command, "type": "binary", "requirements_python": parent}
+    one = job(worker, tmp_path, parent, "", "extra", **fields)
+    one.plan = one.plan._replace(python=None)
+    Path(one.directory.plan).write_text(one.plan.to_json())
+    go(one.start())
+    one.report(PATIENCE_S)
+    assert one.lines() == ["1.0"]
+
+
+def test_a_stop_ends_an_installation_at_once(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that takes the question and never answers
+        index = {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_TIMEOUT": "100"}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | index
+        one = job(worker, tmp_path, parent, "print('ran')", "extra", environment=environment).start()
+        silent.settimeout(PATIENCE_S)
+        asked, _ = silent.accept()
+        one.stop(30.0)
+        assert one.report()["reason"] == "Cancelled"
+        asked.close()
+    until(lambda: not one.left_over(), "pip is gone")
+
+
+def test_an_interpreter_without_pip_gets_one(worker: MakeWorker, tmp_path: Path) -> None:
+    pytest.importorskip("ensurepip")
+    base = sys._base_executable  # type: ignore[attr-defined]
+    subprocess.run([base, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    wheel(tmp_path / "wheels", "extra")
+    python = str(tmp_path / "bare" / "bin" / "python")
+    one = job(worker, tmp_path, python, "import extra; print(extra.__version__)", "extra")
+    go(one.start())
+    assert (one.report(PATIENCE_S)["reason"], one.lines()) == ("Completed", ["1.0"])
+
+
+def made(folder: Path, key: str, size: int, used_at: float) -> Environment:
+    environment = Environment(str(folder), key)
+    os.makedirs(environment.prefix)
+    (Path(environment.folder) / "complete.json").write_text(f'{{"bytes": {size}}}')
+    os.utime(Path(environment.folder) / "complete.json", (used_at, used_at))
+    return environment
+
+
+def test_those_not_used_for_longest_go_but_none_that_is_used(tmp_path: Path) -> None:
+    for number, key in enumerate("abcd"):
+        made(tmp_path, key, 10, 1000.0 + number)
+    (tmp_path / "half").mkdir()
+    used = Environment(str(tmp_path), "a").use()
+    os.utime(tmp_path / "a" / "complete.json", (1, 1))
+    assert used is not None
+    make_room(str(tmp_path), 25, str(tmp_path / "d"))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "d"]
+    os.close(used)
+    make_room(str(tmp_path), 25, str(tmp_path / "d"))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "d"]
+    make_room(str(tmp_path), 15, str(tmp_path / "d"))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["d"]
+    assert Environment(str(tmp_path), "a").use() is None
+
+
+def test_another_interpreter_other_packages_or_requirements_are_another_environment(tmp_path: Path) -> None:
+    parent = Parent("/usr/bin/python3", "3.11", [str(tmp_path)])
+    first = key_of(parent, ["a", "b"])
+    assert key_of(parent, ["b", "a"]) == first
+    assert key_of(parent, ["a"]) != first
+    assert key_of(parent._replace(python="/opt/python3"), ["a", "b"]) != first
+    (tmp_path / "torch-2.8.0.dist-info").mkdir()
+    assert key_of(parent, ["a", "b"]) != first
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            "ERROR: Could not find a version that satisfies the requirement x==9 (from versions: 1, 2)\n"
+            "ERROR: No matching distribution found for x==9",
+            "no version of x==9 is there; there are: 1, 2",
+        ),
+        (
+            "ERROR: Could not find a version that satisfies the requirement nope (from versions: none)\n"
+            "ERROR: No matching distribution found for nope",
+            "nope was not found: the package index has no such package for this interpreter",
+        ),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to establish a "
+            "new connection: [Errno -2] Name or service not known')': /simple/x/\n"
+            "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
+            "ERROR: No matching distribution found for x",
+            "x was not found: the package index can't be reached",
+        ),
+        (
+            "ERROR: Cannot install a==1 and b==1 because these package versions have conflicting dependencies.\n"
+            "The conflict is caused by:\n    a 1 depends on c==1\n    b 1 depends on c==2\n\nTo fix this",
+            "a==1 and b==1 can't be installed together: a 1 depends on c==1; b 1 depends on c==2",
+        ),
+        (
+            "ERROR: Invalid requirement: 'a b': Expected end\n    a b\n      ^",
+            "'a b' is no requirement as pip understands it",
+        ),
+        (
+            "  error: subprocess-exited-with-error\n      RuntimeError: no compiler\n"
+            "ERROR: Failed to build 'flash-attn' when getting requirements to build wheel",
+            "flash-attn could not be built: RuntimeError: no compiler",
+        ),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",) * 2,
+        ("", "pip ended without a word"),
+    ],
+)
+def test_what_pip_says_becomes_a_sentence_with_the_package(lines: str, sentence: str) -> None:
+    assert why(lines.splitlines()) == sentence.replace("ERROR: ", "")
