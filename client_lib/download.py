@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.api import Api
-from client_lib.errors import BadResponse, InvalidRequest
+from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.retry import Transient
 from client_lib.spec.wire import JobInfo, OutputFile, OutputList
 from client_lib.worker.outputs.patterns import Patterns
 
 _log = logging.getLogger("client_lib")
 _BLOCK = 1024 * 1024
+_TRIES = 5  # lists of a running job
 _RESERVED = frozenset(':*?"<>|\\')  # in names on Windows, where a colon also names a drive
 
 
@@ -43,12 +44,18 @@ def download(
     api: Api, info: JobInfo, folder: Path, pattern: str | None, on_download: OnDownload | None = None
 ) -> list[Path]:
     """See `Job.download`."""
-    listed = api.job_outputs(info.name, owner=info.owner)
-    files = chosen(listed, pattern)
-    if not files:
-        _log.warning("%s", why_none(info, listed, pattern))
-        return []
-    return fetch(api, info.name, info.owner, files, folder, on_download)
+    for tries in range(_TRIES, 0, -1):
+        listed = api.job_outputs(info.name, owner=info.owner)
+        files = chosen(listed, pattern)
+        if not files:
+            break
+        try:
+            return fetch(api, info.name, info.owner, files, folder, on_download)
+        except NotFound:  # the job goes on, and has written one of them anew
+            if listed.final or tries == 1:
+                raise
+    _log.warning("%s", why_none(info, listed, pattern))
+    return []
 
 
 def why_none(info: JobInfo, listed: OutputList, pattern: str | None) -> str:

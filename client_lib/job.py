@@ -315,7 +315,7 @@ class Job:
 
         Raises:
             InvalidRequest: a link or something else in `folder` is in the way.
-            NotFound: a running job has written a file anew; call it again.
+            NotFound: a running job writes a file anew again and again.
         """
         info = self.info()
         return downloads.download(self._api, info, Path(info.name if folder is None else folder), pattern, on_download)

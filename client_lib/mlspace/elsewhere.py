@@ -31,10 +31,7 @@ def _packages(requirements_file: str | None, poetrylock_file: str | None) -> str
     if poetrylock_file:
         return f"install what {poetrylock_file} locks (`poetry install`) into the environment that submits"
     file = requirements_file or "requirements.txt"
-    return (
-        f"pass Job(requirements=[...]) what {file} lists, instead of building it into an image; until a server accepts "
-        f"that, `pip install -r {file}` in the environment that submits, which the job runs with"
-    )
+    return f"pass Job(requirements={file!r}): they are installed before the script starts, beside those of the image"
 
 
 class S3CopyJob:

@@ -1,8 +1,8 @@
 """Outputs of a worker elsewhere, kept by the server: the promises of `store` over HTTP.
 
     PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on, none: a question
-        -> {"length": n}: what the server has of these very bytes; it is kept when that is S, and begins anew with 0 where
-        all that came have another digest
+        -> {"length": n}: what the server has of these very bytes; it is kept when that is S, and begins anew with 0
+        where all that came have another digest
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
