@@ -128,6 +128,7 @@ BUILDERS: dict[str, Builder] = {
         spec={"script": "my_function", "n_workers": 2, "internet": False},
     ),
     "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
+    "root-of-the-image": Builder(cluster=replace(CLUSTER, pod_security="baseline"), spec={"internet": True}),
     "rdma-privileged": Builder(
         GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]"),
         cluster=replace(CLUSTER, pod_security="privileged"),

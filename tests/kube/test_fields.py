@@ -100,6 +100,10 @@ def test_outputs_are_kept_where_pods_reach_the_server() -> None:
         replace(far, spec={"outputs": ["*.bin"]}).build("x").notices()
 
 
+def test_requirements_travel_in_the_plan() -> None:
+    assert order(of(requirements=["einops>=0.8"])).requirements == ["einops>=0.8"]
+
+
 def order(of: Case) -> WorkerPlan:
     return from_json(of.objects().plan["data"]["plan.json"])
 

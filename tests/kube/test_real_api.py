@@ -20,7 +20,7 @@ PATHS = {
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
     "Pod": "/api/v1/namespaces/{}/pods",
 }
-NAMESPACE = {"restricted": "jobs", "privileged": "privileged-jobs"}
+NAMESPACE = {"restricted": "jobs", "baseline": "baseline-jobs", "privileged": "privileged-jobs"}
 
 pytestmark = pytest.mark.cluster
 
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="session")
 def cluster(control_plane: Cluster) -> Cluster:
     """With what the example catalogue names and an operator of a cluster has made."""
-    control_plane.namespace(NAMESPACE["privileged"], "privileged")
+    for level, namespace in NAMESPACE.items():
+        control_plane.namespace(namespace, level)
     for name in ("batch-low", "batch-medium", "batch-high"):
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
         made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1}
