@@ -94,7 +94,7 @@ class ClusterPlace(Place):
         cluster.namespace(namespace)
         self._port = _free_port(cluster.network.host_ip)
         (folder / "catalogue.yaml").write_text(CATALOGUE)
-        self._token = _token(folder / "users.toml")
+        self.token = _token(folder / "users.toml")
         super().__init__(folder)
 
     @property
@@ -117,7 +117,7 @@ class ClusterPlace(Place):
 
     def _client(self) -> Client:
         self.server.facts()
-        return Client(self.url, self._token, insecure=True)
+        return Client(self.url, self.token, insecure=True)
 
     def leftovers(self) -> list[str]:
         core = f"/api/v1/namespaces/{self.namespace}"
@@ -137,6 +137,10 @@ class ClusterPlace(Place):
         path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=client-lib.io%2Fjob-name%3D{job.name}"
         found: list[dict[str, Any]] = self.cluster.api.get(path)["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def printed(self, pod: dict[str, Any]) -> str:
+        """Of one pod, as the kubelet has it."""
+        return str(self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"))
 
     def pytorch_job(self, name: str) -> dict[str, Any] | None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import tempfile
 from pathlib import Path
 
@@ -37,9 +38,16 @@ def assemble(settings: Settings, desk: WorkerDesk) -> KubeRuntime:
         outputs_every_s=settings.outputs_every_s,
         rank_runner=settings.rank_runner,
     )
+    _allow_many_connections()
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
     return KubeRuntime(Parts(api, cluster, catalogue, desk, lambda job_id: jobs / job_id))
+
+
+def _allow_many_connections() -> None:
+    """Each worker holds one, waiting for its next order."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _launcher() -> bytes:

@@ -7,29 +7,27 @@ special case. What things mean is decided in `observe` and `runtimes.verdict`; w
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Literal, TypeVar
+from typing import Literal
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
-from server_stub.runtimes import Attempt, Observation, attempt_dir, orders, verdict, worker_dir
-from server_stub.runtimes.kube import facts, names, record
-from server_stub.runtimes.kube.acts import Acts, Leaving, Taken
+from server_stub.runtimes import Attempt, Observation, attempt_dir, orders, outputs, verdict, worker_dir
+from server_stub.runtimes.kube import ending, facts, names, record
+from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.inventory import Inventory
+from server_stub.runtimes.kube.making import Making, insist
 from server_stub.runtimes.kube.needs import needs
-from server_stub.runtimes.kube.objects import Object, Objects
 from server_stub.runtimes.kube.observe import Seen, Sight, observe, taken_away
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.refusals import Patience, Refusal, refusal
-from server_stub.runtimes.kube.render import Payload, needs_payload, render
+from server_stub.runtimes.kube.refusals import Refusal
 from server_stub.runtimes.verdict import Stage, Step
 from server_stub.workers import Gang as Opening
 from server_stub.workers import WorkerDesk
@@ -37,12 +35,7 @@ from server_stub.workers import WorkerDesk
 DRAIN_S = 60.0  # the rest of a log that hasn't come so long after the pod's end never will
 LEAVING_S = 30.0  # pods that succeeded end by themselves in less
 LOOK_AGAIN_S = 15.0
-FEW_TRIES = 5
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
-
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +64,8 @@ class Gang:
         """Ordered by the service, before any worker failed."""
         self._failed = self._lost_first = False
         """A worker has failed; and the first that did was lost."""
+        self._blame: tuple[Reason, str] | None = None
+        """What was first seen to be taken away of it, before the operator and we remove the rest."""
         self._incomplete_since: float | None = None
         self._over_since: float | None = None
         self._read_tails: set[int] = set()
@@ -109,7 +104,6 @@ class Gang:
 
     def _open_desk(self) -> None:
         attempt, settings = self._attempt, self._cluster.settings
-        wanted = needs(attempt.spec, self._cluster.catalogue)
         workers = (worker_dir(attempt.job_dir, attempt.number, number) for number in range(attempt.spec.n_workers))
         opening = Opening(
             job_id=attempt.job_id,
@@ -117,13 +111,20 @@ class Gang:
             attempt=attempt.number,
             folder=self._folder,
             workers=tuple(workers),
-            processes_per_worker=wanted.processes,
+            processes_per_worker=self._processes(),
             snapshot=attempt.snapshot,
             function=attempt.function,
             log_limit_bytes=orders.log_share(attempt.spec, settings.log_limit_bytes),
             segment_bytes=settings.segment_bytes,
         )
         self._cluster.desk.open(opening, self._dirty.set)
+
+    def _processes(self) -> int:
+        """Of each worker; 1 where the catalogue doesn't know its instance type any more, as then none is started."""
+        try:
+            return needs(self._attempt.spec, self._cluster.catalogue).processes
+        except ClientLibError:
+            return 1
 
     async def _to_its_end(self) -> None:
         while True:
@@ -139,70 +140,27 @@ class Gang:
         """None: its objects are there, or were and are gone. Else why it ended without them."""
         if self._record.removed_because is not None:
             return None
-        try:
-            objects = await asyncio.to_thread(self._render)
-        except ClientLibError as error:  # it was in order when it was accepted: the catalogue has changed
-            return await self._give_up(Reason.START_FAILED, error.message)
-        tries, pause_s = 0, FIRST_PAUSE_S
-        while not self._stopped:
-            try:
-                await self._try_to_make(objects)
-                return None
-            except ApiError as error:
-                tries += 1
-                met = refusal(error.status, error.message, f"PyTorchJob {self._name}")
-            except Leaving as leaving:
-                met = Refusal(Reason.QUEUED, f"waits until {leaving}, which is being deleted, is gone", Patience.EVER)
-            except Taken as taken:
-                text = f"{taken} is there already, and not of this job: give the job another name"
-                return await self._give_up(Reason.START_FAILED, text)
-            if met.patience is Patience.NONE or (met.patience is Patience.FEW and tries >= FEW_TRIES):
-                return await self._give_up(met.reason, met.message)
-            self._say("waiting", met.reason, met.message)
-            await self._pause(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return await self._give_up(Reason.CANCELLED, "stopped while it waited", objects)
-
-    def _render(self) -> Objects:
-        attempt, cluster = self._attempt, self._cluster
-        payload = Payload()
-        if needs_payload(attempt, cluster.settings):
-            payload = Payload(
-                attempt.snapshot.read_bytes() if attempt.snapshot else None,
-                attempt.function.read_bytes() if attempt.function else None,
-            )
-        token = cluster.desk.token(attempt.job_id, attempt.number)
-        return render(attempt, cluster.settings, cluster.catalogue, token, payload)
-
-    async def _try_to_make(self, objects: Objects) -> None:
-        acts, uid = self._cluster.acts, self._record.uid
-        if uid is None:
-            job: Object | None = await asyncio.to_thread(acts.make_job, objects.job)
-        else:
-            job = await asyncio.to_thread(acts.find_job, self._name, uid)
-        if job is None:  # it was there: `_follow` sees that it is gone
-            return
-        made = [asyncio.to_thread(make) for make in acts.rest(objects, job)]
-        known = facts.training_job(job)
-        if uid is None and known is not None:
-            self._cluster.inventory.put_job(known)
-            made.append(self._write(uid=known.uid))
-        await asyncio.gather(*made)
-
-    async def _give_up(self, reason: Reason, message: str, objects: Objects | None = None) -> Observation | None:
-        """An end without a gang, unless its PyTorchJob was made: that has to go first."""
-        if self._record.uid is None and objects is not None and not self._attempt.fresh:
-            await self._find_own(objects)
-        if self._record.uid is None:
-            return self._observation("ended", reason, message, ended_at=datetime.now(timezone.utc))
-        await self._remove(reason, message)
+        cluster = self._cluster
+        making = Making(
+            self._attempt, cluster.settings, cluster.catalogue, cluster.acts, self._made, self._say_refused, self._pause
+        )
+        token = cluster.desk.token(*self._id)
+        given_up = await making.make(token, self._record.uid, lambda: self._stopped)
+        if given_up is None:
+            return None
+        if given_up.uid is None:
+            return self._observation("ended", given_up.reason, given_up.message, ended_at=datetime.now(timezone.utc))
+        await self._write(uid=given_up.uid)
+        await self._remove(given_up.reason, given_up.message)
         return None
 
-    async def _find_own(self, objects: Objects) -> None:
-        """One that a server process before this one made, and had no time to write down."""
-        found = await self._insist(lambda: self._cluster.acts.find_own(objects.job))
-        if found is not None:
-            await self._write(uid=found["metadata"]["uid"])
+    async def _made(self, job: facts.TrainingJob) -> None:
+        self._cluster.inventory.put_job(job)
+        await self._write(uid=job.uid)
+
+    def _say_refused(self, met: Refusal) -> None:
+        self._dirty.clear()
+        self._say("waiting", met.reason, met.message)
 
     # --- followed
 
@@ -212,12 +170,12 @@ class Gang:
             self._dirty.clear()
             sight = self._sight()
             seen = observe(sight)
-            self._note_failures(seen)
+            self._note(sight, seen)
             if self._record.removed_because is None:
                 await self._act(sight, seen)
             await self._fetch_tails(sight, seen)
             if self._is_over(sight, seen):
-                return self._end(sight, seen)
+                return await self._end(sight, seen)
             if self._record.uid is None:
                 return None
             self._say_how_it_stands(seen)
@@ -237,21 +195,28 @@ class Gang:
             views=self._cluster.desk.view(*self._id) if speaks else (),
         )
 
-    def _note_failures(self, seen: Seen) -> None:
+    def _note(self, sight: Sight, seen: Seen) -> None:
+        touched = any(pod.gone or pod.deleting for pod in sight.pods) or (sight.job is not None and sight.job.deleting)
+        if touched and self._blame is None and self._record.removed_because is None:
+            self._blame = taken_away(sight, self._name)
         failed = [worker for worker in seen.workers if worker.failed]
         if failed and not self._failed:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
 
+    def _who(self, sight: Sight) -> tuple[Reason, str]:
+        """Why workers were stopped that were not ordered to."""
+        return self._blame or taken_away(sight, self._name)
+
     async def _act(self, sight: Sight, seen: Seen) -> None:
         """While it isn't being removed: whether it has to be."""
         if sight.job is None and await self._is_gone():
-            await self._write(removed_because=_words(taken_away(sight, self._name)))
+            await self._write(removed_because=_words(self._who(sight)))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self._stopped) is Step.STOP:
             await self._fetch_tails(sight, seen)
-            because = (Reason.CANCELLED, "stopped") if self._stopped else taken_away(sight, self._name)
+            because = (Reason.CANCELLED, "stopped") if self._stopped else self._who(sight)
             await self._remove(*because)
         elif seen.obstacle.hopeless:
             await self._remove(seen.obstacle.reason, seen.obstacle.message)
@@ -270,33 +235,25 @@ class Gang:
 
     def _is_over(self, sight: Sight, seen: Seen) -> bool:
         """Nothing of it works any more, and whatever it had to say is here, or won't come."""
-        lives = [pod for pod in sight.pods if not pod.over]
-        all_over = all(worker.stage.over for worker in seen.workers)
-        if not all_over and (self._record.removed_because is None or lives or sight.job is not None):
+        if not ending.is_over(sight, seen, removed=self._record.removed_because is not None):
             return False
-        if self._record.removed_because is not None and lives and not self._all_completed(seen):
-            return False
-        if all(view.drained or view.report is None for view in sight.views):
+        if ending.is_drained(sight):
             return True
         now = asyncio.get_running_loop().time()
-        self._over_since = self._over_since or (now if not lives else None)
+        if self._over_since is None and all(pod.over for pod in sight.pods):
+            self._over_since = now
         return self._over_since is not None and now - self._over_since > DRAIN_S
 
-    @staticmethod
-    def _all_completed(seen: Seen) -> bool:
-        return all(worker.stage is Stage.ENDED and not worker.failed for worker in seen.workers)
-
-    def _end(self, sight: Sight, seen: Seen) -> Observation:
-        because = self._record.removed_because or _words(taken_away(sight, self._name))
-        if all(worker.stage.over for worker in seen.workers):
-            reason, message = verdict.verdict(seen.workers, self._stopped, self._lost_first)
-            if reason is Reason.CANCELLED and not self._stopped:
-                reason, message = Reason(because[0]), because[1]
-        else:
-            reason, message = (Reason.CANCELLED, "stopped") if self._stopped else (Reason(because[0]), because[1])
+    async def _end(self, sight: Sight, seen: Seen) -> Observation:
+        removed = self._record.removed_because
+        because = (Reason(removed[0]), removed[1]) if removed else self._who(sight)
+        reason, message = ending.why(seen, because, stopped=self._stopped, lost_first=self._lost_first)
         ranks = tuple(rank for worker in seen.workers for rank in worker.ranks())
         when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
-        return self._observation("ended", reason, message, seen.infos, ranks, when, self._remarks(seen))
+        reports = [worker.report for worker in seen.workers]
+        conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
+        remarks = (*self._remarks(seen), *outputs.remarks(reports), *conflicts)
+        return self._observation("ended", reason, message, seen.infos, ranks, when, remarks)
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -317,7 +274,7 @@ class Gang:
     async def _delete(self) -> None:
         uid = self._record.uid
         if uid is not None:
-            await self._insist(lambda: self._cluster.acts.delete_job(self._name, uid))
+            await insist(lambda: self._cluster.acts.delete_job(self._name, uid))
 
     async def _clear_away(self) -> None:
         """After its end: nothing of it stays on the cluster. Pods that have succeeded are given time to end."""
@@ -446,17 +403,6 @@ class Gang:
             await asyncio.wait_for(self._dirty.wait(), max(limit_s, 0.0))
         except asyncio.TimeoutError:
             pass
-
-    async def _insist(self, act: Callable[[], T]) -> T:
-        """Do it as often as it takes: what must not be left undone."""
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return await asyncio.to_thread(act)
-            except ApiError as error:
-                _log.warning("%s: %s", self._name, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _words(because: tuple[Reason, str]) -> tuple[str, str]:

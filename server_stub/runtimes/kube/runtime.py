@@ -189,10 +189,14 @@ class KubeRuntime:
         return []
 
     async def doctor(self) -> list[Check]:
-        looked = await asyncio.to_thread(doctor.checks, self._parts.api, self._settings, self._catalogue)
         problems = [watch.problem for watch in self._watches if watch.problem]
+        looked: list[Check] = []
+        try:
+            looked = await asyncio.to_thread(doctor.checks, self._parts.api, self._settings, self._catalogue)
+        except ApiError as error:
+            problems.append(error.message)
         fix = "check the API server, and the rights of this server's user"
-        return [*looked, *(Check(name="watch", ok=False, message=problem, fix=fix) for problem in problems)]
+        return [*looked, *(Check(name="cluster", ok=False, message=problem, fix=fix) for problem in problems)]
 
     def _tell(self, seen: Observation) -> None:
         if self._sink is not None:

@@ -1,0 +1,33 @@
+"""When an attempt on a cluster is over, and how it ended. Pure; `gang` asks after each look."""
+
+from __future__ import annotations
+
+from client_lib.spec.states import Reason
+from server_stub.runtimes import verdict
+from server_stub.runtimes.kube.observe import Seen, Sight
+from server_stub.runtimes.verdict import Stage
+
+Because = tuple[Reason, str]
+
+
+def is_over(sight: Sight, seen: Seen, *, removed: bool) -> bool:
+    """Nothing of it works any more. `removed`: its PyTorchJob was deleted, by whomever."""
+    lives = any(not pod.over for pod in sight.pods)
+    if not all(worker.stage.over for worker in seen.workers):
+        return removed and not lives and sight.job is None
+    completed = all(worker.stage is Stage.ENDED and not worker.failed for worker in seen.workers)
+    return completed or not (removed and lives)
+
+
+def is_drained(sight: Sight) -> bool:
+    """The logs of all that left a report are here; of the others nothing more comes."""
+    return all(view.drained or view.report is None for view in sight.views)
+
+
+def why(seen: Seen, because: Because, *, stopped: bool, lost_first: bool) -> Because:
+    """Why it ended. `because`: why it was deleted, or what else took its workers away; it counts where no worker's own
+    end does."""
+    if not all(worker.stage.over for worker in seen.workers):
+        return (Reason.CANCELLED, "stopped") if stopped else because
+    reason, message = verdict.verdict(seen.workers, stopped, lost_first)
+    return because if reason is Reason.CANCELLED and not stopped else (reason, message)

@@ -1,0 +1,136 @@
+"""Makes the objects of one attempt on the cluster, as often as it takes, and says what is in the way. `gang` uses it.
+
+A try whose answer was lost may have made them all the same: the next one finds them by their name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from client_lib.errors import ClientLibError
+from client_lib.spec.states import Reason
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.kube import facts, names
+from server_stub.runtimes.kube.acts import Acts, Leaving, Taken
+from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.facts import TrainingJob
+from server_stub.runtimes.kube.objects import Object, Objects
+from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.refusals import Patience, Refusal, refusal
+from server_stub.runtimes.kube.render import Payload, needs_payload, render
+
+FEW_TRIES = 5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class GivenUp(NamedTuple):
+    """Why there will be no gang."""
+
+    reason: Reason
+    message: str
+    uid: str | None
+    """Of the PyTorchJob that was made all the same, and has to go."""
+
+
+class Making:
+    """Of one attempt. `made` is awaited as soon as the PyTorchJob is there; `say` gets what is in the way; `pause`
+    returns after so many seconds, or when something has changed."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        settings: ClusterSettings,
+        catalogue: Catalogue,
+        acts: Acts,
+        made: Callable[[TrainingJob], Awaitable[None]],
+        say: Callable[[Refusal], None],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._attempt, self._settings, self._catalogue, self._acts = attempt, settings, catalogue, acts
+        self._made, self._say, self._pause = made, say, pause
+        self._name = names.object_name(attempt.job_name, attempt.number)
+        self._uid: str | None = None
+        self._may_be_there = not attempt.fresh
+        """A server process before this one, or a try without an answer, may have made it."""
+
+    async def make(self, token: str, uid: str | None, stopped: Callable[[], bool]) -> GivenUp | None:
+        """None: its objects are there, or were and are gone. `uid`: of a PyTorchJob that is known to have been made."""
+        self._uid = uid
+        try:
+            objects = await asyncio.to_thread(self._render, token)
+        except ClientLibError as error:  # it was in order when it was accepted: the catalogue has changed
+            return GivenUp(Reason.START_FAILED, error.message, uid)
+        tries, pause_s = 0, FIRST_PAUSE_S
+        while not stopped():
+            met = await self._try(objects)
+            if met is None:
+                return None
+            tries += met.patience is Patience.FEW
+            if met.patience is Patience.NONE or tries >= FEW_TRIES:
+                return GivenUp(met.reason, met.message, await self._own(objects))
+            self._say(met)
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return GivenUp(Reason.CANCELLED, "stopped while it waited", await self._own(objects))
+
+    def _render(self, token: str) -> Objects:
+        attempt, payload = self._attempt, Payload()
+        if needs_payload(attempt, self._settings):
+            payload = Payload(
+                attempt.snapshot.read_bytes() if attempt.snapshot else None,
+                attempt.function.read_bytes() if attempt.function else None,
+            )
+        return render(attempt, self._settings, self._catalogue, token, payload)
+
+    async def _try(self, objects: Objects) -> Refusal | None:
+        try:
+            await self._make_all(objects)
+        except ApiError as error:
+            self._may_be_there = self._may_be_there or error.status == 0 or error.status >= 500
+            return refusal(error.status, error.message, f"PyTorchJob {self._name}")
+        except Leaving as leaving:
+            return Refusal(Reason.QUEUED, f"waits until {leaving}, which is being deleted, is gone", Patience.EVER)
+        except Taken as taken:
+            text = f"{taken} is there already, and not of this job: give the job another name"
+            return Refusal(Reason.START_FAILED, text, Patience.NONE)
+        return None
+
+    async def _make_all(self, objects: Objects) -> None:
+        if self._uid is None:
+            job: Object | None = await asyncio.to_thread(self._acts.make_job, objects.job)
+        else:
+            job = await asyncio.to_thread(self._acts.find_job, self._name, self._uid)
+        if job is None:  # it was there, and is gone: the gang sees it
+            return
+        work: list[Awaitable[None]] = [asyncio.to_thread(make) for make in self._acts.rest(objects, job)]
+        known = facts.training_job(job)
+        if self._uid is None and known is not None:
+            self._uid = known.uid
+            work.append(self._made(known))
+        await asyncio.gather(*work)
+
+    async def _own(self, objects: Objects) -> str | None:
+        """The UID of a PyTorchJob of this attempt, if there is one."""
+        if self._uid is None and self._may_be_there:
+            found = await insist(lambda: self._acts.find_own(objects.job))
+            self._uid = found["metadata"]["uid"] if found else None
+        return self._uid
+
+
+async def insist(act: Callable[[], T]) -> T:
+    """Do it as often as it takes: what must not be left undone."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await asyncio.to_thread(act)
+        except ApiError as error:
+            _log.warning("asked again in %g s: %s", pause_s, error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,0 +1,328 @@
+"""What goes wrong on a cluster, made to happen on a real one.
+
+After each the state is true, nothing is doubled, and nothing is left over (the fixtures look).
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.errors import Conflict
+from client_lib.spec.states import Reason, State
+from tests.cluster import Cluster
+from tests.cluster.tests.jobs import PATH
+from tests.cluster.tests.jobs import job as pytorch_job
+from tests.cluster.waiting import until
+from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.places import ClusterPlace, becomes, ended, prints, says
+from tests.contract.test_promises import STAY, texts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+COUNT = """
+import os, time
+print("begun", flush=True)
+for i in range({seconds} * 10):
+    print("line", i, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def other(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterPlace]:
+    """A place of its own, for a fault that others would feel; its parameter: variables of its server."""
+    place = ClusterPlace(tmp_path, cluster, "contract-other", **getattr(request, "param", {}))
+    yield place
+    assert_nothing_is_left(place)
+    place.close()
+
+
+def lines_of(job: Any, rank: int) -> list[str]:
+    return [line for line in texts(job, rank=[rank], stream=["stdout"]) if line.startswith("line")]
+
+
+# --- the server
+
+
+def test_a_server_that_is_killed_loses_no_line_and_starts_nothing_twice(other: ClusterPlace) -> None:
+    job = other.job(COUNT.format(seconds=8), n_workers=2)
+    job.submit()
+    prints(job, "line 5")
+    uids = {pod["metadata"]["uid"] for pod in other.pods(job)}
+    other.restart(signal.SIGKILL)
+    again = other.client.get_job(str(job.name))
+    assert {pod["metadata"]["uid"] for pod in other.pods(job)} == uids
+    info = ended(again).info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 1), info.message
+    for rank in (0, 1):
+        assert lines_of(again, rank) == [f"line {i}" for i in range(80)]
+        assert texts(again, rank=[rank], stream=["stdout"]).count("begun") == 1
+
+
+def test_a_job_that_ends_while_the_server_is_away_is_found_to_have_succeeded(other: ClusterPlace) -> None:
+    job = other.job(COUNT.format(seconds=2), n_workers=2)
+    job.submit()
+    prints(job, "line 1")
+
+    def ranks_are_done() -> None:
+        for _ in until(60, pause_s=0.3):
+            if all("line 19" in other.printed(pod) for pod in other.pods(job)):
+                return
+
+    other.restart(signal.SIGKILL, pause=ranks_are_done)
+    again = other.client.get_job(str(job.name))
+    assert ended(again).info().state is State.SUCCEEDED, again.info().message
+    assert lines_of(again, 1) == [f"line {i}" for i in range(20)]
+
+
+def test_a_job_is_cancelled_though_the_server_is_killed_right_after(other: ClusterPlace) -> None:
+    job = other.job(STAY, n_workers=2)
+    job.submit()
+    becomes(job, State.RUNNING)
+    job.cancel()
+    other.restart(signal.SIGKILL)
+    assert ended(other.client.get_job(str(job.name))).info().state is State.CANCELLED
+
+
+def test_a_submit_that_is_interrupted_finds_its_own_object(other: ClusterPlace) -> None:
+    jobs = [other.job("print('ran')", name=f"interrupted-{number}") for number in range(4)]
+    for job in jobs:
+        job.submit()
+    other.restart(signal.SIGKILL)
+    for job in jobs:
+        again = ended(other.client.get_job(str(job.name)))
+        assert (again.info().state, again.info().attempt) == (State.SUCCEEDED, 1), again.info().message
+        assert texts(again, stream=["stdout"]) == ["ran"]
+
+
+# --- hands
+
+
+def test_a_job_that_kubectl_deletes_says_so(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, n_workers=2)
+    job.submit()
+    becomes(job, State.RUNNING)
+    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/{job.name}")
+    info = ended(job).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
+    assert info.message == f"PyTorchJob {job.name} was deleted by someone else"
+
+
+def test_a_job_that_is_deleted_while_it_waits_says_so(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, instance_type="vast")
+    job.submit()
+    says(job, "free; waits since")
+    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/{job.name}")
+    assert ended(job).info().reason is Reason.DELETED_EXTERNALLY
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(kube: ClusterPlace, worker: int) -> None:
+    script = "import os, time\nprint('attempt', os.environ['CLIENT_LIB_ATTEMPT'], flush=True)\n"
+    script += "time.sleep(600 if os.environ['CLIENT_LIB_ATTEMPT'] == '1' else 0)\n"
+    job = kube.job(script, n_workers=2, max_retry=1)
+    job.submit()
+    becomes(job, State.RUNNING)
+    name = kube.pods(job)[worker]["metadata"]["name"]
+    kube.cluster.api.delete(f"/api/v1/namespaces/{kube.namespace}/pods/{name}")
+    info = ended(job, 150).info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
+    told = [event.message for event in job.events()]
+    assert any(f"the pod of worker {worker} was deleted by someone else" in message for message in told), told
+    printed = texts(job, stream=["stdout"])
+    assert printed.count("attempt 2") == 2
+    assert printed.count("attempt 1") == 2  # the pod that the operator made in its place started nothing
+
+
+# --- what can't start
+
+
+def test_an_image_that_does_not_exist_is_named_while_it_waits(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, base_image="localhost/none:local")
+    job.submit()
+    says(job, "image 'localhost/none:local' can't be pulled")
+    assert job.info().reason is Reason.IMAGE_PULL
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+
+
+def test_an_image_without_python_says_what_to_take(kube: ClusterPlace) -> None:
+    info = kube.run(STAY, base_image="localhost/pause:local").info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
+    assert info.message == (
+        "image 'localhost/pause:local' has no python3, which starts the worker: take an image with Python 3"
+    )
+
+
+def test_a_job_that_no_node_can_take_says_what_is_missing(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, instance_type="vast", n_workers=2)
+    job.submit()
+    says(job, "0/1 nodes have 500 cpu free; waits since")
+    assert job.info().reason is Reason.UNSCHEDULABLE
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+
+
+@pytest.mark.parametrize("other", [{"GANG_TIMEOUT_S": "3"}], indirect=True)
+def test_a_gang_that_is_not_complete_in_time_is_taken_back_and_queued_again(other: ClusterPlace) -> None:
+    job = other.job(STAY, instance_type="vast")
+    job.submit()
+    says(job, "0/1 nodes have 500 cpu free")
+    first = other.pytorch_job(str(job.name))
+    assert first is not None
+    says(job, "tries again in")
+    assert job.info().reason is Reason.UNSCHEDULABLE
+    for _ in until(60, pause_s=0.2):
+        again = other.pytorch_job(str(job.name))
+        if again is not None and again["metadata"]["uid"] != first["metadata"]["uid"]:
+            break
+    else:
+        raise AssertionError("it was not made anew")
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+
+
+def test_a_quota_that_refuses_the_pods_is_said_with_its_numbers(other: ClusterPlace) -> None:
+    quotas = f"/api/v1/namespaces/{other.namespace}/resourcequotas"
+    hard = {"requests.memory": "1Gi"}
+    other.cluster.api.create(
+        quotas,
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}},
+    )
+    job = other.job(STAY, n_workers=3)
+    job.submit()
+    says(job, "quota 'team' allows 1 GiB of memory, 0 are used, this job wants 1.5 GiB of memory")
+    assert job.info().reason is Reason.UNSCHEDULABLE
+    other.cluster.api.delete(f"{quotas}/team")
+    becomes(job, State.RUNNING, 150)
+    job.cancel()
+    ended(job)
+
+
+@pytest.mark.parametrize("other", [{"POD_SECURITY": "privileged"}], indirect=True)
+def test_pods_that_the_namespace_does_not_admit_end_the_job_with_the_reason(other: ClusterPlace) -> None:
+    info = other.run(STAY, n_workers=2).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
+    assert info.message.startswith("the namespace's Pod Security level 'restricted' refuses the pods: ")
+
+
+def test_an_object_of_that_name_that_is_there_already_is_left_alone(kube: ClusterPlace) -> None:
+    theirs = pytorch_job("mine", ["sleep", "600"], workers=0)
+    made = kube.cluster.api.create(PATH.format(kube.namespace), theirs)
+    info = kube.run(STAY, name="mine").info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
+    assert info.message == "PyTorchJob mine is there already, and not of this job: give the job another name"
+    there = kube.pytorch_job("mine")
+    assert there is not None
+    assert there["metadata"]["uid"] == made["metadata"]["uid"]
+    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/mine")
+
+
+# --- what ends badly
+
+
+def test_a_rank_that_takes_too_much_memory_is_out_of_memory(kube: ClusterPlace) -> None:
+    info = kube.run("x = bytearray(1 << 30)\n", n_workers=1).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.OUT_OF_MEMORY)
+    assert info.message == "worker 0 was killed for using more than its 0.5 GiB of memory"
+
+
+def test_a_launcher_that_is_killed_leaves_the_tail_of_its_log(kube: ClusterPlace) -> None:
+    script = "import os, signal, time\nprint('last words', flush=True)\ntime.sleep(2)\n"
+    script += (
+        "for pid in [int(p) for p in os.listdir('/proc') if p.isdigit() and p != '1' and int(p) != os.getpid()]:\n"
+    )
+    script += "    os.kill(pid, signal.SIGKILL)\ntime.sleep(600)\n"
+    job = kube.run(script)
+    info = job.info()
+    assert info.state is State.FAILED
+    assert info.reason in (Reason.LAUNCHER_LOST, Reason.SIGNAL), (info.reason, info.message)
+    assert "last words" in texts(job, stream=["stdout"])
+
+
+# --- the API server
+
+
+def test_the_api_server_away_for_a_while_is_noticed_by_nobody(other: ClusterPlace) -> None:
+    job = other.job(COUNT.format(seconds=12), n_workers=2)
+    job.submit()
+    prints(job, "line 5")
+    other.cluster.kill("kube-apiserver")
+    waiting = other.job("print('ran')")
+    waiting.submit()
+    says(waiting, "the Kubernetes API does not answer")
+    prints(job, "line 80")
+    other.cluster.start("kube-apiserver")
+    assert ended(job, 150).info().state is State.SUCCEEDED, job.info().message
+    assert lines_of(job, 0) == lines_of(job, 1) == [f"line {i}" for i in range(120)]
+    assert ended(waiting, 150).info().state is State.SUCCEEDED
+
+
+# --- a server that pods can't reach
+
+
+@pytest.mark.parametrize("other", [{"WORKER_SERVER_URL": ""}], indirect=True)
+def test_where_pods_reach_no_server_a_job_runs_and_its_log_comes_from_the_cluster(other: ClusterPlace) -> None:
+    job = other.run(COUNT.format(seconds=2), n_workers=2)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    assert lines_of(job, 0) == lines_of(job, 1) == [f"line {i}" for i in range(20)]
+    assert any("pods can't reach this server" in event.message for event in job.events())
+
+
+@pytest.mark.parametrize("other", [{"WORKER_SERVER_URL": ""}], indirect=True)
+def test_where_pods_reach_no_server_the_end_is_told_by_the_termination_message(other: ClusterPlace) -> None:
+    info = other.run("import sys\nprint('last')\nsys.exit(7)\n").info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.EXIT_CODE)
+    assert info.failure is not None
+    assert (info.failure.rank, info.failure.exit_code) == (0, 7)
+
+
+# --- submits
+
+
+def test_two_submits_with_one_key_from_two_processes_are_one_job(kube: ClusterPlace, tmp_path: Path) -> None:
+    script = tmp_path / "code" / "once.py"
+    script.parent.mkdir()
+    script.write_text("print('once')\n")
+    program = f"""
+import sys
+from client_lib import Client, Job
+client = Client({kube.url!r}, {kube.token!r}, insecure=True)
+job = Job(script={str(script)!r}, code="snapshot", instance_type="small", name="once", client=client)
+job._key = "0" * 32  # as a process that repeats its submit after a crash would have it
+job.submit()
+print(job.name)
+"""
+    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    named = {process.communicate(timeout=60)[0].strip() for process in running}
+    assert len(named) == 1
+    job = ended(kube.client.get_job(named.pop()))
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    assert texts(job, stream=["stdout"]) == ["once"]
+
+
+def test_a_name_of_a_job_that_is_there_is_refused(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, name="taken")
+    job.submit()
+    with pytest.raises(Conflict):
+        kube.job(STAY, name="taken").submit()
+    job.cancel()
+    ended(job)
+
+
+def test_many_jobs_at_once_share_one_launcher(kube: ClusterPlace) -> None:
+    jobs = [kube.job("print('ran')", name=f"many-{number}") for number in range(6)]
+    threads = [threading.Thread(target=job.submit) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job in jobs:
+        assert ended(job, 200).info().state is State.SUCCEEDED, job.info().message
