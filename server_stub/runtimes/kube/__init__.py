@@ -3,10 +3,10 @@
 Only the application that builds a server imports this, from `assembly`; the service knows the Runtime protocol alone.
 
     assembly, runtime     the parts put together; the Runtime protocol
-    gang, record          one attempt, from its objects to its end; what is written down of it
+    gang, making, record  one attempt, from its objects to its end; what is written down of it
     catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options
                           pure: what a job may ask for, what becomes of each field, what is created
-    facts, inventory, words, sentences, digest, refusals, observe
+    facts, inventory, words, sentences, digest, refusals, observe, ending
                           pure: what the cluster says, and what that means
     acts, watch, pod_log, api
                           the requests; `api` alone imports `kubernetes`
