@@ -11,6 +11,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 READERS = 4
 _STATEMENTS = 512  # kept compiled: an insert has one for each number of rows (prepared.Insert)
+_WAL = 4000  # pages before a checkpoint; with SQLite's 1000 one follows upon every sixtieth submit
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 
 
@@ -21,7 +22,7 @@ def writing_engine(url: str) -> Engine:
         return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
     connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "cached_statements": _STATEMENTS}
     engine = create_engine(url, pool_size=1, max_overflow=0, connect_args=connect)
-    _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
+    _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
     _begin_by(engine, "BEGIN IMMEDIATE")
     return engine
 
