@@ -27,6 +27,7 @@ from client_lib import (
     WaitTimeout,
     get_job,
     list_jobs,
+    resubmit,
 )
 
 job = Job(
@@ -56,6 +57,8 @@ assert_type(job.log_lines(), Iterator[str])
 assert_type(job.log_entries(follow=False), Iterator[LogEntry])
 assert_type(job.cancel(), JobInfo)
 assert_type(job.delete(force=True), str)
+assert_type(job.download("out", pattern="*.pt"), list[Path])
+assert_type(resubmit(job, n_workers=4), Job)
 assert_type(job.events(), list[Event])
 assert_type(job.render(), Manifest)
 assert_type(job.info().reason, Reason)
