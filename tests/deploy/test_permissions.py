@@ -116,7 +116,8 @@ def exercise(api: Api) -> None:
     assert objects.policy is not None
     for _ in range(2):
         job = acts.make_job(objects.job)
-        acts.make_rest(objects, job)
+        for make in acts.rest(objects, job):
+            make()
     acts.log_tail("nobody")
     for path in (acts.jobs, f"/api/v1/namespaces/{NAMESPACE}/pods", f"/api/v1/namespaces/{NAMESPACE}/events"):
         version = api.get(path)["metadata"]["resourceVersion"]
