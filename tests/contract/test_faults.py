@@ -265,6 +265,20 @@ def test_the_api_server_away_for_a_while_is_noticed_by_nobody(other: ClusterPlac
     assert ended(waiting, 150).info().state is State.SUCCEEDED
 
 
+def test_the_operator_away_for_a_while_is_waited_for(other: ClusterPlace) -> None:
+    job = other.job(COUNT.format(seconds=4), n_workers=2)
+    job.submit()
+    prints(job, "line 5")
+    other.cluster.kill("training-operator")
+    waiting = other.job("print('ran')")
+    waiting.submit()
+    says(waiting, "does not answer: does the training operator run?")
+    assert ended(job).info().state is State.SUCCEEDED, job.info().message
+    other.cluster.start("training-operator")
+    assert ended(waiting, 150).info().state is State.SUCCEEDED, waiting.info().message
+    assert lines_of(job, 1) == [f"line {i}" for i in range(40)]
+
+
 # --- a server that pods can't reach
 
 

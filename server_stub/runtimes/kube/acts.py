@@ -76,23 +76,22 @@ class Acts:
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
-        """Make it with this owner, or add the owner to the one that is there; its last owner may take it along in
-        between."""
-        path = self._collections["ConfigMap"]
+        """Add the owner to the one that is there, as after the first job there always is, or make it with this owner;
+        its last owner may take it along in between."""
+        path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
         for last in [False] * (_SHARING_TRIES - 1) + [True]:
             try:
-                self._api.create(path, _owned_by(launcher, owner))
-                return
-            except ApiError as error:
-                if not error.conflict or last:
-                    raise
-            try:
-                name = launcher["metadata"]["name"]
                 self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE)
                 return
             except ApiError as error:
                 if not (error.not_found or error.conflict) or last:
+                    raise
+            try:
+                self._api.create(path, _owned_by(launcher, owner))
+                return
+            except ApiError as error:
+                if not error.conflict:
                     raise
 
     def find_job(self, name: str, uid: str) -> Object | None:

@@ -60,7 +60,7 @@ class Gang:
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
         self._record = Record()
         self._dirty = asyncio.Event()
-        self._stopped = False
+        self.stopped = False
         """Ordered by the service, before any worker failed."""
         self._failed = self._lost_first = False
         """A worker has failed; and the first that did was lost."""
@@ -94,7 +94,7 @@ class Gang:
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is told when nothing lives any more."""
-        self._stopped = self._stopped or not self._failed
+        self.stopped = self.stopped or not self._failed
         self._cluster.desk.stop(*self._id, grace_s)
         self._dirty.set()
 
@@ -145,7 +145,7 @@ class Gang:
             self._attempt, cluster.settings, cluster.catalogue, cluster.acts, self._made, self._say_refused, self._pause
         )
         token = cluster.desk.token(*self._id)
-        given_up = await making.make(token, self._record.uid, lambda: self._stopped)
+        given_up = await making.make(token, self._record.uid, lambda: self.stopped)
         if given_up is None:
             return None
         if given_up.uid is None:
@@ -214,9 +214,9 @@ class Gang:
             await self._write(removed_because=_words(self._who(sight)))
         elif all(worker.stage.over for worker in seen.workers):
             return
-        elif verdict.next_step(seen.workers, self._stopped) is Step.STOP:
+        elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
             await self._fetch_tails(sight, seen)
-            because = (Reason.CANCELLED, "stopped") if self._stopped else self._who(sight)
+            because = (Reason.CANCELLED, "stopped") if self.stopped else self._who(sight)
             await self._remove(*because)
         elif seen.obstacle.hopeless:
             await self._remove(seen.obstacle.reason, seen.obstacle.message)
@@ -247,7 +247,7 @@ class Gang:
     async def _end(self, sight: Sight, seen: Seen) -> Observation:
         removed = self._record.removed_because
         because = (Reason(removed[0]), removed[1]) if removed else self._who(sight)
-        reason, message = ending.why(seen, because, stopped=self._stopped, lost_first=self._lost_first)
+        reason, message = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
         ranks = tuple(rank for worker in seen.workers for rank in worker.ranks())
         when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
         reports = [worker.report for worker in seen.workers]
@@ -331,7 +331,7 @@ class Gang:
         self._say(
             "waiting", Reason.UNSCHEDULABLE, f"taken back as it was not complete; tries again in {back_off_s:.0f} s"
         )
-        while not self._stopped and loop.time() < until:
+        while not self.stopped and loop.time() < until:
             self._dirty.clear()
             await self._pause(until - loop.time())
 

@@ -90,6 +90,8 @@ class Follower:
     def _read_once(self) -> int:
         query = {"container": CONTAINER, "follow": "true"}
         self._stream = self._api.stream(self._path, query, SILENCE_S)
+        if self._stopping.is_set():  # `stop` found no stream to abort
+            self._stream.abort()
         new, batch, size = 0, [], 0
         for line in self._stream:
             batch.append(line)

@@ -38,6 +38,8 @@ _NEWS = {  # events carry no labels; most of a pod's normal life is told by its 
     )
 }
 
+DISK_PAUSE_S = 5.0
+
 Fact = TypeVar("Fact")
 _log = logging.getLogger(__name__)
 
@@ -163,14 +165,27 @@ class KubeRuntime:
         key = AttemptKey(attempt.job_id, attempt.number)
         if key in self._gangs:
             return
-        cluster = Cluster(self._acts, self._inventory, self._parts.desk, self._settings, self._catalogue, self._logs)
-        gang = Gang(attempt, cluster, self._tell)
-        self._gangs[key] = gang
-        self._spawn(self._to_its_end(key, gang))
+        self._gangs[key] = self._gang(attempt)
+        self._spawn(self._to_its_end(key, attempt))
 
-    async def _to_its_end(self, key: AttemptKey, gang: Gang) -> None:
+    def _gang(self, attempt: Attempt) -> Gang:
+        shared = Cluster(self._acts, self._inventory, self._parts.desk, self._settings, self._catalogue, self._logs)
+        return Gang(attempt, shared, self._tell)
+
+    async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
+        """However often it takes: a full disk must not end a job that runs on the cluster."""
         try:
-            await gang.run()
+            while True:
+                gang = self._gangs[key]
+                try:
+                    await gang.run()
+                    return
+                except OSError as error:
+                    _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error)
+                await asyncio.sleep(DISK_PAUSE_S)
+                self._gangs[key] = self._gang(replace(attempt, fresh=False))
+                if gang.stopped:
+                    self._gangs[key].stop(attempt.spec.grace_s)
         finally:
             del self._gangs[key]
 

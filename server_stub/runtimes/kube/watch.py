@@ -103,6 +103,8 @@ class Watch:
         }
         self._stream = self._api.stream(self._path, query, SILENCE_S)
         learnt = 0
+        if self._stopping.is_set():  # `stop` found no stream to abort
+            self._stream.abort()
         for line in self._stream:
             if self._stopping.is_set():
                 break

@@ -182,9 +182,8 @@ def test_stopping_does_not_wait_for_a_silent_connection(cluster: Cluster, watch:
     cluster.answer = lambda handler, number: stay.wait(PATIENCE_S) and None
     watch[0].start()
     until(lambda: cluster.watches)
-    before = threading.active_count()
     watch[0].stop()
-    until(lambda: threading.active_count() < before)
+    until(lambda: "watch things" not in {thread.name for thread in threading.enumerate()})
     stay.set()
 
 
