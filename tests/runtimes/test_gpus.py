@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -257,6 +258,22 @@ async def test_a_look_that_is_broken_off_leaves_no_process(tmp_path: Path) -> No
     with pytest.raises(asyncio.CancelledError):
         await look
     assert [alive(pid) for pid in pids()] == [False, False]
+
+
+def test_two_that_fail_at_once_leave_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) -> None:
+    """The second has ended, and its last words are not read yet, when the first one's failure is the answer."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexit 9\n")
+    program.chmod(0o755)
+    unraisable: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda seen: unraisable.append(seen.exc_value))
+        for _ in range(30):
+            cards = gpus.Gpus(str(program))
+            asyncio.run(cards.look())
+            assert "ended with 9" in str(cards.failure)
+            gc.collect()
+    assert [error for error in unraisable if isinstance(error, RuntimeError)] == []  # "Event loop is closed"
 
 
 @pytest.mark.anyio

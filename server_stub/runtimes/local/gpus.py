@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import shutil
+import signal
 import time
 
 from server_stub.runtimes.local import devices
@@ -47,11 +50,15 @@ async def _ask(program: str) -> list[Gpu]:
     queries = (f"--query-gpu={GPU_FIELDS}", f"--query-compute-apps={PROCESS_FIELDS}")
     asked = [asyncio.ensure_future(_answer(program, query)) for query in queries]
     try:
-        gpus, processes = await asyncio.gather(*asked)
+        await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for other in asked:  # it runs on where the first has failed, or nobody waits any more
-            other.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        for one in asked:  # it runs on where another has failed, or nobody waits any more
+            one.cancel()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):  # what was broken off for it ended with a CancelledError, which is none
+            raise end
+    gpus, processes = map(str, ends)
     try:
         return devices.parse(gpus, processes, {pid: program_of(pid) for pid in devices.pids(processes)})
     except ValueError as error:
@@ -66,12 +73,14 @@ async def _answer(program: str, query: str) -> str:
         )
     except OSError as error:  # of another architecture, or no process is left to have
         raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
+    answered = False
     try:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
+        answered = True
     except asyncio.TimeoutError as error:
         raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
     finally:
-        if child.returncode is None:
+        if not answered:
             await _end(child)
     text = output.decode("utf-8", "replace")
     if child.returncode:
@@ -80,7 +89,10 @@ async def _answer(program: str, query: str) -> str:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    child.kill()
+    """The process, and the pipe to it, which may be open when the process has ended."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)  # child.kill() may take its exit status from whoever waits for it
     try:
         await asyncio.wait_for(child.communicate(), _END_S)
     except asyncio.TimeoutError:  # one stuck in its driver never ends
