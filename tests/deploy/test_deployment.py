@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 import yaml
 
 from server_stub.runtimes.kube.permissions import BESIDE_THE_OPERATOR, FOR_DOCTOR, NEEDED
@@ -23,9 +24,11 @@ from tests.cluster import Cluster, builds, missing, oci, programs
 from tests.cluster.images import NAMESPACE as IMAGES
 from tests.cluster.layers import components
 from tests.cluster.places import Home
+from tests.cluster.waiting import until
 from tests.deploy import image
 from tests.deploy.audit import asked_by_pods
 from tests.deploy.conftest import ROOT
+from tests.store import postgresql
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -73,28 +76,32 @@ def operator_image(home: Home, workspace: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def volumes(cluster: Cluster) -> dict[str, Path]:
-    """kind's provisioner makes folders of the node when they are claimed; here they are made before."""
-    made = {}
+def models(cluster: Cluster) -> Path:
+    """The folder of the claim `models`. kind's provisioner makes folders for claims; here they are made before."""
     for claim in ("client-lib-data", "models"):
-        made[claim] = cluster.places.run / "volumes" / claim
-        made[claim].mkdir(parents=True)
-        made[claim].chmod(0o777)
-        cluster.api.create("/api/v1/persistentvolumes", volume(claim, made[claim]))
-    return made
+        cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "client-lib", claim, "20Gi"))
+    return folder_of(cluster, "client-lib", "models")
 
 
-def volume(claim: str, path: Path) -> dict[str, Any]:
+def folder_of(cluster: Cluster, namespace: str, claim: str) -> Path:
+    return cluster.places.run / "volumes" / namespace / claim
+
+
+def volume(cluster: Cluster, namespace: str, claim: str, size: str) -> dict[str, Any]:
+    """For this claim alone, in a folder that is made for it."""
+    path = folder_of(cluster, namespace, claim)
+    path.mkdir(parents=True)
+    path.chmod(0o777)
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node1"]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": claim},
+        "metadata": {"name": f"{namespace}-{claim}"},
         "spec": {
-            "capacity": {"storage": "20Gi"},
+            "capacity": {"storage": size},
             "accessModes": ["ReadWriteOnce"],
             "local": {"path": str(path)},
-            "claimRef": {"namespace": "client-lib", "name": claim},
+            "claimRef": {"namespace": namespace, "name": claim},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         },
     }
@@ -152,7 +159,7 @@ class Kind:
 def kind(
     cluster: Cluster,
     images: None,
-    volumes: dict[str, Path],
+    models: Path,
     without_operator: None,
     kubectl_program: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -164,6 +171,12 @@ def kind(
     return kind
 
 
+@pytest.fixture(scope="module")
+def demo(kind: Kind) -> str:
+    """What `make kind` shows last: the demo job, followed to its end."""
+    return kind.run("demo")
+
+
 def test_the_operator_runs_as_a_restricted_pod(kind: Kind, cluster: Cluster) -> None:
     (pod,) = cluster.api.get("/api/v1/namespaces/kubeflow/pods")["items"]
     assert pod["status"]["containerStatuses"][0]["ready"]
@@ -172,25 +185,83 @@ def test_the_operator_runs_as_a_restricted_pod(kind: Kind, cluster: Cluster) -> 
 
 
 def test_the_demo_job_trains_on_two_pods_and_leaves_its_model_on_the_volume(
-    kind: Kind, volumes: dict[str, Path]
+    kind: Kind, demo: str, models: Path
 ) -> None:
-    shown = kind.run("demo")
-    assert "rank 3 of 4 trains on cpu" in shown
-    assert "epoch 11" in shown
-    assert "test accuracy 0.9" in shown
-    (model,) = volumes["models"].rglob("digits.pt")
+    assert "rank 3 of 4 trains on cpu" in demo
+    assert "epoch 11" in demo
+    assert "test accuracy 0.9" in demo
+    (model,) = models.rglob("digits.pt")
     assert model.stat().st_size > 10_000
-    (job,) = json.loads(kind.client_lib("list", "-o", "json"))
+    (job,) = [job for job in json.loads(kind.client_lib("list", "-o", "json")) if job["name"].startswith("digits")]
     assert (job["state"], job["runtime"]) == ("SUCCEEDED", "kubernetes")
     assert [worker["exit_code"] for worker in job["workers"]] == [0, 0]
     logged = kind.client_lib("logs", job["name"], "--stream", "train.log")
     assert {f"rank {rank} epoch 11" in logged for rank in range(4)} == {True}
 
 
-def test_the_server_asks_for_nothing_that_its_role_does_not_grant(kind: Kind, cluster: Cluster) -> None:
+def test_the_server_asks_for_nothing_that_its_role_does_not_grant(demo: str, cluster: Cluster) -> None:
     asked = asked_by_pods(cluster, "client-lib")
     assert asked <= NEEDED | FOR_DOCTOR | BESIDE_THE_OPERATOR
     assert ("kubeflow.org", "pytorchjobs", "create") in asked
+
+
+@pytest.mark.parametrize(
+    ("option", "reason", "said"),
+    [
+        (["--exclude-node", "node1"], "Unschedulable", "0/1 nodes"),
+        (["--image", "localhost/nobody-has:this"], "ImagePull", "image 'localhost/nobody-has:this' can't be pulled"),
+    ],
+)
+def test_a_job_that_waits_explains_itself(kind: Kind, option: list[str], reason: str, said: str) -> None:
+    name = f"waits-{reason.lower()}"
+    kind.client_lib("submit", "--name", name, *option, "examples/digits_ddp.py")
+    for _ in until(180, pause_s=0.5):
+        text = kind.client_lib("explain", name)
+        if reason in text.splitlines()[0]:
+            break
+    kind.client_lib("delete", "--force", name)
+    assert f"job {name} is PENDING ({reason}), for" in text
+    assert said in text.splitlines()[0]
+    assert text.splitlines()[-1].startswith("next: ")
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    """URL of a PostgreSQL on this machine, as pods see it."""
+    found = postgresql.binaries()
+    if found is None:
+        pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
+    machine = f"10.{cluster.network.number}.0.1"
+    with postgresql.server(found, machine, clients="10.0.0.0/8") as url:
+        yield url.format(database="postgres")
+
+
+def test_the_production_overlay_serves_from_postgresql(
+    kind: Kind, cluster: Cluster, manifests: Path, kubectl_program: Path, database: str
+) -> None:
+    """With the values of this place where it says HERE, in a namespace of its own."""
+    folder = manifests / "overlays" / "production"
+    (folder / "server.env").write_text(f"CLIENT_LIB_SERVER_DATABASE_URL={database}\n")
+    edit(folder / "namespace.yaml", {"name: client-lib": "name: production"})
+    image_here = "newName: registry.example.com/client-lib-server, newTag: 0.1.0"
+    image_there = "newName: localhost/client-lib-server, newTag: kind"
+    edit(folder / "kustomization.yaml", {"namespace: client-lib #": "namespace: production #", image_here: image_there})
+    cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "production", "client-lib-data", "200Gi"))
+    kubectl = [str(kubectl_program), f"--kubeconfig={cluster.kubeconfig}"]
+    subprocess.run([*kubectl, "apply", "-k", folder], check=True)
+    rollout = ["rollout", "status", "deployment/client-lib-server", "--timeout=300s"]
+    subprocess.run([*kubectl, "-n", "production", *rollout], check=True)
+    engine = sqlalchemy.create_engine(database)
+    assert "jobs" in sqlalchemy.inspect(engine).get_table_names()
+    engine.dispose()
+
+
+def edit(path: Path, changes: dict[str, str]) -> None:
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
 
 
 def test_the_doctor_finds_all_well(kind: Kind) -> None:

@@ -102,6 +102,19 @@ def test_rendering_is_the_same_twice_and_leaves_nothing_marked_for_another_names
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("folder", OVERLAYS)
+def test_two_servers_of_a_cluster_do_not_share_what_belongs_to_no_namespace(
+    kubectl_program: Path, manifests: Path, folder: str
+) -> None:
+    path = manifests / folder / "kustomization.yaml"
+    path.write_text(path.read_text().replace("namespace: client-lib", "namespace: other"))
+    binding = one(rendered(kubectl_program, manifests / folder), "ClusterRoleBinding")
+    assert binding["metadata"]["name"] == "client-lib-server-nodes:other"
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["other"]
+    assert binding["roleRef"]["name"] == "client-lib-server-nodes"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("folder", OVERLAYS)
 def test_one_server_that_can_write_nowhere_but_to_its_volumes(
     kubectl_program: Path, manifests: Path, folder: str
 ) -> None:

@@ -20,8 +20,11 @@ def binaries() -> Path | None:
 
 
 @contextlib.contextmanager
-def server(programs: Path) -> Iterator[str]:
-    """A running server; yields the SQLAlchemy URL of its database without a name: append one."""
+def server(programs: Path, address: str = "", clients: str = "") -> Iterator[str]:
+    """A running server; yields the SQLAlchemy URL of its database without a name: append one.
+
+    `address`: of this machine, listened on beside the socket for `clients` (10.0.0.0/8), at PostgreSQL's own port.
+    """
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path may have 107 characters
     user = _unprivileged()
     if user:
@@ -29,10 +32,13 @@ def server(programs: Path) -> Iterator[str]:
     data = folder / "data"
     try:
         _run(user, programs / "initdb", "-D", data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        if clients:
+            with (data / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {clients} trust\n")
+        options = f"-k {folder} -c listen_addresses='{address}' -c fsync=off"
         _run(user, programs / "pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
         try:
-            yield f"postgresql+psycopg://test@/{{database}}?host={folder}"
+            yield f"postgresql+psycopg://test@/{{database}}?host={address or folder}"
         finally:
             _run(user, programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
     finally:
