@@ -180,12 +180,12 @@ def says(job: Job, text: str, limit_s: float = PATIENCE_S) -> None:
     raise AssertionError(f"{text!r} was never said, but {message!r}")
 
 
-def prints(job: Job, text: str, limit_s: float = PATIENCE_S) -> None:
-    """Waits for a line of its log."""
+def prints(job: Job, text: str, limit_s: float = PATIENCE_S, times: int = 1) -> None:
+    """Waits for so many lines of its log with this text."""
     lines: list[str] = []
     for _ in until(limit_s, pause_s=0.2):
         lines = [entry.text for entry in job.log_entries(follow=False)]
-        if any(text in line for line in lines):
+        if sum(text in line for line in lines) >= times:
             return
     raise AssertionError(f"{text!r} was never printed: {lines[-20:]}, {job.info().message}")
 

@@ -129,6 +129,7 @@ def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(kub
     script += "time.sleep(600 if os.environ['CLIENT_LIB_ATTEMPT'] == '1' else 0)\n"
     job = kube.job(script, n_workers=2, max_retry=1)
     job.submit()
+    prints(job, "attempt 1", times=2)
     becomes(job, State.RUNNING)
     name = kube.pods(job)[worker]["metadata"]["name"]
     kube.cluster.api.delete(f"/api/v1/namespaces/{kube.namespace}/pods/{name}")

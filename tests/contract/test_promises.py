@@ -103,7 +103,7 @@ def test_a_signal_is_said_by_its_number(place: Place) -> None:
 def test_a_cancelled_job_gets_a_sigterm_and_keeps_its_last_words(place: Place) -> None:
     job = place.job(STAY, n_workers=2)
     job.submit()
-    prints(job, "up")
+    prints(job, "up", times=2)
     job.cancel()
     assert ended(job).info().state is State.CANCELLED
     assert texts(job, stream=["stdout"]).count("asked to stop") == 2

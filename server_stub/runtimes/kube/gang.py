@@ -12,27 +12,26 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Literal
 
-from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
-from server_stub.runtimes import Attempt, Observation, attempt_dir, orders, outputs, verdict, worker_dir
+from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
 from server_stub.runtimes.kube import ending, facts, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.inventory import Inventory
 from server_stub.runtimes.kube.making import Making, insist
-from server_stub.runtimes.kube.needs import needs
 from server_stub.runtimes.kube.observe import Seen, Sight, observe, taken_away
+from server_stub.runtimes.kube.opening import opening
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Refusal
 from server_stub.runtimes.verdict import Stage, Step
-from server_stub.workers import Gang as Opening
 from server_stub.workers import WorkerDesk
 
 DRAIN_S = 60.0  # the rest of a log that hasn't come so long after the pod's end never will
+EXPLAINED_S = 5.0  # a watch is not so late
 LEAVING_S = 30.0  # pods that succeeded end by themselves in less
 LOOK_AGAIN_S = 15.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
@@ -66,6 +65,7 @@ class Gang:
         """A worker has failed; and the first that did was lost."""
         self._blame: tuple[Reason, str] | None = None
         """What was first seen to be taken away of it, before the operator and we remove the rest."""
+        self._unexplained_since: float | None = None
         self._incomplete_since: float | None = None
         self._over_since: float | None = None
         self._read_tails: set[int] = set()
@@ -80,7 +80,8 @@ class Gang:
             self._record = await asyncio.to_thread(record.read, self._folder)
         self._cluster.inventory.follow(self._key, self._dirty.set)
         try:
-            self._open_desk()
+            cluster = self._cluster
+            cluster.desk.open(opening(self._attempt, cluster.settings, cluster.catalogue), self._dirty.set)
             if self._record.end is None:
                 await self._to_its_end()
             self._cluster.desk.release(*self._id)
@@ -101,30 +102,6 @@ class Gang:
     @property
     def _id(self) -> tuple[str, int]:
         return self._attempt.job_id, self._attempt.number
-
-    def _open_desk(self) -> None:
-        attempt, settings = self._attempt, self._cluster.settings
-        workers = (worker_dir(attempt.job_dir, attempt.number, number) for number in range(attempt.spec.n_workers))
-        opening = Opening(
-            job_id=attempt.job_id,
-            job_name=attempt.job_name,
-            attempt=attempt.number,
-            folder=self._folder,
-            workers=tuple(workers),
-            processes_per_worker=self._processes(),
-            snapshot=attempt.snapshot,
-            function=attempt.function,
-            log_limit_bytes=orders.log_share(attempt.spec, settings.log_limit_bytes),
-            segment_bytes=settings.segment_bytes,
-        )
-        self._cluster.desk.open(opening, self._dirty.set)
-
-    def _processes(self) -> int:
-        """Of each worker; 1 where the catalogue doesn't know its instance type any more, as then none is started."""
-        try:
-            return needs(self._attempt.spec, self._cluster.catalogue).processes
-        except ClientLibError:
-            return 1
 
     async def _to_its_end(self) -> None:
         while True:
@@ -215,6 +192,8 @@ class Gang:
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
+            if self._may_be_explained(seen):
+                return
             await self._fetch_tails(sight, seen)
             because = (Reason.CANCELLED, "stopped") if self.stopped else self._who(sight)
             await self._remove(*because)
@@ -222,6 +201,17 @@ class Gang:
             await self._remove(seen.obstacle.reason, seen.obstacle.message)
         elif self._is_overdue(seen):
             await self._take_back(seen)
+
+    def _may_be_explained(self, seen: Seen) -> bool:
+        """Workers say that they were stopped, and it wasn't us: who took their pods away, the watch tells in a
+        moment."""
+        failed = [worker for worker in seen.workers if worker.failed]
+        known = self.stopped or self._blame is not None or self._record.removed_because is not None
+        if known or not failed or any((worker.report or {}).get("reason") != Reason.CANCELLED for worker in failed):
+            return False
+        now = asyncio.get_running_loop().time()
+        self._unexplained_since = self._unexplained_since or now
+        return now - self._unexplained_since < EXPLAINED_S
 
     async def _is_gone(self) -> bool:
         """Whether its PyTorchJob is not there: the watch may not have brought it yet."""
@@ -236,6 +226,8 @@ class Gang:
     def _is_over(self, sight: Sight, seen: Seen) -> bool:
         """Nothing of it works any more, and whatever it had to say is here, or won't come."""
         if not ending.is_over(sight, seen, removed=self._record.removed_because is not None):
+            return False
+        if self._may_be_explained(seen):
             return False
         if ending.is_drained(sight):
             return True
@@ -257,7 +249,7 @@ class Gang:
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
-        if self._over_since is not None:
+        if self._over_since is not None or self._unexplained_since is not None:
             return 1.0
         if self._incomplete_since is None:
             return LOOK_AGAIN_S
