@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -192,7 +193,7 @@ class _NewJob:
         self.place: Place | None = None
         """Where it was written."""
         self.name = draw_name(admitted.request.spec)
-        self._id = f"{random.getrandbits(128):032x}"  # seeded by the system once, not asked each time
+        self._id = uuid.UUID(int=random.getrandbits(128), version=4).hex  # seeded once, not asked each time
         self._info = _info_text(runtime_name, user.name, self.name, self._id, admitted, now)
 
     @property
