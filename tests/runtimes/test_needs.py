@@ -239,5 +239,3 @@ def test_elastic_fields_are_named_for_other_types_only() -> None:
     spec = {"n_workers": 2, "elastic_min_workers": 1, "elastic_max_restarts": 3}
     assert len([line for line in said(**spec) if "only type 'pytorch_elastic' reads it" in line]) == 2
     assert said(**spec, type="pytorch_elastic") == said(n_workers=2)
-
-
