@@ -39,16 +39,22 @@ VARIANTS = {
 ON_A_JOB = sorted(
     (method, path.replace("{name}", "train").replace("{rank}", "0") + query)
     for method, path in ROUTES
-    if "{name}" in path
+    if "{name}" in path and not paths.is_of_workers(path)
     for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))
 )
 
 
 def test_every_route_is_one_of_those_tested_here() -> None:
     on_a_snapshot = {(method, f"{paths.SNAPSHOTS}/{{sha256}}") for method, _ in ON_A_SNAPSHOT}
-    on_a_job = {(method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")}
-    assert set(ROUTES) == OF_ALL_USERS | OF_WHO_ASKS | on_a_snapshot | on_a_job
+    of_workers = {(method, path) for method, path in ROUTES if paths.is_of_workers(path)}
+    on_a_job = {(method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")} - of_workers
+    assert set(ROUTES) == OF_ALL_USERS | OF_WHO_ASKS | on_a_snapshot | on_a_job | of_workers
     assert len(ON_A_JOB) == len(on_a_job) + len(VARIANTS)
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if paths.is_of_workers(route[1])])
+def test_no_user_speaks_for_a_worker(method: str, path: str, root: Api) -> None:
+    assert root(method, path).json()["code"] == "unauthorized"
 
 
 @pytest.fixture
