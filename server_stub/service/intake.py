@@ -107,9 +107,8 @@ class Intake:
             raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
 
     async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
-        if self._on_network(
-            folder_of(request, script_path) or ""
-        ):  # a server that is gone must not stop the loop; a thread costs 0.3 ms, so only there
+        folder = folder_of(request, script_path) or ""
+        if self._on_network(folder):  # where one that is gone would stop the loop; a thread costs 0.3 ms
             await asyncio.to_thread(check_shared, request, script_path)
         else:
             check_shared(request, script_path)
