@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
-COMES_WITH = {"urllib3": "requests", "starlette": "fastapi", "uvloop": "uvicorn"}
+COMES_WITH = {"urllib3": "requests", "starlette": "fastapi", "uvloop": "uvicorn", "pydantic_core": "pydantic"}
 
 
 def sources(folder: str) -> Iterator[Path]:
