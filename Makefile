@@ -43,7 +43,7 @@ test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k
 
 test-long: $(READY)  ## every test with all rounds: the server killed 50 times, and so on
 	@echo "== pytest, all rounds"
-	@$(RUN)/python -m pytest -m "not cluster" $(PYTEST)
+	@$(RUN)/python -m pytest -m "not cluster and not gpu" $(PYTEST)
 
 test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root; minutes to build it the first time)
 	@echo "== build of what the clusters run"

@@ -232,7 +232,7 @@ def test_the_error_file(both: Run) -> None:
     assert ran.warm.report()["ranks"][0]["exception"] == "ValueError: ('lr', 0.1)"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="this machine has no GPU")
+@pytest.mark.gpu
 def test_a_gpu_is_untouched_before_the_script_and_usable_in_it(both: Run, warm_pool: WarmPool) -> None:
     lines = both(
         """
