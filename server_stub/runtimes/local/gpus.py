@@ -47,18 +47,9 @@ class Gpus:
 
 
 async def _ask(program: str) -> list[Gpu]:
-    queries = (f"--query-gpu={GPU_FIELDS}", f"--query-compute-apps={PROCESS_FIELDS}")
-    asked = [asyncio.ensure_future(_answer(program, query)) for query in queries]
-    try:
-        await asyncio.wait(asked, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for one in asked:  # it runs on where another has failed, or nobody waits any more
-            one.cancel()
-        ends = await asyncio.gather(*asked, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, Exception):  # what was broken off for it ended with a CancelledError, which is none
-            raise end
-    gpus, processes = map(str, ends)
+    # one after the other: to break one off as the other has failed would leave its pipe to a loop that may be closed
+    gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
+    processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
     try:
         return devices.parse(gpus, processes, {pid: program_of(pid) for pid in devices.pids(processes)})
     except ValueError as error:
