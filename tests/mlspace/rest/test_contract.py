@@ -44,8 +44,8 @@ ours = schemathesis.openapi.from_dict(openapi())
 platform = schemathesis.openapi.from_dict(public_v2_openapi())
 
 
-@schemathesis.serializer("application/gzip")
-def _archive(context: Any, value: Any) -> bytes:
+@schemathesis.serializer("application/gzip", paths.RESULT)
+def _bytes(context: Any, value: Any) -> bytes:
     del context
     return value if isinstance(value, bytes) else str(value).encode()
 
