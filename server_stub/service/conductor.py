@@ -29,6 +29,7 @@ from server_stub.service.evidence import explain, script_change
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store
 from server_stub.store.rows import JobRow, save_job
+from server_stub.tasks import Tasks
 
 log = logging.getLogger(__name__)
 _LONGEST_SAVE_PAUSE_S = 30.0
@@ -56,7 +57,7 @@ class Conductor:
         self._by_id: dict[str, Active] = {}
         self._by_name: dict[tuple[str, str], Active] = {}
         self._by_seq: dict[int, Active] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(log, "a job can't be driven on", logging.CRITICAL)
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.tell)
 
     def __len__(self) -> int:
@@ -83,9 +84,7 @@ class Conductor:
         """Stop driving. What is decided and not stored yet is decided again at the next start."""
         for active in self._by_id.values():
             active.cancel_timers()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def observe(self, seen: Observation) -> None:
         """The runtime's sink."""
@@ -95,7 +94,7 @@ class Conductor:
         if seen.phase == "ended":
             self._take_down(active, seen)  # first: a final job says nothing more
         if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
-            self._spawn(self._explain_end(active, seen))
+            self._tasks.begin(self._explain_end(active, seen))
         else:
             self._take_in(active, seen, None)
             self._take_down(active, seen)
@@ -142,7 +141,7 @@ class Conductor:
             return
         self._decide(active, decision, **shown, **_ending(decision, failure))
         if before is not State.RUNNING and decision.job.state is State.RUNNING:
-            self._spawn(self._say_if_script_changed(active))
+            self._tasks.begin(self._say_if_script_changed(active))
 
     def _take_down(self, active: Active, seen: Observation) -> None:
         """Remarks, which become events."""
@@ -173,7 +172,7 @@ class Conductor:
     def _save_soon(self, active: Active) -> None:
         if not active.saving:
             active.saving = True
-            self._spawn(self._save(active))
+            self._tasks.begin(self._save(active))
 
     async def _save(self, active: Active) -> None:
         try:
@@ -250,17 +249,7 @@ class Conductor:
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
         self._by_seq.pop(active.row.seq, None)
-        self._spawn(self._on_end(active))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.critical("a job can't be driven on", exc_info=error)
+        self._tasks.begin(self._on_end(active))
 
 
 def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:

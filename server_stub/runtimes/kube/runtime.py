@@ -28,6 +28,7 @@ from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.watch import Change, Listed, Watch
+from server_stub.tasks import Tasks
 from server_stub.workers import WorkerDesk
 
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
@@ -67,7 +68,7 @@ class KubeRuntime:
         self._inventory = Inventory()
         self._logs = PodLogs(parts.api, self._acts, parts.desk)
         self._gangs: dict[AttemptKey, Gang] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
         self._watches: list[Watch] = []
         self._sink: Sink | None = None
 
@@ -109,9 +110,7 @@ class KubeRuntime:
     async def close(self) -> None:
         for watch in self._watches:
             watch.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # --- what the watches bring: read in their threads, taken in on the loop
 
@@ -148,7 +147,7 @@ class KubeRuntime:
         self._inventory.list_jobs(jobs)
         for job in jobs:
             if job.key not in self._gangs and not job.deleting:
-                self._spawn(self._remove_if_ended(job))
+                self._tasks.begin(self._remove_if_ended(job))
 
     async def _remove_if_ended(self, job: facts.TrainingJob) -> None:
         folder = attempt_dir(self._parts.job_dir(job.key.job_id), job.key.attempt)
@@ -166,7 +165,7 @@ class KubeRuntime:
         if key in self._gangs:
             return
         self._gangs[key] = self._gang(attempt)
-        self._spawn(self._to_its_end(key, attempt))
+        self._tasks.begin(self._to_its_end(key, attempt))
 
     def _gang(self, attempt: Attempt) -> Gang:
         shared = Cluster(self._acts, self._inventory, self._parts.desk, self._settings, self._catalogue, self._logs)
@@ -216,16 +215,6 @@ class KubeRuntime:
     def _tell(self, seen: Observation) -> None:
         if self._sink is not None:
             self._sink(seen)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the Kubernetes runtime failed", exc_info=task.exception())
 
 
 def _on(loop: asyncio.AbstractEventLoop, read: Callable[[Change], Callable[[], None]]) -> Callable[[Change], None]:

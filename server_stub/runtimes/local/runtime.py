@@ -31,6 +31,7 @@ from server_stub.runtimes.local.queue import Queue, Queued
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.scheduling import Capacity, Decision, Grant, Waiting
 from server_stub.runtimes.local.warm import WarmPools
+from server_stub.tasks import Tasks
 
 LOOK_AGAIN_S = 3.0  # nothing tells that a stranger's process let a GPU go
 SHAPES = 256  # whose needs are remembered: most jobs ask for one of a few
@@ -59,7 +60,7 @@ class LocalRuntime:
         self._left: Capacity | None = None
         """What the last decision left for those that come behind all others; None: it must be made anew for all."""
         self._gangs: dict[str, Gang] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(_log, "a task of the local runtime failed")
         self._arrivals = 0
         self._admitting = False
         self._look_again: asyncio.TimerHandle | None = None
@@ -123,9 +124,7 @@ class LocalRuntime:
         self._warm.close()
         if self._look_again is not None:
             self._look_again.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     # --- attempts
 
@@ -178,7 +177,7 @@ class LocalRuntime:
         """After this turn of the loop, so that attempts found again hold what is theirs before others get it."""
         if not self._admitting and self._sink is not None and self._queue:
             self._admitting = True
-            self._spawn_task(self._admit())
+            self._tasks.begin(self._admit())
 
     async def _admit(self) -> None:
         try:
@@ -287,7 +286,7 @@ class LocalRuntime:
         gang = Gang(attempt, started, self._machine.host, self._options.launcher_python, self._tell, pool, never_warm)
         self._gangs[key] = gang
         self._ports.hold(key, started.master_port)
-        self._spawn_task(self._to_its_end(key, life(gang)))
+        self._tasks.begin(self._to_its_end(key, life(gang)))
 
     def _never_warm(self, attempt: Attempt) -> str | None:
         """Why a job of this kind can't use the warm pool that is there."""
@@ -300,16 +299,6 @@ class LocalRuntime:
         del self._gangs[key]
         self._ports.release(key)
         self._admit_anew()
-
-    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the local runtime failed", exc_info=task.exception())
 
     # --- what it tells
 

@@ -22,6 +22,7 @@ from client_lib.worker.warm import fit
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS
 from server_stub.runtimes.local.warm_pool import WarmPool
 from server_stub.runtimes.local.warm_rules import grown
+from server_stub.tasks import Tasks
 
 GUESS = ("numpy", "torch", "torch.distributed")
 GUESS_AFTER_S = 10.0
@@ -40,7 +41,7 @@ class WarmPools:
         """Those that will take the place of another when they are ready."""
         self._misfits: dict[str, int] = {}
         self._guesses: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(_log, "a task of the warm pools failed")
 
     def pool_for(self, plan: WorkerPlan) -> WarmPool | None:
         """One that is ready."""
@@ -68,7 +69,7 @@ class WarmPools:
             return
         if (guess := self._guesses.pop(python, None)) is not None:
             guess.cancel()
-        self._spawn(self._learn(python, plan, worker_dir, fitted))
+        self._tasks.begin(self._learn(python, plan, worker_dir, fitted))
 
     def shown(self) -> list[WarmPoolInfo]:
         """What there is."""
@@ -79,8 +80,7 @@ class WarmPools:
         """End all; the jobs that came out of them go on."""
         for guess in self._guesses.values():
             guess.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for pool in [*self._pools.values(), *self._next.values()]:
             pool.close()
 
@@ -95,7 +95,7 @@ class WarmPools:
         self._guesses.pop(plan.python, None)
         if not self._lives(plan.python):
             known = self._read(plan.python)["modules"] or list(GUESS)
-            self._spawn(self._begin(plan.python, plan, worker_dir, known))
+            self._tasks.begin(self._begin(plan.python, plan, worker_dir, known))
 
     async def _learn(self, python: str, plan: WorkerPlan, worker_dir: str, fitted: bool) -> None:
         known = self._read(python)["modules"]
@@ -128,11 +128,6 @@ class WarmPools:
         self._pools[python] = pool
         if old is not None:
             old.close()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # --- the list of modules
 
