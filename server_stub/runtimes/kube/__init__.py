@@ -8,7 +8,7 @@ Only the application that builds a server imports this, from `assembly`; the ser
                           pure: what a job may ask for, what becomes of each field, what is created
     facts, inventory, words, sentences, digest, refusals, observe, ending
                           pure: what the cluster says, and what that means
-    acts, watch, pod_log, api
+    acts, watch, pod_log, reading, api
                           the requests; `api` alone imports `kubernetes`
     doctor, fit, permissions
                           what could be wrong here

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterable
 
 from server_stub.runtimes.kube.acts import Acts
-from server_stub.runtimes.kube.api import Api, ApiError, Stream
+from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.facts import Pod
 from server_stub.runtimes.kube.names import CONTAINER, AttemptKey
+from server_stub.runtimes.kube.reading import Reading
 from server_stub.workers import WorkerDesk
 
 TAIL_TRIES = 4
@@ -62,47 +62,41 @@ class Follower:
     """One container's log, read in a thread until it ends."""
 
     def __init__(self, api: Api, path: str, key: AttemptKey, worker: int, desk: WorkerDesk) -> None:
-        self._api, self._path, self._key, self._worker, self._desk = api, path, key, worker, desk
+        self._path, self._key, self._worker, self._desk = path, key, worker, desk
         self._loop = asyncio.get_running_loop()
-        self._stopping = threading.Event()
-        self._stream: Stream | None = None
-        self._thread = threading.Thread(target=self._run, name=f"log {path}", daemon=True)
+        self._reading = Reading(api, f"log {path}", self._run)
 
     def start(self) -> None:
-        self._thread.start()
+        self._reading.start()
 
     def stop(self) -> None:
-        self._stopping.set()
-        if self._stream is not None:
-            self._stream.abort()
+        self._reading.stop()
 
     def _run(self) -> None:
         """A stream that ended may have ended for any reason: it is read again, until nothing new comes of it."""
-        while not self._stopping.is_set():
+        while not self._reading.stopping.is_set():
             try:
                 if not self._read_once():
-                    self._stopping.wait(AGAIN_S)
+                    self._reading.stopping.wait(AGAIN_S)
             except ApiError as error:
                 if error.not_found:
                     return
-                self._stopping.wait(AGAIN_S)
+                self._reading.stopping.wait(AGAIN_S)
 
     def _read_once(self) -> int:
         query = {"container": CONTAINER, "follow": "true"}
-        self._stream = self._api.stream(self._path, query, SILENCE_S)
-        if self._stopping.is_set():  # `stop` found no stream to abort
-            self._stream.abort()
+        stream = self._reading.open(self._path, query, SILENCE_S)
         new, batch, size = 0, [], 0
-        for line in self._stream:
+        for line in stream:
             batch.append(line)
             size += len(line)
-            if size > BATCH_BYTES or self._stream.pauses:
+            if size > BATCH_BYTES or stream.pauses:
                 new += self._hand_over(batch)
                 batch, size = [], 0
         return new + self._hand_over(batch)
 
     def _hand_over(self, lines: list[bytes]) -> int:
-        if not lines or self._stopping.is_set():
+        if not lines or self._reading.stopping.is_set():
             return 0
         data = b"\n".join(lines) + b"\n"
         append = self._desk.append(self._key.job_id, self._key.attempt, self._worker, data)

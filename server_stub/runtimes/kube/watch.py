@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server_stub.runtimes.kube.api import Api, ApiError, Stream
+from server_stub.runtimes.kube.api import Api, ApiError
+from server_stub.runtimes.kube.reading import Reading
 
 WATCH_S = 50  # the server's limit on one watch
 SILENCE_S = 65.0  # ours: then the connection is dead
@@ -51,26 +51,22 @@ class Watch:
 
     def __init__(self, api: Api, path: str, query: dict[str, str], take: Callable[[Change], None]) -> None:
         self._api, self._path, self._query, self._take = api, path, query, take
-        self._stopping = threading.Event()
-        self._stream: Stream | None = None
         self._version: str | None = None
         self._listed_at = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"watch {path.rpartition('/')[2]}", daemon=True)
+        self._reading = Reading(api, f"watch {path.rpartition('/')[2]}", self._run)
         self.problem: str | None = None
         """Why it doesn't work at the moment; None: it does."""
 
     def start(self) -> None:
-        self._thread.start()
+        self._reading.start()
 
     def stop(self) -> None:
         """Returns at once; nothing is taken any more a moment later."""
-        self._stopping.set()
-        if self._stream is not None:
-            self._stream.abort()
+        self._reading.stop()
 
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
-        while not self._stopping.is_set():
+        while not self._reading.stopping.is_set():
             try:
                 progress = self._round()
                 self.problem = None
@@ -81,7 +77,7 @@ class Watch:
                 self._complain(error)
             pause_s = FIRST_PAUSE_S if progress else min(pause_s * 2, LONGEST_PAUSE_S)
             if not progress:
-                self._stopping.wait(pause_s * random.uniform(0.5, 1.0))
+                self._reading.stopping.wait(pause_s * random.uniform(0.5, 1.0))
 
     def _complain(self, error: ApiError) -> None:
         if self.problem != error.message:
@@ -101,12 +97,9 @@ class Watch:
             "timeoutSeconds": str(WATCH_S),
             "resourceVersion": self._version,
         }
-        self._stream = self._api.stream(self._path, query, SILENCE_S)
         learnt = 0
-        if self._stopping.is_set():  # `stop` found no stream to abort
-            self._stream.abort()
-        for line in self._stream:
-            if self._stopping.is_set():
+        for line in self._reading.open(self._path, query, SILENCE_S):
+            if self._reading.stopping.is_set():
                 break
             learnt += self._learn(line)
         return learnt > 0 or time.monotonic() - begun > LASTED_S
