@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+from abc import ABC, abstractmethod
 from typing import Callable, Dict, Iterator, Optional, Tuple
 
 from client_lib.worker.outputs.index import Index, IndexWriter, Kept, LeftOut
@@ -69,12 +70,13 @@ class Source:
         return digest.hexdigest()
 
 
-class Store:
+class Store(ABC):
     """What a transport does. All of it may block; OSError means that it can't be done."""
 
     wait: Callable[[], None] = staticmethod(lambda: None)
     """As of Source: a transport that waits for something asks it again and again."""
 
+    @abstractmethod
     def keep(self, source: Source, at_rest: Optional[str]) -> None:
         """Keep this version of the file; an older one goes. `at_rest`: where it lies, if nobody will ever change it
         again.
@@ -82,18 +84,18 @@ class Store:
         Raises:
             NotKept: it can't be, and why. BeingWritten: not now.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def leave_out(self, path: str, size: int, why: str) -> None:
         """Say that it is not kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self, path: str) -> None:
         """The script removed it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Nothing more is kept."""
 
 
 class DirectoryStore(Store):
