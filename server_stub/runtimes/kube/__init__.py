@@ -4,7 +4,7 @@ Only the application that builds a server imports this, from `assembly`; the ser
 
     assembly, runtime     the parts put together; the Runtime protocol
     gang, making, record  one attempt, from its objects to its end; what is written down of it
-    catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options
+    catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
                           pure: what a job may ask for, what becomes of each field, what is created
     facts, inventory, words, sentences, digest, refusals, observe, ending
                           pure: what the cluster says, and what that means
