@@ -19,8 +19,7 @@ _OTHERWISE = {
     "instance_type": "GPUs are taken, or without any the CPU; cores bound OMP_NUM_THREADS; memory is not enforced",
     "pytorch_use_env": "honoured; type `pytorch` passes the argument unless this is True",
     "volumes": "the path must be this machine's own",
-    "outputs": "refused by name: what a job in place writes lies where it wrote it",
-    "requirements": "refused by name: install them into the environment that submits",
+    "requirements": "honoured: an environment of the job's own, which sees the packages of yours",
 }
 _OTHERWISE |= dict.fromkeys(
     ("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
@@ -36,6 +35,7 @@ _ON_A_CLUSTER = {
     "priority_class": "the PriorityClass that the catalogue has for it",
     "queue_name": "a queue of Kueue (experimental); refused where there is none",
     "conda_env": "an environment of the image",
+    "outputs": "honoured; refused by name where pods don't reach the server",
 }
 
 _BESIDE = {

@@ -9,6 +9,9 @@ from pathlib import Path
 import client_lib
 from client_lib.mlspace import environment
 from client_lib.spec.mlspace import REFUSED_TYPES
+from server_stub.runtimes.kube import fields as cluster
+from server_stub.runtimes.local import notices as local
+from server_stub.runtimes.orders import Fate
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "mlspace.md").read_text()
 
@@ -34,3 +37,16 @@ def test_its_example_is_a_job() -> None:
     made: dict[str, client_lib.Job] = {}
     exec(code, made)
     assert made["job"].spec.region == "SR006"
+
+
+def test_an_argument_is_said_to_be_refused_where_a_runtime_refuses_it_and_nowhere_else() -> None:
+    table = DOCUMENT.split("<!-- table: platform_parameters -->")[1].split("<!-- end -->")[0]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.strip().splitlines()[2:]]
+    said = {row[0].strip("`"): tuple(cell.startswith("refused") for cell in row[2:]) for row in rows}
+    assert local.FIELDS.keys() <= said.keys()
+    for name, fate in local.FIELDS.items():
+        assert said[name] == (fate is Fate.REFUSED, cluster.FIELDS[name] is Fate.REFUSED), name
+
+
+def test_nothing_is_promised_for_later() -> None:
+    assert re.findall(r"not yet|until (?:then|they are|it is)|once that is", DOCUMENT) == []
