@@ -90,7 +90,7 @@ bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY)  ## every benchmark, with its 
 	@for file in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
 docs: $(READY)  ## write docs/ and the tables of README.md from the code
-	@echo "== docs/openapi.json, docs/job-spec.schema.json"
+	@echo "== docs/openapi*.json, docs/*.schema.json"
 	@$(RUN)/python -m server_stub.openapi --write docs
 	@echo "== docs/cli.md"
 	@$(RUN)/python -m client_lib.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         RegionMT,
     )
     from client_lib.remote_function import remote
+    from client_lib.spec.explanation import Explanation
     from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
     from client_lib.spec.states import Reason, State
     from client_lib.spec.wire import Event, Failure, JobInfo, Manifest
@@ -76,6 +77,7 @@ __all__ = [
     "Conflict",
     "Environment",
     "Event",
+    "Explanation",
     "Failure",
     "Forbidden",
     "HealthParams",
@@ -157,6 +159,7 @@ _ELSEWHERE = {
         "RegionEnum",
         "RegionMT",
     ),
+    "spec.explanation": ("Explanation",),
     "spec.job": ("HealthParams", "JobSpec", "JobType", "PriorityClass"),
     "spec.states": ("Reason", "State"),
     "spec.wire": ("Event", "Failure", "JobInfo", "Manifest"),

@@ -8,7 +8,7 @@
     next: it starts by itself as soon as there is room; `client-lib instances` shows what there is
 
 The same in both runtimes, which put what they see into reason, message and events. `client-lib explain` prints this
-very text. What a failing rank said is `failure_report`.
+very text, and with `-o json` the same as data. What a failing rank said is `failure_report`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from client_lib import failure_report
+from client_lib.spec.explanation import Explanation
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, JobInfo
+from client_lib.spec.wire import Event, JobInfo, WorkerInfo
 
 EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 
@@ -58,7 +59,24 @@ NEXT: dict[Reason, str] = {
 def explain(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
     """The state with its reason, what each worker says, the events behind it, and the next step."""
     lines = [*_what(info, events, now), *_workers(info), *_happened(info, events)]
-    return "\n".join([*lines, f"next: {_next(info)}"])
+    return "\n".join([*lines, "next: " + "\n      ".join(_next(info))])
+
+
+def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanation:
+    """The same as data, with all events."""
+    return Explanation(
+        job=info.name,
+        state=info.state,
+        reason=info.reason,
+        summary=_what(info, events, now)[0],
+        message=info.message,
+        since=_began(info, events),
+        attempt=info.attempt,
+        workers=_telling(info),
+        failure=info.failure,
+        events=list(events),
+        next=_next(info),
+    )
 
 
 def _what(info: JobInfo, events: Sequence[Event], now: datetime) -> list[str]:
@@ -84,9 +102,12 @@ def _began(info: JobInfo, events: Sequence[Event]) -> datetime:
 
 
 def _workers(info: JobInfo) -> list[str]:
+    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in _telling(info)]
+
+
+def _telling(info: JobInfo) -> list[WorkerInfo]:
     """Those that have something of their own to say."""
-    told = [worker for worker in info.workers if worker.message and worker.message != info.message]
-    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in told]
+    return [worker for worker in info.workers if worker.message and worker.message != info.message]
 
 
 def _happened(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
@@ -102,16 +123,16 @@ def _happened(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
         yield f"    {event.time.astimezone():%H:%M:%S}  {attempt}{event.state} ({event.reason}){because}"
 
 
-def _next(info: JobInfo) -> str:
+def _next(info: JobInfo) -> list[str]:
     """What the failure's own hint says, before what the reason says."""
     if info.state is State.RESTARTING:
-        return "nothing: the whole gang is started again by itself"
+        return ["nothing: the whole gang is started again by itself"]
     step = NEXT[info.reason].format(name=info.name)
     rank = info.failure.rank if info.failure else None
     if rank is not None:
         step = step.replace(f"logs {info.name}`", f"logs {info.name} --rank {rank}`")
     known = info.failure.hint if info.failure else None
-    return f"{known}\n      {step}" if known else step
+    return [known, step] if known else [step]
 
 
 def _span(span: timedelta) -> str:

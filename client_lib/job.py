@@ -29,6 +29,7 @@ from client_lib.functions.results import Outcome
 from client_lib.log_output import LogOutput, TextOut
 from client_lib.log_reader import LogEntry
 from client_lib.spec import mlspace
+from client_lib.spec.explanation import Explanation
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
@@ -377,6 +378,10 @@ class Job:
     def explain(self) -> str:
         """Why the job waits, or why it failed, on some lines: the reason, the events behind it, and the next step."""
         return explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
+
+    def explanation(self) -> Explanation:
+        """The same as `explain`, as data: for programs. `docs/explanation.schema.json` describes it."""
+        return explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
 
     def render(self, *, python: str | None = None) -> Manifest:
         """What the server would create (locally worker plans), secrets masked. Before the submit a dry run: nothing is

@@ -1,4 +1,4 @@
-"""Makes the documents under `docs/` from the code: the OpenAPI documents and the JSON Schema of the job spec.
+"""Makes the documents under `docs/` from the code: OpenAPI, and the JSON Schemas of the job spec and of explanations.
 
 `python -m server_stub.openapi --write docs`; a test compares them with what is committed. Not used by a running server.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from client_lib.spec import wire
+from client_lib.spec.explanation import Explanation
 from client_lib.spec.job import JobSpec
 from server_stub.api.operation import ERROR
 from server_stub.api.public_v2 import application as public_v2
@@ -69,9 +70,9 @@ def public_v2_openapi() -> dict[str, Any]:
     return document
 
 
-def job_spec_schema() -> dict[str, Any]:
-    """The JSON Schema of what users write into a job.yaml."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | JobSpec.model_json_schema()
+def schema(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    """The JSON Schema of what users write, or of what they get."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema(mode=mode)
 
 
 def documents() -> dict[str, str]:
@@ -79,7 +80,8 @@ def documents() -> dict[str, str]:
     made = {
         "openapi.json": openapi(),
         "openapi-public-v2.json": public_v2_openapi(),
-        "job-spec.schema.json": job_spec_schema(),
+        "job-spec.schema.json": schema(JobSpec, "validation"),
+        "explanation.schema.json": schema(Explanation, "serialization"),
     }
     return {name: json.dumps(document, indent=2, ensure_ascii=False) + "\n" for name, document in made.items()}
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, get_job
+from client_lib import Client, Explanation, get_job
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
 
 from .conftest import Run
 from .small_server import CREATED, SmallServer, job
 from .terminal import Terminal
+
+HISTORY = [(State.PENDING, Reason.QUEUED), (State.RUNNING, Reason.RUNNING), (State.FAILED, Reason.EXIT_CODE)]
 
 
 def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: Run) -> None:
@@ -177,3 +179,27 @@ def test_explain_is_the_text_of_the_sdk(server: SmallServer, cli: Run) -> None:
     shown = cli("explain", "ba").stdout
     assert shown == get_job("bad", client=Client(server.url)).explain().replace("\x1b", "�") + "\n"
     assert "PENDING (Queued): accepted" in shown
+
+
+def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServer, cli: Run) -> None:
+    failure = Failure(rank=0, worker=0, exit_code=1, hint="set X")
+    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=failure, message="rank 0 ended with exit code 1"))
+    happened = [Event(time=CREATED, attempt=1, state=state, reason=reason, message="m") for state, reason in HISTORY]
+    server.answers["GET", "/api/v1/jobs/bad/events"] = (200, EventList(events=happened).model_dump(mode="json"))
+    shown = json.loads(cli("explain", "bad", "-o", "json").stdout)
+    assert Explanation.model_validate(shown) == get_job("bad", client=Client(server.url)).explanation()
+    assert shown | {"failure": None, "events": [], "summary": ""} == {
+        "job": "bad",
+        "state": "FAILED",
+        "reason": "ExitCode",
+        "summary": "",
+        "message": "rank 0 ended with exit code 1",
+        "since": "2026-01-02T03:04:05Z",
+        "attempt": 1,
+        "workers": [],
+        "failure": None,
+        "events": [],
+        "next": ["set X", "`client-lib logs bad --rank 0` has what it printed"],
+    }
+    assert shown["summary"] == cli("explain", "bad").stdout.splitlines()[0]
+    assert (shown["failure"]["exit_code"], len(shown["events"])) == (1, len(HISTORY))

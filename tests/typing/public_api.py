@@ -11,6 +11,7 @@ import client_lib
 from client_lib import (
     Client,
     Event,
+    Explanation,
     Failure,
     HealthParams,
     Job,
@@ -60,6 +61,7 @@ assert_type(job.delete(force=True), str)
 assert_type(job.download("out", pattern="*.pt"), list[Path])
 assert_type(resubmit(job, n_workers=4), Job)
 assert_type(job.events(), list[Event])
+assert_type(job.explanation(), Explanation)
 assert_type(job.render(), Manifest)
 assert_type(job.info().reason, Reason)
 assert_type(job.info().failure, Failure | None)
