@@ -1,7 +1,7 @@
 """Calls the function of a job in a rank, and leaves what it gives back for the server.
 
-It is a rank's script: started by path with the user's interpreter, which has nothing of this package and needs only
-cloudpickle. `client_lib.functions` writes the payload and reads the results, by the names that are defined here. The
+It is a rank's script: started by path with the user's interpreter, which has nothing of this package. Where it lacks
+cloudpickle, the caller's own is used, which travels in the payload. `client_lib.functions` writes the payload and reads the results, by the names that are defined here. The
 caller's `__main__` is bound in this process's `__main__`: what its functions see as globals is this module's namespace,
 emptied of ours, so that what they save with pickle is found again under the same name in the caller's.
 
@@ -73,11 +73,7 @@ def _run(header: Dict[str, Any], file: Any) -> None:
 def _load(header: Dict[str, Any], file: Any) -> Any:
     """The call, ready to be made. Raises Refused."""
     worker = os.environ.get("GROUP_RANK", "0")
-    try:
-        cloudpickle = _cloudpickle()
-    except ImportError:
-        raise Refused(_missing(worker, "cloudpickle")) from None
-    differs = difference(header, here(cloudpickle.__version__))
+    differs = difference(header, here(_version_of_cloudpickle(header)))
     if differs:
         raise Refused("worker %s can't read the function: %s" % (worker, differs))
     _extend_path(header["sys_path"])
@@ -87,6 +83,25 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
         if error.name is None:
             raise
         raise Refused(_missing(worker, error.name.partition(".")[0])) from error
+
+
+def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
+    """Of the one that is imported from now on: the user's interpreter's, or else the caller's."""
+    try:
+        return str(_cloudpickle().__version__)
+    except ImportError:
+        _bring_cloudpickle(header.get("cloudpickle_zip", ""))
+        return str(header["cloudpickle"])
+
+
+def _bring_cloudpickle(packed: str) -> None:
+    """To the end of sys.path, which processes that a rank spawns inherit."""
+    import base64
+
+    path = os.path.join(os.environ[_MARKER], "cloudpickle.%s.zip" % os.environ["RANK"])
+    with open(path, "wb") as file:
+        file.write(base64.b64decode(packed))
+    sys.path.append(path)
 
 
 def _cloudpickle() -> Any:

@@ -72,6 +72,24 @@ def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
     assert run(functools.partial(echo, scale=3), 1) == [1, 1, 1]
 
 
+def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_path: Path) -> None:
+    """Also in processes that the function spawns. Stock images have PyTorch, and not cloudpickle."""
+
+    def double(value: int) -> int:
+        return 2 * value
+
+    def train(value: int) -> list[int]:
+        import multiprocessing
+
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.map(abs, [-value]) + [double(value)]
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    job = Job(script=train, args=(21,))
+    job.submit(python=str(tmp_path / "bare" / "bin" / "python"))
+    assert job.result(timeout=60) == [21, 42]
+
+
 def test_large_arguments_and_results_travel(folder: Path) -> None:
     block = os.urandom(20_000_000)
     assert run(lambda given: given[::-1], block) == block[::-1]
