@@ -1,9 +1,10 @@
 """Calls the function of a job in a rank, and leaves what it gives back for the server.
 
 It is a rank's script: started by path with the user's interpreter, which has nothing of this package. Where it lacks
-cloudpickle, the caller's own is used, which travels in the payload. `client_lib.functions` writes the payload and reads the results, by the names that are defined here. The
-caller's `__main__` is bound in this process's `__main__`: what its functions see as globals is this module's namespace,
-emptied of ours, so that what they save with pickle is found again under the same name in the caller's.
+cloudpickle, the caller's own is used, which travels in the payload. `client_lib.functions` writes the payload and reads
+the results, by the names that are defined here. The caller's `__main__` is bound in this process's `__main__`: what its
+functions see as globals is this module's namespace, emptied of ours, so that what they save with pickle is found again
+under the same name in the caller's.
 
 A payload is a line of JSON and two pickles that share a memo: what the function needs, then its arguments. A process
 that a rank spawns (a DataLoader's worker) runs this file as `__mp_main__` and reads the first pickle alone.

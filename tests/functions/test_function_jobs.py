@@ -82,7 +82,7 @@ def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_
         import multiprocessing
 
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            return pool.map(abs, [-value]) + [double(value)]
+            return [*pool.map(abs, [-value]), double(value)]
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     job = Job(script=train, args=(21,))
