@@ -268,7 +268,9 @@ class Launcher:
 
     def _report_content(self) -> Dict[str, object]:
         ranks = [
-            report.ended(exit, self._directory.error_file(exit.rank), self._output.lines_of(exit.rank))
+            report.ended(
+                exit, self._directory.error_file(exit.rank), self._output.lines_of(exit.rank), self._plan.owner
+            )
             for exit in self._ranks.exits
         ]
         killed = out_of_memory_kills() - self._oom_kills

@@ -40,6 +40,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     cores: int
     """Cores of this worker, for OMP_NUM_THREADS."""
     checkpoint_dir: str
+    owner: str = ""
+    """Whose job it is: where other users' jobs are named to it, they have no names. "": all are one user's."""
     snapshot: Optional[str] = None
     """Archive to unpack into `work/` of the worker's directory; None: the code runs in place."""
     log_file: Optional[str] = None

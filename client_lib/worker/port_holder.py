@@ -1,4 +1,4 @@
-"""Who listens on a TCP port that a script fixed and found in use: which job of this user, or which process.
+"""Who listens on a TCP port that a script fixed and found in use: which job, or which process.
 
 Only `report` uses it, for an exception that says so. Linux: elsewhere nothing is known. Standard library only,
 Python >= 3.8.
@@ -16,20 +16,21 @@ _PORT = r"port: ?(\d+)"
 _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
-def named(exception: Optional[str]) -> Optional[str]:
-    """The exception, with who holds the port as its last line, where that is known."""
+def named(exception: Optional[str], owner: str) -> Optional[str]:
+    """The exception, with who holds the port as its last line, where that is known. `owner`: who is told."""
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
-    holder = holder_of(int(found.group(1))) if found else None
+    holder = holder_of(int(found.group(1)), owner) if found else None
     return "%s\nport %s is held by %s" % (exception, found.group(1), holder) if found and holder else exception
 
 
-def holder_of(port: int) -> Optional[str]:
-    """`job train-x7k2m (process 4711)`; None: nobody that this user may look at."""
+def holder_of(port: int, owner: str) -> Optional[str]:
+    """`job train-x7k2m (process 4711)`, without its name where it is another owner's; None: nobody that this process
+    may look at."""
     sockets = {"socket:[%s]" % inode for inode in _listening(port)}
     for pid in _pids() if sockets else ():
         if any(link in sockets for link in _links(pid)):
-            job = _job_of(pid)
-            return "job %s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, _command(pid))
+            job = _job_of(pid, owner)
+            return "%s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, _command(pid))
     return None
 
 
@@ -60,25 +61,27 @@ def _links(pid: int) -> Iterator[str]:
         return
 
 
-def _job_of(pid: int) -> Optional[str]:
+def _job_of(pid: int, owner: str) -> Optional[str]:
     """The job below whose launcher the process runs: a launcher holds the lock of its directory open."""
     above: Optional[int] = pid
     while above is not None and above > 1:
         for link in _links(above):
             if link.endswith("/lock"):
-                job = _job_in(Directory(os.path.dirname(link)))
+                job = _job_in(Directory(os.path.dirname(link)), owner)
                 if job is not None:
                     return job
         above = parent(above)
     return None
 
 
-def _job_in(directory: Directory) -> Optional[str]:
+def _job_in(directory: Directory, owner: str) -> Optional[str]:
     try:
         plan = read_json(directory.plan)
     except OSError:  # somebody else's
         return None
-    return str(plan["job"]) if plan and "job" in plan else None
+    if not plan or "job" not in plan:
+        return None
+    return "job %s" % plan["job"] if plan.get("owner", "") == owner else "another user's job"
 
 
 def _command(pid: int) -> str:

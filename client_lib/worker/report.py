@@ -21,8 +21,8 @@ from client_lib.worker.ranks import Exit
 _ERROR_FILE_MAX = 1024 * 1024
 
 
-def ended(exit: Exit, error_file: str, lines: Sequence[List[str]]) -> Ended:
-    """One rank's end. `lines`: the last lines of its stdout and its stderr."""
+def ended(exit: Exit, error_file: str, lines: Sequence[List[str]], owner: str) -> Ended:
+    """One rank's end. `lines`: the last lines of its stdout and its stderr. `owner`: whose job it is."""
     text, written_at = _read(error_file)
     exception, traceback = exception_of_error_file(text) if text is not None else (None, None)
     if exit.exit_code != 0 and exception is None:
@@ -43,7 +43,7 @@ def ended(exit: Exit, error_file: str, lines: Sequence[List[str]]) -> Ended:
         exit.ended_at,
         failed_at,
         exit.stopped_by_us,
-        port_holder.named(exception) if failed else None,
+        port_holder.named(exception, owner) if failed else None,
         traceback if failed else None,
         last,
     )

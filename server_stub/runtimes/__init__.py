@@ -41,6 +41,8 @@ class Attempt:
     """The pickled function, where the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
     """A copy of this directory, if it is there, is what the job's own directory of checkpoints begins with."""
+    owner: str = ""
+    """Whose job it is: other users are not told its name."""
     fresh: bool = False
     """No runtime was ever given it: there is nothing to be found again."""
     again: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)

@@ -50,12 +50,13 @@ class Attempts:
 
     def dry_run(self, request: SubmitRequest, name: str) -> Attempt:
         """What a submit would give; the same twice."""
-        return self._make(_DRY_RUN_ID, name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
+        return self._make(_DRY_RUN_ID, "", name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
 
     def _of_row(self, row: JobRow, number: int, request: SubmitRequest | None = None) -> Attempt:
         """`request`: of a job that was accepted just now; None: it is read from the disk."""
         return self._make(
             row.id,
+            row.owner,
             row.name,
             number,
             request or self.request_of(row),
@@ -70,6 +71,7 @@ class Attempts:
     def _make(
         self,
         job_id: str,
+        owner: str,
         name: str,
         number: int,
         request: SubmitRequest,
@@ -81,6 +83,7 @@ class Attempts:
         code = request.code
         return Attempt(
             job_id=job_id,
+            owner=owner,
             job_name=name,
             number=number,
             spec=request.spec,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from client_lib import Client, Forbidden, Job, NoResult
+from client_lib import Client, Forbidden, Job, JobFailed, NoResult
 from server_stub import users_file
 from tests.server_process import ServerProcess
 
@@ -17,7 +20,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     """By the user's name; root is an admin."""
     folder = tmp_path_factory.mktemp("shared")
     users = folder / "users.toml"
-    tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "root")}
+    tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")}
     bounds = {"CLIENT_LIB_SERVER_MAX_RESULT_BYTES": "100000"}
     server = ServerProcess(folder / "state", "--users-file", str(users), **bounds)
     try:
@@ -63,3 +66,35 @@ def test_a_result_over_the_server_s_bound_is_said_and_the_job_succeeded(
     job.wait(timeout=60)
     with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 0\.1 MB that a result may have"):
         job.result()
+
+
+def listen(port: int, flag: str) -> None:
+    with socket.create_server(("localhost", port)):
+        print("listens", flush=True)
+        while Path(flag).exists():
+            time.sleep(0.05)
+
+
+def meet(port: int) -> None:
+    from torch.distributed import TCPStore
+
+    TCPStore("localhost", port, is_master=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens")
+def test_a_port_that_another_s_job_holds_is_named_without_that_job(clients: dict[str, Client], folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    flag = folder / "flag"
+    flag.touch()
+    first = Job(script=listen, args=(port, str(flag)), client=clients["ann"], name="holds-the-port")
+    first.submit()
+    next(first.log_lines())
+    for name, holder in {"bob": "another user's job", "ann": "job holds-the-port"}.items():
+        job = Job(script=meet, args=(port,), client=clients[name])
+        job.submit()
+        with pytest.raises(JobFailed, match=f"port {port} is held by {holder}") as failed:
+            job.wait(timeout=100)
+        assert ("holds-the-port" in str(failed.value)) is (name == "ann")
+    flag.unlink()
+    first.wait(timeout=60)

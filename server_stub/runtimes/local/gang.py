@@ -49,7 +49,7 @@ class Gang:
         self._pool = pool
         self._never_warm = never_warm
         self._pool_failed: str | None = None
-        self.job_name, self.job_dir = attempt.job_name, attempt.job_dir
+        self.job_dir = attempt.job_dir
         self._attempt = attempt
         self._python = python
         self._tell = tell
@@ -166,6 +166,10 @@ class Gang:
             if self._stopped:  # ordered meanwhile: what isn't started needs no stop
                 return
             launcher.spawn(self._python)
+
+    def named_to(self, owner: str) -> str:
+        """The job, as this user may know it."""
+        return f"job {self._attempt.job_name}" if self._attempt.owner == owner else "another user's job"
 
     @property
     def over(self) -> bool:

@@ -65,6 +65,7 @@ def _first_plan(
     argument, auto = orders.local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
+        owner=attempt.owner,
         attempt=attempt.number,
         worker=0,
         n_workers=spec.n_workers,

@@ -259,8 +259,8 @@ class LocalRuntime:
         for holder in self._ports.holders_of(port) if port is not None else ():
             if not self._gangs[holder].over:
                 raise Conflict(
-                    f"MASTER_PORT={port} is held by job {self._gangs[holder].job_name}: wait for its end, or leave "
-                    "MASTER_PORT out, and each job gets a port of its own"
+                    f"MASTER_PORT={port} is held by {self._gangs[holder].named_to(attempt.owner)}: wait for its end, "
+                    "or leave MASTER_PORT out, and each job gets a port of its own"
                 )
         return port
 
