@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from client_lib import requirements
 from client_lib.api import Api, OnUpload
-from client_lib.errors import InvalidRequest, NotShared
+from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.spec.job import JobSpec
@@ -154,10 +154,15 @@ def _function(submission: Submission, root: str | None, upload: Upload) -> Itera
     if submission.call is None:
         yield None
         return
-    from client_lib.functions.payload import written  # loads cloudpickle
+    from client_lib.functions.payload import too_large, written  # loads cloudpickle
 
     with written(submission.call, root) as payload:
-        upload(payload)
+        try:
+            upload(payload)
+        except TooLarge as refused:  # by a server whose own bound is lower
+            raise too_large(
+                submission.call, f"{submission.call.name} with what it needs: {refused.message}"
+            ) from refused
         yield payload.code
 
 

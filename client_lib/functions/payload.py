@@ -64,7 +64,8 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
             try:
                 _write(call, root, bounded)
             except _Full:
-                raise _too_large(call, limit_bytes) from None
+                limit = f"{call.name} with what it needs is larger than the {_mb(limit_bytes)} that may travel"
+                raise too_large(call, limit) from None
             except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
                 raise _not_pickled(call, error) from error
         file.flush()
@@ -165,11 +166,11 @@ class _Nowhere:
         return memoryview(data).nbytes
 
 
-def _too_large(call: Call, limit: int) -> TooLarge:
+def too_large(call: Call, limit: str) -> TooLarge:
+    """With the largest of what travels with the function. `limit`: a sentence without its full stop."""
     largest = heapq.nlargest(_LARGEST, ((_size(value), name) for name, value in _parts(call)))
     return TooLarge(
-        f"{call.name} with what it needs is larger than the {_mb(limit)} that may travel. The largest:\n"
-        + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
+        f"{limit}. The largest:\n" + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
         hint="put data into a file that the workers can read, and load it inside the function",
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, Forbidden, Job, JobFailed, NoResult
+from client_lib import Client, Forbidden, Job, JobFailed, NoResult, TooLarge
 from server_stub import users_file
 from tests.server_process import ServerProcess
 
@@ -21,7 +21,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     folder = tmp_path_factory.mktemp("shared")
     users = folder / "users.toml"
     tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")}
-    bounds = {"CLIENT_LIB_SERVER_MAX_RESULT_BYTES": "100000"}
+    bounds = {"CLIENT_LIB_SERVER_MAX_RESULT_BYTES": "100000", "CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
     server = ServerProcess(folder / "state", "--users-file", str(users), **bounds)
     try:
         url = server.facts()["url"]
@@ -66,6 +66,13 @@ def test_a_result_over_the_server_s_bound_is_said_and_the_job_succeeded(
     job.wait(timeout=60)
     with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 0\.1 MB that a result may have"):
         job.result()
+
+
+def test_arguments_over_the_server_s_bound_name_the_largest(clients: dict[str, Client], folder: Path) -> None:
+    job = Job(script=lambda small, table: None, args=("x", bytes(3_000_000)), client=clients["ann"])
+    with pytest.raises(TooLarge, match="larger than the 1000000 bytes that this server takes") as refused:
+        job.submit()
+    assert "3.0 MB  argument 1" in refused.value.message
 
 
 def listen(port: int, flag: str) -> None:
