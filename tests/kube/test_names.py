@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import uuid
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -42,7 +44,13 @@ def test_a_long_name_keeps_42_characters_in_later_attempts() -> None:
 
 
 def test_a_launcher_is_named_by_its_bytes() -> None:
-    assert names.launcher_name(b"one") == names.launcher_name(b"one") != names.launcher_name(b"two")
+    assert names.launcher_name(b"one", "0af") == names.launcher_name(b"one", "0af") != names.launcher_name(b"two", "0af")
+
+
+def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
+    owners = Counter(names.launcher_name(b"one", uuid.uuid4().hex) for _ in range(1000))
+    assert max(owners.values()) < 20
+    assert len(owners) <= 256
 
 
 @pytest.mark.parametrize(

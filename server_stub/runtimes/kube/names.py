@@ -64,9 +64,13 @@ def policy_name(object_name: str) -> str:
     return f"{object_name}-egress"
 
 
-def launcher_name(launcher: bytes) -> str:
-    """Of the ConfigMap with this very zipapp, which jobs share."""
-    return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}"
+def launcher_name(launcher: bytes, job_id: str) -> str:
+    """Of the ConfigMap with this very zipapp, which some jobs share.
+
+    Not all: each owner is written with every change of it, and the cluster's garbage collector looks for each other
+    owner when one is deleted, so that among n jobs of one ConfigMap n deletions cost n * n requests.
+    """
+    return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}-{job_id[:2]}"
 
 
 def pod_name(object_name: str, worker: int) -> str:

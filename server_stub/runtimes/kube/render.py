@@ -77,7 +77,7 @@ def render(
     environment = _environment(rendering)
     code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
     return Objects(
-        launcher=_launcher(cluster),
+        launcher=_launcher(rendering),
         plan=_apart(_plan(rendering)),
         secret=_apart(_secret(rendering, worker_token)),
         environment=_apart(environment),
@@ -93,12 +93,13 @@ def _apart(made: T) -> T:
     return apart
 
 
-def _launcher(cluster: ClusterSettings) -> Object:
+def _launcher(rendering: _Rendering) -> Object:
+    cluster = rendering.cluster
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": names.launcher_name(cluster.launcher),
+            "name": names.launcher_name(cluster.launcher, rendering.attempt.job_id),
             "namespace": cluster.namespace,
             "labels": {names.MANAGED_BY: names.OURS},
         },
@@ -206,7 +207,7 @@ def _replicas(rendering: _Rendering, environment: Object | None, code: Object | 
 def _template(rendering: _Rendering, environment: Object | None, code: Object | None) -> dict[str, Any]:
     spec, cluster, catalogue = rendering.attempt.spec, rendering.cluster, rendering.catalogue
     mounted = {
-        "launcher": names.launcher_name(cluster.launcher),
+        "launcher": names.launcher_name(cluster.launcher, rendering.attempt.job_id),
         "plan": names.plan_name(rendering.name),
         "secret": names.secret_name(rendering.name),
     }
