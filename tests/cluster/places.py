@@ -68,6 +68,11 @@ class Places:
         return self.root / "lock"
 
     @property
+    def taken(self) -> Path:
+        """Held by the run of tests that uses this name."""
+        return self.root / "taken"
+
+    @property
     def store(self) -> Path:
         return self.root / "containerd"
 

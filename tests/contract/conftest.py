@@ -7,26 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, builds, missing
-from tests.cluster.layers import components
-from tests.cluster.places import Home
+from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.contract.places import ClusterPlace, Place
 
 GONE_S = 60.0
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A real kubelet; or skips, with the one line that says what this machine lacks."""
-    if lack := missing(["node"]):
-        pytest.skip(lack)
-    builds.build(Home.of_environment(), components(["node"]), ["pause", "python"], print)
-    cluster = Cluster("contract")
-    cluster.down()
-    cluster.up({"node"})
-    yield cluster
-    cluster.down()
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,15 @@
-"""A cluster for the manifests, and a kubectl built from its Go module; both skip with one line where that can't be."""
+"""The manifests, and a kubectl built from its Go module; tests skip with one line where that can't be."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, builds, missing, programs
-from tests.cluster.layers import components
+from tests.cluster import Cluster, builds, programs
 from tests.cluster.places import Home
 
 ROOT = Path(__file__).parents[2]
@@ -36,19 +35,6 @@ def manifests(tmp_path: Path) -> Path:
     example = folder / "overlays" / "production" / "server.env.example"
     example.rename(example.with_suffix(""))
     return folder
-
-
-@pytest.fixture(scope="session")
-def control_plane(kubectl_program: Path) -> Iterator[Cluster]:
-    """The API server alone: objects are checked and kept, and nothing comes of them."""
-    if lack := missing(["api"]):
-        pytest.skip(lack)
-    builds.build(Home.of_environment(), components(["api"]), [], print)
-    cluster = Cluster("deploy-tests")
-    cluster.down()
-    cluster.up({"api"})
-    yield cluster
-    cluster.down()
 
 
 @pytest.fixture

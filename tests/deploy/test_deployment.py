@@ -20,9 +20,9 @@ import sqlalchemy
 import yaml
 
 from server_stub.runtimes.kube.permissions import BESIDE_THE_OPERATOR, FOR_DOCTOR, NEEDED
-from tests.cluster import Cluster, builds, missing, oci, programs
+from tests.cluster import Cluster, oci, programs
+from tests.cluster.fixtures import running
 from tests.cluster.images import NAMESPACE as IMAGES
-from tests.cluster.layers import components
 from tests.cluster.places import Home
 from tests.cluster.waiting import until
 from tests.deploy import image
@@ -38,14 +38,9 @@ OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    if lack := missing(["node"]):
-        pytest.skip(lack)
-    builds.build(Home.of_environment(), components(["node"]), ["pause", "python", "torch"], print)
-    cluster = Cluster("deploy-node")
-    cluster.down()
-    cluster.up({"node"}, ["python", "torch"])
-    yield cluster
-    cluster.down()
+    """Of its own: the operator is to be a pod."""
+    with running("tests-deploy", {"node"}, ["python", "torch"]) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

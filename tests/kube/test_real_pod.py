@@ -46,22 +46,22 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="session")
-def seen(node: Cluster) -> dict[str, Any]:
+def seen(cluster: Cluster) -> dict[str, Any]:
     """What a process of the pod saw."""
     spec = {"processes_per_worker": 2, "env_variables": {"SOME_KEY": "a$(HOME)b"}, "grace_s": 0}
     objects = Builder(CATALOGUE, spec=spec).build("look").objects()
     for made in [objects.launcher, *objects.owned()]:
-        node.api.create(PATHS[made["kind"]].format("jobs"), made)
+        cluster.api.create(PATHS[made["kind"]].format("jobs"), made)
     looking = pod(templates(objects.job)[0])
     looking["spec"]["containers"][0]["command"] = ["python3", "-c", LOOK]
     path = PATHS["Pod"].format("jobs")
-    node.api.create(path, looking)
+    cluster.api.create(path, looking)
     status: dict[str, Any] = {}
     for _ in until(120, pause_s=0.2):
-        status = node.api.get(f"{path}/of-the-template")["status"]
+        status = cluster.api.get(f"{path}/of-the-template")["status"]
         if status.get("phase") in ("Succeeded", "Failed"):
             break
-    text = node.api.get(f"{path}/of-the-template/log")
+    text = cluster.api.get(f"{path}/of-the-template/log")
     assert status.get("phase") == "Succeeded", (status, text)
     found: dict[str, Any] = text if isinstance(text, dict) else json.loads(text)
     return found

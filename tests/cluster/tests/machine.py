@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from tests.cluster import Cluster, debian
@@ -28,6 +29,13 @@ FOLDERS = (
     "/opt",
     "/tmp/k8s-webhook-server",
 )
+
+
+def appeared(cluster: Cluster, before: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What is there now and was not; what others took away meanwhile is their affair."""
+    now = picture(cluster)
+    new = {kind: sorted((Counter(now[kind]) - Counter(before[kind])).elements()) for kind in now}
+    return {kind: lines for kind, lines in new.items() if lines}
 
 
 def picture(cluster: Cluster) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -83,9 +84,17 @@ def test_pods_reach_this_machine_and_this_machine_reaches_pods(cluster: Cluster)
     cluster.api.delete(f"{JOBS}/serves")
 
 
-def test_fake_nodes_run_fake_pods_whose_annotations_decide(cluster: Cluster) -> None:
+@pytest.fixture
+def fake_nodes(cluster: Cluster) -> Iterator[list[str]]:
+    """Gone afterwards: others count the nodes of this cluster."""
     names = cluster.fake_nodes(3, {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"})
-    assert len(names) == 3
+    yield names
+    for name in names:
+        cluster.api.delete(f"/api/v1/nodes/{name}")
+
+
+def test_fake_nodes_run_fake_pods_whose_annotations_decide(cluster: Cluster, fake_nodes: list[str]) -> None:
+    assert len(fake_nodes) == 3
     cluster.api.create(JOBS, fake_job("fake-good", {"cluster.test/after": "500ms"}))
     fails = {"cluster.test/fate": "fail", "cluster.test/exit-code": "9"}
     cluster.api.create(JOBS, fake_job("fake-bad", fails, workers=0))
