@@ -284,6 +284,7 @@ class Job:
             what the function raised, from a JobFailed with the remote traceback; RemoteError: the same, but of a class
             that can't be rebuilt here.
             NoResult: the function returned nothing that can be read (or this is no job of a function); says why.
+            NotFound: the job has no such rank; says which there are.
             JobFailed, JobCancelled, WaitTimeout: as `wait`.
         """
         return self._outcome(timeout, trust).value(rank)

@@ -15,12 +15,12 @@ from server_stub.logs.hub import Feed, Follower, LogHub, Tail, leave
 from server_stub.logs.merge import Part
 from server_stub.logs.outlet import Outlet
 from server_stub.logs.query import LogQuery
-from server_stub.logs.ranks import refuse_unknown
 from server_stub.logs.records import line_filter, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
 from server_stub.logs.segments import LogReader
 from server_stub.logs.source import JobLogs
 from server_stub.logs.starts import find_starts
+from server_stub.ranks import refuse_unknown
 
 SILENT_BYTES = 2**20  # so much filtered-out log is passed over before the reader is told of its new position
 

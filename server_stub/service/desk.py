@@ -9,7 +9,8 @@ from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.wire import EventList, JobInfo
-from server_stub.runtimes import results_dir
+from server_stub.ranks import refuse_unknown
+from server_stub.runtimes import log_dir, results_dir
 from server_stub.service.active import Active
 from server_stub.service.changes import Changes
 from server_stub.service.conductor import Conductor
@@ -122,6 +123,7 @@ class Desk:
         path = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
         if path is not None:
             return path
+        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._jobs_dir / info.id, info.attempt, 0)])
         if info.state.final:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")

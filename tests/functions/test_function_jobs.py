@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, Job, JobFailed, NoResult, RemoteError, State, get_job
+from client_lib import Client, Job, JobFailed, NoResult, NotFound, RemoteError, State, get_job
 from tests.functions.conftest import Script
 
 TEXT = "\"$5 $HOME `x` a\\$b\" 'quotes' \n\t é 漢字 \U0001f600 \x00"
@@ -48,6 +48,9 @@ def test_every_rank_has_its_own_result_in_rank_order(folder: Path) -> None:
     job.submit()
     assert job.results(timeout=60) == [(str(rank), "4") for rank in range(4)]
     assert job.result(3) == ("3", "4")
+    with pytest.raises(NotFound, match="no rank 4") as refused:
+        job.result(4)
+    assert refused.value.hint == "its ranks are 0 to 3"
 
 
 def test_keyword_arguments_and_from_function(folder: Path) -> None:
@@ -285,6 +288,18 @@ def test_a_script_has_no_result(folder: Path) -> None:
     job.submit()
     with pytest.raises(NoResult, match="only a function returns something"):
         job.result(timeout=60)
+
+
+def test_results_are_those_of_the_last_attempt(folder: Path) -> None:
+    def train() -> tuple[str, str]:
+        rank, attempt = os.environ["RANK"], os.environ["CLIENT_LIB_ATTEMPT"]
+        if (rank, attempt) == ("1", "1"):
+            raise OSError("the first attempt fails")
+        return rank, attempt
+
+    job = Job(script=train, n_workers=2, max_retry=1, grace_s=1)
+    job.submit()
+    assert job.results(timeout=100) == [("0", "2"), ("1", "2")]
 
 
 def test_a_resubmit_calls_the_function_again(folder: Path, client: Client) -> None:

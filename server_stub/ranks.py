@@ -1,4 +1,4 @@
-"""Which ranks a job has: a reader who asks for another one is told, and doesn't wait for lines that never come."""
+"""Which ranks a job has: who asks for lines, or the result, of another one is told, and doesn't wait in vain."""
 
 from __future__ import annotations
 
