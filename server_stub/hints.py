@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from client_lib.spec.wire import Code, CodeSnapshot, RankReport
+from client_lib.worker.function_runner import PACKAGES
 
 _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open file '([^'\n]+)'")
 _MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_][\w.]*)'?")
@@ -126,7 +127,10 @@ def hint_for(rank: RankReport, facts: Facts) -> str | None:
 
 def _filled(cause: Cause, said: str, facts: Facts) -> str:
     found = cause.shows.search(said) if cause.shows else None
-    return cause.hint.format(python=facts.python or "python", **(found.groupdict() if found else {}))
+    words = found.groupdict() if found else {}
+    if "package" in words:
+        words["package"] = PACKAGES.get(words["package"], words["package"])
+    return cause.hint.format(python=facts.python or "python", **words)
 
 
 def _said(rank: RankReport) -> str:

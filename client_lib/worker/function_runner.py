@@ -28,6 +28,18 @@ RESULTS = "results"
 VALUE, RAISED, EXITED, REFUSED = "value", "raised", "exited", "refused"
 NOT_PICKLED, TOO_LARGE = "not_pickled", "too_large"
 
+PACKAGES = {
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Modules whose package has another name, of those that people use."""
+
 RANKS = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE", "size": "WORLD_SIZE"}
 """Parameters that are filled by name -> the variable with their value."""
 
@@ -116,7 +128,7 @@ def _missing(worker: str, module: str) -> str:
     return "worker %s has no module %r: add requirements=[%r], or install it for %s" % (
         worker,
         module,
-        module,
+        PACKAGES.get(module, module),
         sys.executable,
     )
 

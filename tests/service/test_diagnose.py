@@ -181,6 +181,11 @@ def test_hint_a_missing_module_names_it_and_the_interpreter() -> None:
         assert "/venv/bin/python -m pip install" in hint
 
 
+def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
+    hint = hint_for(said("ModuleNotFoundError: No module named 'yaml.representer'"), IN_PLACE) or ""
+    assert "add requirements=['pyyaml']" in hint
+
+
 def test_hint_killed() -> None:
     assert "memory" in (hint_for(said("", exit_code=None, signal=9), IN_PLACE) or "")
 
