@@ -44,6 +44,25 @@ def test_a_call_of_a_remote_function_is_a_job(folder: Path) -> None:
     assert add.__name__ == "add"
 
 
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @client_lib.remote(n_workers=1)
+    def times(self, value: int) -> int:
+        return self.factor * value
+
+
+def test_a_remote_method_takes_its_object_along_and_is_plain_in_a_worker(folder: Path) -> None:
+    assert Scale(3).times(4) == 12
+
+    @client_lib.remote
+    def outer() -> tuple[tuple[int, str], str]:
+        return add(1, 1), os.environ["WORLD_SIZE"]
+
+    assert outer() == ((2, "1"), "1")  # in the same process: no job of a job
+
+
 def test_an_option_that_job_has_not_is_a_type_error_at_the_definition() -> None:
     with pytest.raises(TypeError, match="n_wokers"):
         client_lib.remote(n_wokers=2)(shape)
@@ -57,6 +76,18 @@ def test_notebook_launcher_has_the_parameters_of_accelerate() -> None:
 def test_ranks_are_filled_by_name_at_any_position(folder: Path) -> None:
     assert notebook_launcher(train_ddp, args=(), num_processes=2) == (0, 2)
     assert notebook_launcher(train, args=(0.1,), num_processes=1) == (0, 0.1, 1, 0)
+
+
+def loop(scale: float) -> tuple[int, str, str, float]:
+    """As accelerate's notebook examples have it."""
+    accelerator = accelerate.Accelerator()
+    total = accelerator.reduce(torch.tensor(scale * accelerator.process_index), "sum")
+    return accelerator.num_processes, accelerator.mixed_precision, accelerator.device.type, total.item()
+
+
+def test_a_loop_written_for_accelerate_finds_its_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert notebook_launcher(loop, (2.0,), num_processes=2, mixed_precision="bf16") == (2, "bf16", "cpu", 2.0)
 
 
 def test_a_distributor_gives_rank_0_s_value(folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib import InvalidRequest, Job, JobFailed, NoResult, TooLarge
+from client_lib.functions import payload
 from client_lib.functions.call import call_of
 from client_lib.functions.payload import written
 from client_lib.worker.function_runner import Versions, difference
@@ -48,6 +49,23 @@ def test_a_module_that_the_worker_lacks_is_named(folder: Path, monkeypatch: pyte
     (folder / "lonely.py").unlink()
     with pytest.raises(JobFailed, match=r"worker 0 has no module 'lonely': add requirements=\['lonely'\]"):
         submitted(lonely.f).result(timeout=60)
+
+
+def test_a_module_that_the_function_itself_imports_is_named_too(folder: Path) -> None:
+    def train() -> None:
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_module") as raised:
+        submitted(train).result(timeout=60)
+    assert "add requirements=['no_such_module']" in str(raised.value.__cause__)
+
+
+def test_another_python_is_found_before_the_function_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "here", lambda version: Versions([3, 7], version))  # not every machine has two Pythons
+    job = submitted(lambda: Path("called").touch())
+    with pytest.raises(JobFailed, match=r"worker 0 can't read the function: it was submitted from Python 3\.7, and"):
+        job.result(timeout=60)
+    assert not (folder / "called").exists()
 
 
 def test_what_is_too_large_names_the_largest(folder: Path) -> None:
