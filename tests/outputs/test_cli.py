@@ -12,6 +12,7 @@ import pytest
 
 from client_lib import Job, JobFailed
 from client_lib.client import Client
+from tests.cli.terminal import Terminal
 from tests.worker.wheels import only_from, wheel
 
 PATIENCE_S = 100.0
@@ -44,6 +45,14 @@ def test_download_fetches_lists_and_says_where(done: Job, folder: Path) -> None:
     nothing = cli("download", name, "--pattern", "*.bin")
     assert (nothing.returncode, nothing.stdout) == (0, "")
     assert "none of the 2 outputs" in nothing.stderr
+
+
+def test_on_a_terminal_a_bar_shows_how_far_the_download_is(done: Job, folder: Path) -> None:
+    with Terminal("download", str(done.name), "here", environment=dict(os.environ), cwd=folder) as terminal:
+        shown = terminal.read_to_end()
+    assert terminal.exit_code == 0
+    assert b"2 of 2 files" in shown
+    assert (folder / "here" / "b.txt").read_text() == "22"
 
 
 def test_resubmit_sets_fields_and_shows_what_differs(done: Job) -> None:
