@@ -10,7 +10,7 @@ import signal as signals
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Failure, RankReport
 from server_stub.hints import Facts, hint_for
 
@@ -96,9 +96,12 @@ def _blame(rank: RankReport) -> tuple[bool, datetime, int]:
 
 
 def _worker_of(rank: int, reports: int, spec: JobSpec) -> int | None:
-    """RANK = worker x processes_per_worker + LOCAL_RANK, always. None: reports are missing and the spec doesn't say."""
+    """RANK = worker x processes_per_worker + LOCAL_RANK, always, but below elastic agents, which number the ranks by
+    themselves. None: reports are missing and the spec doesn't say."""
     if spec.n_workers == 1:
         return 0
+    if spec.type is JobType.PYTORCH_ELASTIC:
+        return None
     if isinstance(spec.processes_per_worker, int):
         return rank // spec.processes_per_worker
     each, rest = divmod(reports, spec.n_workers)

@@ -3,7 +3,9 @@
 The agents meet at worker 0, which holds the rendezvous. Standard library only, Python >= 3.8.
 """
 
-from typing import List
+import json
+import re
+from typing import List, Optional, Sequence
 
 from client_lib.worker.plan import WorkerPlan
 
@@ -14,19 +16,31 @@ _RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"  # second
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
+def failed_rank(error_file: Optional[str], said: Sequence[str]) -> Optional[int]:
+    """The rank that failed first below an agent that failed; None: it doesn't say. `error_file`: what stands in the
+    agent's, which is that rank's own (rank_runner.py); `said`: the agent's last lines, where torch names it, too."""
+    try:
+        return int(json.loads(error_file or "")["message"]["extraInfo"]["rank"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    cause = next((n for n, line in enumerate(said) if line.startswith("Root Cause")), len(said))
+    ranks = (re.match(r"\s+rank\s*: (\d+) \(local_rank", line) for line in said[cause:])
+    return next((int(found.group(1)) for found in ranks if found), None)
+
+
 def agent(plan: WorkerPlan) -> List[str]:
     """What stands between the interpreter and the script: torchrun with its options."""
     least = plan.n_workers if plan.elastic_min_workers is None else plan.elastic_min_workers
     is_host = "true" if plan.worker == 0 else "false"
-    options = [
+    options = [  # torch 1.13 knows no option with a hyphen
         "--nnodes=%d:%d" % (least, plan.n_workers),
-        "--nproc-per-node=%d" % plan.processes_per_worker,
-        "--max-restarts=%d" % plan.elastic_max_restarts,
-        "--rdzv-id=%s-%d" % (plan.job, plan.attempt),
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=%s:%d" % (plan.master_addr, plan.master_port),
-        "--rdzv-conf=" + ",".join(filter(None, ["is_host=" + is_host, _RENDEZVOUS, plan.environment.get(CONF)])),
+        "--nproc_per_node=%d" % plan.processes_per_worker,
+        "--max_restarts=%d" % plan.elastic_max_restarts,
+        "--rdzv_id=%s-%d" % (plan.job, plan.attempt),
+        "--rdzv_backend=c10d",
+        "--rdzv_endpoint=%s:%d" % (plan.master_addr, plan.master_port),
+        "--rdzv_conf=" + ",".join(filter(None, ["is_host=" + is_host, _RENDEZVOUS, plan.environment.get(CONF)])),
     ]
     if plan.master_addr.startswith(_LOOPBACK):  # else an agent tells the others this machine's name, and DNS may fail
-        options.append("--local-addr=%s" % plan.master_addr)
+        options.append("--local_addr=%s" % plan.master_addr)
     return ["-m", "torch.distributed.run"] + options

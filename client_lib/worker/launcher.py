@@ -16,11 +16,11 @@ from client_lib.worker.control import Server
 from client_lib.worker.directory import Directory, write_json
 from client_lib.worker.environment import Process, default_threads, working_dir
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outcome import CANCELLED, START_FAILED, Outcome, of_ranks
+from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, Outcome, of_ranks
 from client_lib.worker.output import Output
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import Refused, prepare, script_folder
-from client_lib.worker.ranks import Ranks
+from client_lib.worker.ranks import Exit, Ranks
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.spawn import execute
 from client_lib.worker.system import System, out_of_memory_kills
@@ -267,18 +267,19 @@ class Launcher:
         self._loop.stop()
 
     def _report_content(self) -> Dict[str, object]:
-        ranks = [
-            report.ended(
-                exit, self._directory.error_file(exit.rank), self._output.lines_of(exit.rank), self._plan.owner
-            )
-            for exit in self._ranks.exits
-        ]
+        ranks = [self._ended(exit) for exit in self._ranks.exits]
         killed = out_of_memory_kills() - self._oom_kills
         outcome = self._outcome or of_ranks(ranks, self._cancelled, killed)
         content = report.as_json(
             self._plan, outcome, ranks, self._started_at, time.time(), self._output.next_seq, self._writer.offset
         )
         return {**content, "outputs": self._outputs.report()} if self._outputs else content
+
+    def _ended(self, exit: Exit) -> Ended:
+        error_file, rank = self._directory.error_file(exit.rank), exit.rank
+        if self._rank_pipes and exit.exit_code:
+            rank = report.failed_below(error_file, self._output.last_words_of_agent(rank), rank)
+        return report.ended(exit._replace(rank=rank), error_file, self._output.lines_of(rank), self._plan.owner)
 
     def _tell(self, event: str, **more: object) -> None:
         if self._control:

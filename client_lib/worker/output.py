@@ -77,6 +77,11 @@ class Output:
             for stamper in self._of_rank.get(rank, [])[-2:]
         ]
 
+    def last_words_of_agent(self, rank: int) -> List[str]:
+        """The last lines of an agent's stderr; `rank`: the one that it was started as."""
+        stderr = self._of_rank[rank][1]
+        return [line.decode("utf-8", "replace") for line in stderr.last_lines]
+
     def finish(self) -> None:
         """Nothing more will come: end all streams. `flush` until it says True writes the rest."""
         if self._tail:

@@ -196,7 +196,7 @@ def _write_error_file(error: BaseException) -> None:
     import traceback
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": text, "timestamp": str(int(time.time())), "rank": os.environ.get("RANK", "")}
     message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
     try:
         with open(path, "x") as file:

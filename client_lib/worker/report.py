@@ -49,6 +49,15 @@ def ended(exit: Exit, error_file: str, lines: Sequence[List[str]], owner: str) -
     )
 
 
+def failed_below(error_file: str, said: Sequence[str], rank: int) -> int:
+    """Which rank an elastic agent's failure is; the agent's own, if nothing tells. `said`: the agent's last lines."""
+    from client_lib.worker.elastic import failed_rank  # here: few workers have an agent
+
+    text, _ = _read(error_file)
+    found = failed_rank(text, said)
+    return rank if found is None else found
+
+
 def _read(error_file: str) -> Tuple[Optional[str], Optional[float]]:
     """(text, when it was written); (None, None) without one."""
     try:

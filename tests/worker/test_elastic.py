@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import Directory
-from client_lib.worker.elastic import agent
+from client_lib.worker.elastic import agent, failed_rank
 from client_lib.worker.prepare import prepare
 from client_lib.worker.warm.fit import Pool, refusal
 from tests.worker.conftest import Worker
@@ -34,24 +34,24 @@ def test_the_options_of_a_second_worker(elastic: Make) -> None:
         "-m",
         "torch.distributed.run",
         "--nnodes=2:3",
-        "--nproc-per-node=2",
-        "--max-restarts=7",
-        "--rdzv-id=job-1-1",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:2999",
-        "--rdzv-conf=is_host=false,join_timeout=1200,last_call_timeout=90,read_timeout=90",
-        "--local-addr=127.0.0.1",
+        "--nproc_per_node=2",
+        "--max_restarts=7",
+        "--rdzv_id=job-1-1",
+        "--rdzv_backend=c10d",
+        "--rdzv_endpoint=127.0.0.1:2999",
+        "--rdzv_conf=is_host=false,join_timeout=1200,last_call_timeout=90,read_timeout=90",
+        "--local_addr=127.0.0.1",
     ]
 
 
 def test_worker_0_holds_the_rendezvous_and_all_workers_are_needed_unless_told_otherwise(elastic: Make) -> None:
     options = agent(elastic(n_workers=3).plan)
     assert "--nnodes=3:3" in options
-    assert any(option.startswith("--rdzv-conf=is_host=true") for option in options)
+    assert any(option.startswith("--rdzv_conf=is_host=true") for option in options)
 
 
 def test_beyond_one_machine_an_agent_finds_its_address_itself(elastic: Make) -> None:
-    assert not [o for o in agent(elastic(master_addr="job-1-worker-0").plan) if o.startswith("--local-addr")]
+    assert not [o for o in agent(elastic(master_addr="job-1-worker-0").plan) if o.startswith("--local_addr")]
 
 
 def test_a_worker_starts_one_agent_for_all_its_ranks(elastic: Make) -> None:
@@ -72,6 +72,34 @@ def test_a_rank_s_exception_is_in_the_report_and_it_was_started_anew(worker: Mak
     assert [line for line in one.lines() if line.startswith("round")] == ["round 0", "round 1"]
     assert report["exit_code"] == 1
     assert "KeyError: 'learning_rate'" in report["ranks"][0]["exception"]
+
+
+def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Make) -> None:
+    script = """
+        import os, sys, time
+        if os.environ["RANK"] == "0":
+            time.sleep(600)
+        print("last words of 1", flush=True)
+        sys.exit(5)
+    """
+    one = worker(script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=0, master_port=free_port())
+    report = one.start().go().report(60)
+    assert (report["first_failing_rank"], [rank["rank"] for rank in report["ranks"]]) == (1, [1])
+    assert report["message"].startswith("rank 1 ended with exit code 1")
+    assert "last words of 1" in report["ranks"][0]["last_lines"]
+
+
+@pytest.mark.parametrize(
+    ("error_file", "said", "rank"),
+    [
+        ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": "3"}}}', [], 3),
+        ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": ""}}}', [], None),
+        ('{"message": "a bare one"}', ["Other Failures:", "  rank      : 7 (local_rank: 1)"], None),
+        (None, ["  rank      : 7 (local_rank: 1)", "Root Cause (first):", "[0]:", "  rank      : 4 (local_rank: 0)"], 4),
+    ],
+)
+def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str], rank: int | None) -> None:
+    assert failed_rank(error_file, said) == rank
 
 
 def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
