@@ -29,7 +29,7 @@ _OTHERWISE |= dict.fromkeys(
 
 _ON_A_CLUSTER = {
     "base_image": "honoured; the catalogue may pull another image for it",
-    "type": "honoured; `pytorch_elastic` is refused by name",
+    "type": "honoured; `pytorch_elastic` where pods reach the server, else refused by name",
     "checkpoint_dir": "honoured; a notice where it is on no volume",
     "shm_size_class": "honoured, at most half of the worker's memory",
     "priority_class": "the PriorityClass that the catalogue has for it",
@@ -37,6 +37,8 @@ _ON_A_CLUSTER = {
     "conda_env": "an environment of the image",
     "outputs": "honoured; refused by name where pods don't reach the server",
 }
+_ELASTIC = ("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts")
+_ON_A_CLUSTER |= {name: _OTHERWISE[name] for name in _ELASTIC}
 
 _BESIDE = {
     "client": "The server that it goes to; None: the configured one.",

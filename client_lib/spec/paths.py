@@ -20,7 +20,7 @@ RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_r
 
 WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
 """What workers elsewhere (pods) say, by a token of their attempt; client_lib.worker.pod.server is who says it."""
-POD_UID, POD_NAME, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Worker-Protocol"
+POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
 
 
 def job(name: str) -> str:

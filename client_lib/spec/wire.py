@@ -349,6 +349,8 @@ class LogLengths(Lenient):
     """Offset behind the last record: the next one is wanted from there."""
     durable: int
     """Offset up to which a loss of power takes nothing."""
+    next_seq: int = 0
+    """Of the record that comes next."""
 
 
 class ErrorBody(Lenient):

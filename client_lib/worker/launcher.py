@@ -46,7 +46,9 @@ class Launcher:
         """`warm`: this process was forked from a warm pool, and its ranks can be, too."""
         self._directory, self._plan = directory, plan
         self._system, self._warm = system, warm
-        self._writer = SegmentWriter(directory.log, plan.log_limit_bytes, plan.segment_bytes)
+        self._writer = SegmentWriter(
+            directory.log, plan.log_limit_bytes, plan.segment_bytes, (plan.log_offset, plan.log_seq)
+        )
         self._loop = Loop(self._flush)
         self._output = Output(self._loop, self._writer)
         self._ranks = Ranks(system, self._output)

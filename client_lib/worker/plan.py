@@ -82,6 +82,9 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     grace_s: float = 30.0
     log_limit_bytes: int = 10 * 2**30
     segment_bytes: int = 64 * 2**20
+    log_offset: int = 0
+    log_seq: int = 0
+    """Offset and seq of the first record here: what another pod of this worker wrote before is elsewhere."""
     protocol: int = PROTOCOL
 
     def to_json(self) -> str:

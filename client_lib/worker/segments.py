@@ -15,9 +15,10 @@ _TAIL_BYTES = 4 * MAX_TEXT  # the last record lies in it
 class SegmentWriter:
     """The only writer of one log directory. `add` collects, `flush` writes."""
 
-    def __init__(self, path: str, limit_bytes: int, segment_bytes: int) -> None:
-        self.offset = 0
-        """Bytes of records written since the attempt began, removed ones included."""
+    def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: Tuple[int, int] = (0, 0)) -> None:
+        """`begin`: (offset, seq) of the first record, where nothing is here yet."""
+        self.offset, self.next_seq = begin
+        """Bytes of records written since the attempt began, removed ones included; seq of the next record."""
         self.removed_bytes = 0
         self._path = path
         self._limit = limit_bytes
@@ -27,8 +28,7 @@ class SegmentWriter:
         self._fd: Optional[int] = None
         self._room = 0
         self._starts: List[int] = []  # offsets of the segments that exist
-        self.next_seq = 0
-        """Of the first record that will be written here."""
+        self._first = self.offset  # what lies before it was carried away by somebody else
         os.makedirs(path, mode=0o700, exist_ok=True)
         self._go_on()
 
@@ -62,7 +62,8 @@ class SegmentWriter:
             if size:
                 sizes = [os.path.getsize(os.path.join(self._path, segment_name(start))) for start in self._starts]
                 self.offset, self.next_seq = self._starts[-1] + size, seq + 1
-                self.removed_bytes = self.offset - sum(sizes)
+                self._first = self._starts[0]
+                self.removed_bytes = self.offset - self._first - sum(sizes)
                 return
             os.unlink(os.path.join(self._path, segment_name(self._starts.pop())))
 
@@ -90,7 +91,7 @@ class SegmentWriter:
 
     def _remove_middle(self) -> None:
         while True:
-            index = middle(self._starts, self.offset - self.removed_bytes, self._segment, self._limit)
+            index = middle(self._starts, self.offset - self._first - self.removed_bytes, self._segment, self._limit)
             if index is None:
                 return
             start = self._starts.pop(index)

@@ -1,8 +1,8 @@
 """What workers elsewhere (pods) say and fetch, by the token of their attempt; see server_stub.workers.
 
 Each request names the pod that speaks: the first owns the worker's place in this attempt, and another one is answered
-409 and must start nothing. The protocol has a number; a server answers the one it speaks, and ignores what a newer
-worker says beyond it.
+409 and must start nothing; of an elastic job it may be let in for one that was lost. The protocol has a number; a
+server answers the one it speaks, and ignores what a newer worker says beyond it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ router = new_router()
 POD = {
     paths.POD_UID: "The pod that speaks; the first owns the worker's place, another one is answered 409.",
     paths.POD_NAME: "Its name, for people.",
+    paths.POD_START: "Tells one start of its container from the next: those of an elastic job are started again.",
     paths.WORKER_PROTOCOL: f"The protocol that it speaks; this server: {', '.join(sorted(SPOKEN))}.",
 }
 _ORDER = {
@@ -129,8 +130,8 @@ async def speaker(request: Request) -> tuple[OpenAttempt, Worker]:
     uid = request.headers.get(paths.POD_UID, "")
     if not 0 < len(uid) <= _UID_MAX:
         raise InvalidRequest(f"{paths.POD_UID} has {len(uid)} characters; 1 to {_UID_MAX} are allowed")
-    pod = request.headers.get(paths.POD_NAME)
-    return attempt, await attempt.worker(_number_of(request, "worker"), uid, pod)
+    pod, start = request.headers.get(paths.POD_NAME), request.headers.get(paths.POD_START, "")
+    return attempt, await attempt.worker(_number_of(request, "worker"), uid, pod, start[:_UID_MAX])
 
 
 def _number_of(request: Request, name: str) -> int:

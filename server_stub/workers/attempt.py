@@ -14,7 +14,7 @@ from typing import Any
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
 from client_lib.worker.directory import read_json, write_json
 from server_stub.workers.log_file import Lengths, LogFile
-from server_stub.workers.views import Gang, Order, State, WorkerView, order
+from server_stub.workers.views import Gang, Order, Speaker, State, WorkerView, order, stays
 from server_stub.workers.worker import Worker, on_disk
 
 GATE = "gate.json"
@@ -51,7 +51,7 @@ class OpenAttempt:
         self._write_gate(is_open=self._gate_open)
         for worker in self._workers:
             worker.open()
-        self._failed = any(view.failed for view in self.views())
+        self._failed = any(map(self._stops_the_others, self.views()))
 
     # --- for the runtime
 
@@ -66,8 +66,14 @@ class OpenAttempt:
         self._released = True
         self._wake_all()
 
-    async def append(self, number: int, records: bytes) -> int:
+    @property
+    def begun(self) -> bool:
+        return self._gate_open
+
+    async def append(self, number: int, pod_uid: str, records: bytes) -> int:
         worker = self._workers[number]
+        if worker.view.pod_uid not in (None, pod_uid):
+            return 0
         before = worker.view.news
         new = await worker.add_records(records)
         self._tell_if(worker.view.news != before)
@@ -94,16 +100,27 @@ class OpenAttempt:
         if (job_name, attempt) != (self.gang.job_name, self.gang.attempt):
             raise Forbidden("this token opens another attempt or another job")
 
-    async def worker(self, number: int, pod_uid: str, pod: str | None) -> Worker:
-        """The worker that this pod speaks for.
+    async def worker(self, number: int, pod_uid: str, pod: str | None, start: str = "") -> Worker:
+        """The worker that this pod speaks for; `start`: which of its container's.
 
         Raises NotFound: there is no such worker; Conflict: it belongs to another pod.
         """
         if not 0 <= number < len(self._workers):
             raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
         worker = self._workers[number]
-        self._tell_if(await worker.claim(pod_uid, pod))
+        before = worker.view.news
+        try:
+            await worker.claim(Speaker(pod_uid, start), pod, self._may_return)
+        finally:
+            self._tell_if(worker.view.news != before)
         return worker
+
+    @property
+    def _may_return(self) -> Callable[[WorkerView], bool] | None:
+        rule = self.gang.may_return
+        if rule is None or (self._ordered is None and self._workers[0].view.report is None):
+            return rule
+        return lambda _: False
 
     async def say(self, worker: Worker, state: State) -> None:
         """How far it is; the gate opens when the last of all is ready, and is open when that is on disk.
@@ -138,7 +155,7 @@ class OpenAttempt:
             raise Conflict("the gang of this pod was taken back: nothing may start in it")
         others = self._waited_for() if worker.view.state == "ended" else []
         stop = self._ordered or (Order("stop") if self._failed else None)
-        return order(worker.view, others, self._gate_open, stop)
+        return order(worker.view, others, self._gate_open, stop, stays=stays(worker.view, self.gang))
 
     def _waited_for(self) -> list[WorkerView]:
         if self._released:
@@ -157,17 +174,25 @@ class OpenAttempt:
         if (report["worker"], report["attempt"]) != (worker.view.worker, self.gang.attempt):
             raise InvalidRequest(f"this is the report of worker {report['worker']} in attempt {report['attempt']}")
         await worker.take_report(report)
-        self._failed = self._failed or worker.view.failed
+        self._failed = self._failed or self._stops_the_others(worker.view)
         self._wake_all()
         self._tell_if(True)
 
     async def take_result(self, worker: Worker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Raises NotFound: no rank of this worker has this number; TooLarge, StorageFull."""
-        if rank // self.gang.processes_per_worker != worker.view.worker:
+        if not self._is_rank_of(rank, worker.view.worker):
             raise NotFound(f"rank {rank} is none of worker {worker.view.worker}")
         await worker.take_result(rank, chunks, max_bytes)
 
     # --- within
+
+    def _stops_the_others(self, view: WorkerView) -> bool:
+        return view.failed and self.gang.may_return is None
+
+    def _is_rank_of(self, rank: int, worker: int) -> bool:
+        """The agents of an elastic job number the ranks by themselves."""
+        where = rank // self.gang.processes_per_worker
+        return where == worker if self.gang.may_return is None else where < len(self._workers)
 
     def _wake_all(self) -> None:
         """All that wait for an order look again."""

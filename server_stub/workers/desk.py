@@ -58,14 +58,20 @@ class WorkerDesk:
         if found := self._open.get(Holder(job_id, attempt)):
             found.release()
 
-    async def append(self, job_id: str, attempt: int, worker: int, records: bytes) -> int:
+    def begun(self, job_id: str, attempt: int) -> bool:
+        """Every worker was ready once, and ranks have been started."""
+        found = self._open.get(Holder(job_id, attempt))
+        return found is not None and found.begun
+
+    async def append(self, job_id: str, attempt: int, worker: int, pod_uid: str, records: bytes) -> int:
         """Take the records (whole lines of client_lib.worker.format; others are passed over) that are not here yet,
-        told by seq: the log as it was read elsewhere. How many were new; 0 for an attempt that is not open.
+        told by seq: the log of this pod as it was read elsewhere. How many were new; 0 for an attempt that is not open,
+        and where the worker is another pod's.
 
         Raises StorageFull.
         """
         found = self._open.get(Holder(job_id, attempt))
-        return await found.append(worker, records) if found else 0
+        return await found.append(worker, pod_uid, records) if found else 0
 
     def forget(self, job_id: str, attempt: int) -> None:
         """Throw away all that was said, after the pods are gone and before any rank ran: other pods may take their

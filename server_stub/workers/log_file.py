@@ -29,6 +29,8 @@ class Lengths(NamedTuple):
     """Offset behind the last record that is here: the next one is wanted from there."""
     durable: int
     """Offset up to which a loss of power takes nothing."""
+    next_seq: int
+    """Of the record that comes next."""
 
 
 class LogFile:
@@ -89,7 +91,7 @@ class LogFile:
         return new, missing
 
     def lengths(self) -> Lengths:
-        return Lengths(self.length, self._durable)
+        return Lengths(self.length, self._durable, self.next_seq)
 
     def sync(self) -> Lengths:
         """Put all on disk for sure."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,6 +28,18 @@ class Gang:
     log_limit_bytes: int
     """Of one worker's log: head and tail are kept."""
     segment_bytes: int
+    may_return: Callable[[WorkerView], bool] | None = None
+    """Whether a worker whose pod, or container, was lost goes on in another one. None: never, the first that speaks
+    owns the worker's place to the end, and the first that fails stops the others. Else whoever opened the attempt stops
+    it, too: a failure may be survived."""
+
+
+class Speaker(NamedTuple):
+    """Who speaks for a worker: one start of the container of one pod."""
+
+    pod_uid: str
+    start: str
+    """"": not said, or it doesn't matter."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +48,15 @@ class WorkerView:
 
     worker: int
     pod_uid: str | None = None
-    """Who owns it: the first that said anything. None: nobody did."""
+    """Who owns it: the first that said anything, or who was let in after it. None: nobody did."""
     pod: str | None = None
     """The name of that pod."""
+    start: str = ""
+    """The start of its container that speaks."""
+    former: tuple[Speaker, ...] = ()
+    """Those that had its place before; they never get it back."""
+    displaced: bool = False
+    """Its owner is lost: another one has come for its place, and was not let in."""
     state: State | None = None
     """As it said last; also after a restart of the server."""
     log_length: int = 0
@@ -64,7 +82,14 @@ class WorkerView:
     @property
     def news(self) -> Hashable:
         """Another one when more has changed than how long the log is, and whether it grows."""
-        return self.pod_uid, self.state, self.missing, self.report is not None, self.drained
+        return (
+            *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
+            *(self.report is not None, self.drained),
+        )
+
+    def knows(self, speaker: Speaker) -> bool:
+        """It is lost for good: it had this worker's place, or its pod had it before another pod."""
+        return speaker in self.former or any(each.pod_uid == speaker.pod_uid != self.pod_uid for each in self.former)
 
 
 class Order(NamedTuple):
@@ -75,15 +100,30 @@ class Order(NamedTuple):
     """With `stop`: seconds between SIGTERM and SIGKILL; None: as its plan says."""
 
 
-def order(worker: WorkerView, others: Sequence[WorkerView], gate_open: bool, stop: Order | None) -> Order:
-    """What a worker is to do next. `others`: those that it has to wait for before it may leave.
-
-    Worker 0 and one that failed stay until the others are drained: the operator takes the master's end, or the first
-    failed pod, for the end of the whole job, and deletes all pods that still run.
-    """
+def order(
+    worker: WorkerView,
+    others: Sequence[WorkerView],
+    gate_open: bool,
+    stop: Order | None,
+    *,
+    stays: bool,
+) -> Order:
+    """What a worker is to do next. `others`: those that it has to wait for before it may leave, if it `stays`."""
     if worker.state == "ended":
-        stays = (worker.worker == 0 or worker.failed) and any(not other.drained for other in others)
-        return Order("exit") if worker.drained and not stays else Order("wait")
+        waits = stays and any(not other.drained for other in others)
+        return Order("exit") if worker.drained and not waits else Order("wait")
     if stop is not None:
         return stop
     return Order("go") if gate_open and worker.state in ("ready", "started") else Order("wait")
+
+
+def stays(worker: WorkerView, gang: Gang) -> bool:
+    """Whether a worker that has ended has to wait for the others.
+
+    Worker 0 and one that failed do: the operator takes the master's end, or the first failed pod, for the end of the
+    whole job, and deletes all pods that still run. Where workers return, it takes the first success of any for that,
+    and the sooner one that was lost leaves, the sooner it is started again.
+    """
+    if gang.may_return is None:
+        return worker.worker == 0 or worker.failed
+    return not (worker.failed and gang.may_return(worker))

@@ -19,10 +19,11 @@ from client_lib.errors import Conflict, StorageFull, TooLarge
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.function_runner import RESULTS
 from server_stub.workers.log_file import Lengths, LogFile
-from server_stub.workers.views import State, WorkerView
+from server_stub.workers.views import Speaker, State, WorkerView
 
 FACTS = "worker.json"
-"""In the worker's directory: {pod_uid, pod, state, missing}."""
+"""In the worker's directory: what _KEPT names."""
+_KEPT = ("pod_uid", "pod", "start", "former", "displaced", "state", "missing")
 _BATCH = 2**20
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class Worker:
     def open(self) -> None:
         """Go on with what was said before. Small files."""
         facts = read_json(str(self._folder / FACTS)) or {}
+        facts["former"] = tuple(Speaker(*each) for each in facts.get("former", ()))
         self._log.open()
         self._see(**facts, report=read_json(self._report_path), **self._log_facts())
 
@@ -52,23 +54,37 @@ class Worker:
     def _report_path(self) -> str:
         return Directory(str(self._folder)).report
 
-    async def claim(self, pod_uid: str, pod: str | None) -> bool:
-        """The pod is about to speak for this worker. True: it is the first.
+    async def claim(self, speaker: Speaker, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> bool:
+        """The pod is about to speak for this worker. True: it is the first, or one that was lost goes on in it.
 
         Raises Conflict: another one does.
         """
         async with self._lock:
-            owner = self.view.pod_uid
-            if owner == pod_uid:
+            view = self.view
+            owner = Speaker(view.pod_uid or "", view.start)
+            if view.pod_uid == speaker.pod_uid and (may_return is None or speaker.start in ("", view.start)):
                 self.heard_at = time.monotonic()
                 return False
-            if owner is not None:
-                raise Conflict(
-                    f"worker {self.view.worker} of this attempt belongs to pod {self.view.pod} ({owner})",
-                    hint="a pod that was made anew starts nothing within an attempt",
-                )
-            await self._note(pod_uid=pod_uid, pod=pod, state="preparing")
-            return True
+            if view.pod_uid is None:
+                await self._note(pod_uid=speaker.pod_uid, start=speaker.start, pod=pod, state="preparing")
+                return True
+            if may_return is not None and not view.knows(speaker):
+                if may_return(view):
+                    await self._return(owner, speaker, pod)
+                    return True
+                await self._note(displaced=True)
+            raise Conflict(
+                f"worker {view.worker} of this attempt belongs to pod {view.pod} ({view.pod_uid})",
+                hint="a pod that was made anew starts nothing within an attempt",
+            )
+
+    async def _return(self, owner: Speaker, speaker: Speaker, pod: str | None) -> None:
+        """Its log goes on; how it ended before is forgotten."""
+        await on_disk(Path(self._report_path).unlink, missing_ok=True)
+        former = (*self.view.former, owner)
+        await self._note(pod_uid=speaker.pod_uid, start=speaker.start, pod=pod, state="preparing", former=former)
+        self._see(report=None)
+        self.heard_at = time.monotonic()
 
     async def become(self, state: State) -> bool:
         """False: it was there already. A worker never goes back."""
@@ -146,7 +162,7 @@ class Worker:
     async def _note(self, **facts: Any) -> None:
         """Written down first, then true."""
         after = replace(self.view, **facts)
-        kept = {name: getattr(after, name) for name in ("pod_uid", "pod", "state", "missing")}
+        kept = {name: getattr(after, name) for name in _KEPT}
         await on_disk(self._write_facts, kept)
         self.view = replace(self.view, **facts)
 

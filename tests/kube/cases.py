@@ -127,6 +127,15 @@ BUILDERS: dict[str, Builder] = {
         payload=Payload(snapshot=b"archive", function=b"pickle"),
         spec={"script": "my_function", "n_workers": 2, "internet": False},
     ),
+    "elastic": Builder(
+        spec={
+            "type": "pytorch_elastic",
+            "n_workers": 3,
+            "processes_per_worker": 2,
+            "elastic_min_workers": 2,
+            "elastic_max_restarts": 3,
+        },
+    ),
     "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
     "root-of-the-image": Builder(cluster=replace(CLUSTER, pod_security="baseline"), spec={"internet": True}),
     "rdma-privileged": Builder(

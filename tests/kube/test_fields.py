@@ -58,7 +58,7 @@ def test_what_is_not_asked_for_is_not_named(field: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"type": "pytorch_elastic"}, "'pytorch_elastic' runs on one machine only"),
+        ({"type": "pytorch_elastic", "script": "echo hi"}, "'pytorch_elastic' starts a .py file"),
         ({"gpus": [0]}, r"gpus=\[0\] chooses among the GPUs of one machine"),
         ({"queue_name": "team"}, "queue_name='team': this cluster has no Kueue"),
         ({"env_variables": {"MASTER_ADDR": "x"}}, "MASTER_ADDR can't be given on a cluster"),
@@ -98,6 +98,13 @@ def test_outputs_are_kept_where_pods_reach_the_server() -> None:
     assert order(far.build("x")).outputs == []
     with pytest.raises(NotSupported, match="can't be kept: pods don't reach this server"):
         replace(far, spec={"outputs": ["*.bin"]}).build("x").notices()
+
+
+def test_elastic_workers_need_a_server_that_decides_who_goes_on() -> None:
+    elastic = Builder(GPUS, spec={"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1})
+    assert elastic.build("x").notices() == []
+    with pytest.raises(NotSupported, match="needs a server that pods reach"):
+        replace(elastic, cluster=replace(CLUSTER, server_url=None)).build("x").notices()
 
 
 def test_requirements_travel_in_the_plan() -> None:

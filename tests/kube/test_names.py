@@ -22,7 +22,7 @@ def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
     made = [names.plan_name, names.code_name, names.secret_name, names.environment_name, names.policy_name]
-    pods = [names.pod_name(name, worker) for worker in (0, WORKERS_MAX - 1)]
+    pods = [names.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)]
     for each in [name, *pods, *(make(name) for make in made)]:
         assert LABEL.fullmatch(each), each
 
@@ -59,6 +59,8 @@ def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
         ({names.REPLICA_TYPE: "master", names.REPLICA_INDEX: "0"}, 0),
         ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}, 1),
         ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "11"}, 12),
+        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0", names.ELASTIC: "true"}, 0),
+        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "3", names.ELASTIC: "true"}, 3),
         ({}, None),
         ({names.REPLICA_TYPE: "ps", names.REPLICA_INDEX: "0"}, None),
         ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "x"}, None),

@@ -89,7 +89,16 @@ def test_the_operators_world_is_ours(each: Case) -> None:
         variables = {v["name"]: v.get("value") for v in template["spec"]["containers"][0]["env"]}
         assert int(variables["WORLD_SIZE"]) == replicas * int(spec["nprocPerNode"])
         assert variables["LOCAL_RANK"] == "0"
-        assert "RANK" not in variables
+        assert ("RANK" in variables) is ("elasticPolicy" in spec)
+
+
+def test_elastic_workers_are_told_what_the_operator_tells_them_of_no_master() -> None:
+    (template,) = templates(case("elastic"))
+    variables = {variable["name"]: variable for variable in template["spec"]["containers"][0]["env"]}
+    assert names.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert variables["MASTER_ADDR"]["value"] == "elastic-worker-0"
+    run = case("elastic").objects().job["spec"]["runPolicy"]
+    assert "backoffLimit" not in run  # it would count the containers that are started again
 
 
 def test_requests_are_limits_and_shared_memory_is_at_most_half(each: Case) -> None:

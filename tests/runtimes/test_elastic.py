@@ -12,9 +12,9 @@ import pytest
 
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
-from server_stub.runtimes import log_dir
-from server_stub.runtimes.local import elastic, plan
-from server_stub.runtimes.local.elastic import Bounds
+from server_stub.runtimes import elastic, log_dir
+from server_stub.runtimes.elastic import Bounds
+from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import Stage, Worker
 from tests.runtimes.conftest import Site, poll, running
 

@@ -151,10 +151,10 @@ async def test_the_log_that_was_read_elsewhere_completes_a_worker_that_died(tmp_
     desk = Desk(tmp_path)
     speaker = await desk.attempt.worker(0, "uid-0", None)
     await desk.attempt.take_log(speaker, 0, records(0, 5), gap=False)
-    assert await desk.desk.append("id", 1, 0, b"client-lib: a word\n" + records(3, 8)) == 3
-    assert await desk.desk.append("id", 1, 0, records(0, 8)) == 0
+    assert await desk.desk.append("id", 1, 0, "uid-0", b"client-lib: a word\n" + records(3, 8)) == 3
+    assert await desk.desk.append("id", 1, 0, "uid-0", records(0, 8)) == 0
     assert desk.views[0].log_length == len(records(0, 8))
-    assert await desk.desk.append("id", 7, 0, records(0, 8)) == 0
+    assert await desk.desk.append("id", 7, 0, "uid-0", records(0, 8)) == 0
 
 
 async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
@@ -217,6 +217,6 @@ async def test_changes_are_told_but_not_each_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", [None, "preparing", "ready", "started", "ended"])
 def test_orders_of_a_worker_that_nothing_happened_to(state: Any) -> None:
     worker = WorkerView(0, state=state)
-    assert order(worker, [worker], False, None) == Order("wait")
-    assert order(worker, [worker], True, None).do == ("go" if state in ("ready", "started") else "wait")
-    assert order(worker, [worker], True, Order("stop", 3.0)).do == ("wait" if state == "ended" else "stop")
+    assert order(worker, [worker], False, None, stays=True) == Order("wait")
+    assert order(worker, [worker], True, None, stays=True).do == ("go" if state in ("ready", "started") else "wait")
+    assert order(worker, [worker], True, Order("stop", 3.0), stays=True).do == ("wait" if state == "ended" else "stop")

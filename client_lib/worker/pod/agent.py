@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Union
 
 from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RAN, read_json, write_json
+from client_lib.worker.elastic import TYPE as ELASTIC
 from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_MEMORY, START_FAILED, Outcome
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.pod.child import Child
@@ -112,11 +113,13 @@ class Agent:
         os.makedirs(self._place.directory.path, exist_ok=True)
         try:
             self._claim()
+            if self._is_elastic:
+                self._go_on()
             self._begin()
         except Replaced as replaced:
             warn("%s: nothing is started here" % replaced)
             self._leave_word(self._own_report(START_FAILED, str(replaced)))
-            return ALREADY_RAN
+            return self._leave_place()
         except Stopped:
             return self._deliver(self._own_report(CANCELLED, "stopped before its processes were started"))
         except NoCode as missing:
@@ -125,11 +128,21 @@ class Agent:
             return self._deliver(self._own_report(START_FAILED, "the worker could not be prepared: %s" % error))
         self._follow()
         if self._replaced:
-            return ALREADY_RAN
+            return self._leave_place()
         return self._deliver(read_json(self._place.directory.report) or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
+
+    @property
+    def _is_elastic(self) -> bool:
+        return self._plan.type == ELASTIC
+
+    def _leave_place(self) -> int:
+        """Another pod has it. The container of an elastic job would be started again, and again: it stays."""
+        while self._is_elastic and not self._terminated:
+            time.sleep(_LOOK_S)
+        return ALREADY_RAN
 
     # --- before anything runs
 
@@ -146,6 +159,13 @@ class Agent:
             self._check_stop()
             pauses.sleep()
         self._link.start()
+
+    def _go_on(self) -> None:
+        from client_lib.worker.pod.again import go_on
+
+        offset, seq = go_on(self._place.directory, self._new_server(), self._check_stop, warn)
+        self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
+        self._spool.begin(offset, seq)
 
     def _check_stop(self) -> None:
         """Raises Stopped, Replaced."""

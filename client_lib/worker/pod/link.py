@@ -16,7 +16,8 @@ from client_lib.worker.pod.server import Refused, Server, Unreachable
 
 WAIT_S = 30.0  # of one long poll: what lies between keeps no connection idle for so long
 _SOON_S = 1.0
-_UNAUTHORIZED, _CONFLICT = 401, 409
+CONFLICT = 409  # status of the answer to a pod whose worker is another pod's
+_UNAUTHORIZED = 401
 
 
 class Order(NamedTuple):
@@ -57,7 +58,7 @@ class ServerLink:
         try:
             server.say("preparing", 0, "", 0.0)
         except Refused as refused:
-            if refused.status == _CONFLICT:
+            if refused.status == CONFLICT:
                 raise Replaced(str(refused)) from refused
             return str(refused)
         except Unreachable as error:
@@ -127,7 +128,7 @@ class ServerLink:
         except Unreachable:
             return False
         except Refused as refused:
-            if refused.status == _CONFLICT:
+            if refused.status == CONFLICT:
                 self._on_replaced()
             elif refused.status == _UNAUTHORIZED:  # the attempt was closed: nobody waits for anything of this worker
                 self._on_order(Order("exit"))

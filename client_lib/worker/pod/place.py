@@ -43,6 +43,8 @@ class Pod(NamedTuple):
     master_port: int
     environment: Dict[str, str]
     """The container's own."""
+    start: str = ""
+    """Tells this start of the container from others of the pod: those of an elastic job are restarted."""
 
 
 class Place:
@@ -109,6 +111,7 @@ def read_pod(place: Place, environ: Mapping[str, str]) -> Pod:
         master_addr=environ["MASTER_ADDR"],
         master_port=int(environ["MASTER_PORT"]),
         environment=dict(environ),
+        start=os.urandom(8).hex(),
     )
 
 

@@ -58,6 +58,7 @@ class Server:
             "Authorization": "Bearer " + token,
             "X-Pod-Uid": pod.uid,
             "X-Pod-Name": pod.name,
+            "X-Pod-Start": pod.start,
             "X-Worker-Protocol": PROTOCOL,
         }
         self._connection: Optional[http.client.HTTPConnection] = None
@@ -75,6 +76,11 @@ class Server:
             query["gap"] = "1"
         lengths = self._json("/log", records, query)
         return int(lengths["length"]), int(lengths["durable"])
+
+    def log_end(self) -> Tuple[int, int]:
+        """(offset, seq) of the record that the server wants next."""
+        lengths = self._json("/log", b"", {"offset": "0"})
+        return int(lengths["length"]), int(lengths["next_seq"])
 
     def put_report(self, report: Dict[str, Any]) -> None:
         self._json("/report", json.dumps(report).encode(), {})

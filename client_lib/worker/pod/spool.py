@@ -39,6 +39,14 @@ class Spool:
         self._lock = threading.Lock()
         self._at: Dict[str, int] = {name: 0 for name in readers}
         self._done: Dict[str, int] = {name: 0 for name in readers}
+        self._begin = (0, 0)
+
+    def begin(self, offset: int, seq: int) -> None:
+        """Of the first record: what lies before it was carried away from another pod of this worker, or from here."""
+        self._begin = (seq, offset)
+        with self._lock:
+            for positions in (self._at, self._done):
+                positions.update(dict.fromkeys(positions, offset))
 
     def read(self, reader: str) -> Optional[Piece]:
         """The next records for this reader; None: there are none now."""
@@ -97,7 +105,7 @@ class Spool:
             if tail:
                 last = tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]
                 return parse(last).seq + 1, start + begin + len(tail)
-        return 0, 0
+        return self._begin
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, segment_name(start))

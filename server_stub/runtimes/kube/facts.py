@@ -44,6 +44,13 @@ class Container:
     waiting: Said | None = None
     running_since: str | None = None
     ended: Ended | None = None
+    before: Ended | None = None
+    """How it ended before it was started again."""
+
+    @property
+    def crashes(self) -> bool:
+        """It ended, and isn't started again yet, as it has ended too often."""
+        return self.waiting is not None and self.waiting.word == "CrashLoopBackOff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +193,14 @@ def _main(statuses: Sequence[Json]) -> Container:
 
 def _container(status: Json) -> Container:
     state = _of(status, "state")
+    before = _of(_of(status, "lastState"), "terminated")
     waiting, running, ended = _of(state, "waiting"), _of(state, "running"), _of(state, "terminated")
     return Container(
         name=_text(status, "name"),
         waiting=_said(waiting.get("reason"), waiting) if waiting else None,
         running_since=_text(running, "startedAt") if "running" in state else None,
         ended=_ended(ended) if ended else None,
+        before=_ended(before) if before else None,
     )
 
 

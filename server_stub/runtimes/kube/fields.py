@@ -10,7 +10,7 @@ from collections.abc import Callable
 from client_lib.errors import InvalidRequest, NotSupported, TooLarge
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
-from server_stub.runtimes import orders
+from server_stub.runtimes import elastic, orders
 from server_stub.runtimes.kube import policy, storage
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.needs import Needs, needs, shm_is_cut
@@ -23,7 +23,7 @@ SPEC_MAX = 700 * 2**10
 FIELDS: dict[str, Fate] = {
     "script": Fate.HONOURED,
     "base_image": Fate.HONOURED,  # with a notice where the catalogue pulls another one
-    "type": Fate.HONOURED,  # but pytorch_elastic
+    "type": Fate.HONOURED,  # pytorch_elastic where pods reach the server, else refused
     "args": Fate.HONOURED,
     "flags": Fate.HONOURED,
     "env_variables": Fate.HONOURED,
@@ -109,12 +109,13 @@ def _refuse(spec: JobSpec, cluster: ClusterSettings) -> None:
 
 
 def _type(spec: JobSpec, cluster: ClusterSettings) -> None:
-    del cluster
-    if spec.type is JobType.PYTORCH_ELASTIC:
+    if spec.type is JobType.PYTORCH_ELASTIC and cluster.server_url is None:
         raise NotSupported(
-            "type 'pytorch_elastic' runs on one machine only, not on a cluster",
-            hint="type='pytorch2' with max_retry starts the whole gang anew; checkpoint_dir is kept",
+            "type 'pytorch_elastic' needs a server that pods reach: it decides which lost worker goes on",
+            hint="type='pytorch2' with max_retry starts the whole gang anew; the server's setting worker_server_url "
+            "says how pods reach it",
         )
+    elastic.refuse_command(spec)
 
 
 def _gpus(spec: JobSpec, cluster: ClusterSettings) -> None:
@@ -246,9 +247,10 @@ _NOTICES: list[_Rule] = [
 
 
 def _nothing(spec: JobSpec) -> list[str]:
+    is_elastic = spec.type is JobType.PYTORCH_ELASTIC
     given = ((name, getattr(spec, name), why) for name, why in MEANS_NOTHING.items() if name in spec.model_fields_set)
     return [
         f"{name}={value!r} has no effect here: {why}"
         for name, value, why in given
-        if value not in (None, "default", False)
+        if value not in (None, "default", False) and not (is_elastic and name.startswith("elastic_"))
     ]

@@ -15,7 +15,8 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes.kube import ending, facts, names, record
+from server_stub.runtimes import elastic as losses
+from server_stub.runtimes.kube import elastic, ending, facts, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
@@ -68,7 +69,10 @@ class Gang:
         self._unexplained_since: float | None = None
         self._incomplete_since: float | None = None
         self._over_since: float | None = None
-        self._read_tails: set[int] = set()
+        self._read_tails: set[str] = set()
+        self._bounds = losses.bounds(attempt.spec)
+        self._missing: frozenset[int] = frozenset()
+        """Workers of an elastic attempt without which it goes on."""
         self._taken_back = 0
         self._told: Observation | None = None
 
@@ -145,13 +149,14 @@ class Gang:
         """How it ended; None: it was taken back, and is to be made anew."""
         while True:
             self._dirty.clear()
-            sight = self._sight()
-            seen = observe(sight)
+            whole = self._sight()
+            all_seen = observe(whole)
+            sight, seen = self._counted(whole, all_seen)
             self._note(sight, seen)
             if self._record.removed_because is None:
                 await self._act(sight, seen)
-            await self._fetch_tails(sight, seen)
-            if self._is_over(sight, seen):
+            await self._fetch_tails(whole, all_seen)
+            if self._is_over(sight if self._record.removed_because is None else whole, seen):
                 return await self._end(sight, seen)
             if self._record.uid is None:
                 return None
@@ -171,6 +176,14 @@ class Gang:
             events=inventory.events(self._key),
             views=self._cluster.desk.view(*self._id) if speaks else (),
         )
+
+    def _counted(self, sight: Sight, seen: Seen) -> tuple[Sight, Seen]:
+        """What the attempt is judged by: of an elastic one not those without which it goes on."""
+        if self._bounds is None or not self._cluster.desk.begun(*self._id):
+            return sight, seen
+        if not self.stopped and self._record.removed_because is None:
+            self._missing = elastic.missing(sight, seen, self._bounds)
+        return elastic.without(sight, seen, self._missing)
 
     def _note(self, sight: Sight, seen: Seen) -> None:
         touched = any(pod.gone or pod.deleting for pod in sight.pods) or (sight.job is not None and sight.job.deleting)
@@ -197,7 +210,7 @@ class Gang:
             await self._fetch_tails(sight, seen)
             because = (Reason.CANCELLED, "stopped") if self.stopped else self._who(sight)
             await self._remove(*because)
-        elif seen.obstacle.hopeless:
+        elif seen.obstacle.hopeless and not self._missing:
             await self._remove(seen.obstacle.reason, seen.obstacle.message)
         elif self._is_overdue(seen):
             await self._take_back(seen)
@@ -261,6 +274,8 @@ class Gang:
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete its PyTorchJob; the pods get a SIGTERM and their grace period."""
         await self._write(removed_because=(reason.value, message))
+        if self._bounds is not None:  # else the desk might let another pod in, in the place of one that goes
+            self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
         await self._delete()
 
     async def _delete(self) -> None:
@@ -333,8 +348,8 @@ class Gang:
         for worker in seen.workers:
             pod = next((pod for pod in sight.pods if pod.worker == worker.number and not pod.gone), None)
             lost = worker.stage is Stage.LOST or (worker.stage.over and not self._spoke(sight, worker.number))
-            if lost and pod is not None and pod.over and worker.number not in self._read_tails:
-                self._read_tails.add(worker.number)
+            if lost and pod is not None and pod.over and pod.uid not in self._read_tails:
+                self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
 
     @staticmethod
@@ -348,7 +363,8 @@ class Gang:
         if self._record.removed_because is not None:
             return
         if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            self._say("running", Reason.RUNNING, "", seen.infos, self._remarks(seen))
+            message = losses.who_is_missing(self._missing, self._attempt.spec.n_workers)
+            self._say("running", Reason.RUNNING, message, seen.infos, self._remarks(seen))
         elif Stage.STARTED not in stages:
             self._say("waiting", seen.obstacle.reason, seen.obstacle.message, seen.infos, seen.unknown)
 

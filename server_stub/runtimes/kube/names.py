@@ -20,6 +20,8 @@ JOB_NAME = "client-lib.io/job-name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "client-lib"
 """Value of MANAGED_BY. `app.kubernetes.io/managed-by=client-lib` selects all objects of all servers in a namespace."""
+ELASTIC = "client-lib.io/elastic"
+"""Label of the pods of an elastic job: all are workers to the operator, and none is a master."""
 HASH = "client-lib.io/hash"
 """Annotation of every object of an attempt: an object of that name with another value is someone else's."""
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -73,8 +75,10 @@ def launcher_name(launcher: bytes, job_id: str) -> str:
     return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}-{job_id[:2]}"
 
 
-def pod_name(object_name: str, worker: int) -> str:
-    """Of the pod of a worker; worker 0 is the operator's master."""
+def pod_name(object_name: str, worker: int, *, elastic: bool = False) -> str:
+    """Of the pod of a worker; worker 0 is the operator's master, but of an elastic job, which has none."""
+    if elastic:
+        return f"{object_name}-worker-{worker}"
     return f"{object_name}-master-0" if worker == 0 else f"{object_name}-worker-{worker - 1}"
 
 
@@ -83,7 +87,8 @@ def worker_of(labels: Mapping[str, str]) -> int | None:
     index = labels.get(REPLICA_INDEX, "")
     if not index.isdigit():
         return None
-    return {"master": 0, "worker": int(index) + 1}.get(labels.get(REPLICA_TYPE, "").lower())
+    masters = 0 if ELASTIC in labels else 1
+    return {"master": 0, "worker": int(index) + masters}.get(labels.get(REPLICA_TYPE, "").lower())
 
 
 @dataclass(frozen=True)

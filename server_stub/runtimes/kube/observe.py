@@ -7,7 +7,7 @@ there are no pods: they come late, and know nothing of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from client_lib.spec.states import Reason
@@ -103,12 +103,23 @@ def _worker(sight: Sight, number: int, pod: Pod | None) -> Worker:
     if pod is not None and view.pod_uid not in (None, pod.uid):
         why = f"the pod of worker {number} was replaced: a worker that ran can't start again within an attempt"
         return Worker(number, Stage.LOST, host, None, why, Reason.PREEMPTED)
+    if view.displaced or (view.pod_uid is not None and pod is not None and pod.main.crashes):
+        return Worker(number, Stage.LOST, host, None, *_restarted(number, pod))
     if not sight.views and pod is not None and pod.main.running_since is not None:
         return Worker(number, Stage.STARTED, host)
     return Worker(number, _STAGES.get(view.state or "preparing", Stage.STARTING), host)
 
 
 _STAGES = {"ready": Stage.READY, "started": Stage.STARTED, "ended": Stage.STARTED}
+
+
+def _restarted(number: int, pod: Pod | None) -> tuple[str, Reason]:
+    """Why the container of a worker ended that was, or is about to be, started again."""
+    before = pod.main.before if pod is not None else None
+    if pod is None or before is None:
+        return f"worker {number} was lost: another pod has come in its place", Reason.PREEMPTED
+    word, why = _cause(number, replace(pod, main=replace(pod.main, ended=before)))
+    return why, word.reason
 
 
 def _over(number: int, pod: Pod, host: str, *, claimed: bool) -> Worker:

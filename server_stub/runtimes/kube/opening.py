@@ -5,6 +5,7 @@ from __future__ import annotations
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, attempt_dir, orders, worker_dir
+from server_stub.runtimes.kube import elastic
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.needs import needs
 from server_stub.runtimes.kube.options import ClusterSettings
@@ -24,6 +25,7 @@ def opening(attempt: Attempt, settings: ClusterSettings, catalogue: Catalogue) -
         function=attempt.function,
         log_limit_bytes=orders.log_share(attempt.spec, settings.log_limit_bytes),
         segment_bytes=settings.segment_bytes,
+        may_return=elastic.may_return(attempt.spec),
     )
 
 

@@ -14,7 +14,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, orders, outputs
+from server_stub.runtimes import Attempt, elastic, orders, outputs
 from server_stub.runtimes.kube import storage
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.needs import Needs
@@ -33,6 +33,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
     spec = attempt.spec
     environment = plain_environment(spec) | _function(attempt, cluster)
     argument, auto = orders.local_rank(spec)
+    bounds = elastic.bounds(spec)
     return WorkerPlan(
         job=attempt.job_name,
         attempt=attempt.number,
@@ -58,6 +59,8 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         outputs_limit_bytes=cluster.outputs_limit_bytes,
         local_rank_argument=argument,
         local_rank_auto=auto,
+        elastic_min_workers=None if bounds is None else bounds.least,
+        elastic_max_restarts=5 if bounds is None else bounds.returns,
         rank_runner=cluster.rank_runner and spec.environment().get(orders.RANK_RUNNER, "1") != "0",
         grace_s=spec.grace_s,
         log_limit_bytes=orders.log_share(spec, cluster.log_limit_bytes),

@@ -20,6 +20,8 @@ from server_stub.runtimes.kube.storage import Folder
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """The image's PYTHON* variables and site packages are the ranks' and don't act on it."""
+MASTER_PORT = 23456
+"""The operator's own, of its container port `pytorchjob-port`."""
 AFTER_GRACE_S = 15
 """Seconds that an agent has, after its ranks have had theirs, to hand over its report and the end of its log."""
 
@@ -32,8 +34,10 @@ def template(
     labels: dict[str, str],
     folders: Sequence[Folder],
     environment_secret: str | None,
+    where: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """`environment_secret`: the Secret whose entries become variables; None: there is none.
+    """`environment_secret`: the Secret whose entries become variables; None: there is none. `where`: variables that
+    say which worker it is and where the master is, if the operator doesn't.
 
     There is no restartPolicy in it: the operator warns about one at every look.
     """
@@ -43,7 +47,7 @@ def template(
             "annotations": catalogue.defaults.annotations | needs.instance.annotations,
         },
         "spec": {
-            "containers": [_container(spec, needs, cluster, catalogue, folders, environment_secret)],
+            "containers": [_container(spec, needs, cluster, catalogue, folders, environment_secret, where)],
             "volumes": [folder.volume() for folder in folders],
             "securityContext": _pod_security(catalogue, cluster.pod_security),
             "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + AFTER_GRACE_S,
@@ -61,12 +65,13 @@ def _container(
     catalogue: Catalogue,
     folders: Sequence[Folder],
     environment_secret: str | None,
+    where: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": names.CONTAINER,
         "image": image(spec, catalogue),
         "command": AGENT,
-        "env": [*_home(spec, catalogue), *_devices(needs), *_ranks(needs), *_downward()],
+        "env": [*_home(spec, catalogue), *_devices(needs), *_ranks(needs), *where, *_downward()],
         "resources": _resources(needs),
         "securityContext": _container_security(needs, cluster.pod_security),
         "volumeMounts": [folder.mount() for folder in folders],
@@ -112,6 +117,16 @@ def _ranks(needs: Needs) -> list[dict[str, Any]]:
         {"name": "LOCAL_RANK", "value": "0"},
         {"name": "LOCAL_WORLD_SIZE", "value": str(needs.processes)},
         {"name": "WORLD_SIZE", "value": str(needs.workers * needs.processes)},
+    ]
+
+
+def elastic_place(object_name: str) -> list[dict[str, Any]]:
+    """Of a job with workers only the operator tells no pod which it is, nor where the first is."""
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{names.REPLICA_INDEX}']"}}
+    return [
+        {"name": "RANK", "valueFrom": index},
+        {"name": "MASTER_ADDR", "value": names.pod_name(object_name, 0, elastic=True)},
+        {"name": "MASTER_PORT", "value": str(MASTER_PORT)},
     ]
 
 

@@ -38,7 +38,7 @@ class PodLogs:
         for number in range(TAIL_TRIES):
             try:
                 records = await asyncio.to_thread(self._acts.log_tail, pod.name)
-                await self._desk.append(key.job_id, key.attempt, pod.worker, records)
+                await self._desk.append(key.job_id, key.attempt, pod.worker, pod.uid, records)
                 return
             except ApiError as error:
                 _log.warning("the log of %s can't be read: %s", pod.name, error)
@@ -49,7 +49,7 @@ class PodLogs:
         for pod in pods:
             begun = pod.main.running_since is not None or pod.main.ended is not None
             if begun and not pod.gone and (key, pod.uid) not in self._followers:
-                follower = Follower(self._api, self._acts.log_path(pod.name), key, pod.worker, self._desk)
+                follower = Follower(self._api, self._acts.log_path(pod.name), key, pod, self._desk)
                 self._followers[key, pod.uid] = follower
                 follower.start()
 
@@ -61,8 +61,8 @@ class PodLogs:
 class Follower:
     """One container's log, read in a thread until it ends."""
 
-    def __init__(self, api: Api, path: str, key: AttemptKey, worker: int, desk: WorkerDesk) -> None:
-        self._path, self._key, self._worker, self._desk = path, key, worker, desk
+    def __init__(self, api: Api, path: str, key: AttemptKey, pod: Pod, desk: WorkerDesk) -> None:
+        self._path, self._key, self._pod, self._desk = path, key, pod, desk
         self._loop = asyncio.get_running_loop()
         self._reading = Reading(api, f"log {path}", self._run)
 
@@ -99,5 +99,5 @@ class Follower:
         if not lines or self._reading.stopping.is_set():
             return 0
         data = b"\n".join(lines) + b"\n"
-        append = self._desk.append(self._key.job_id, self._key.attempt, self._worker, data)
+        append = self._desk.append(self._key.job_id, self._key.attempt, self._pod.worker, self._pod.uid, data)
         return asyncio.run_coroutine_threadsafe(append, self._loop).result()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from client_lib.errors import TooLarge
-from server_stub.runtimes import Attempt
+from client_lib.spec.job import JobSpec
+from server_stub.runtimes import Attempt, elastic
 from server_stub.runtimes.kube import names, plan, pod, policy, storage
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.needs import Needs, needs
@@ -175,10 +176,10 @@ def _policy(rendering: _Rendering) -> Object | None:
 
 def _job(rendering: _Rendering, environment: Object | None, code: Object | None) -> Object:
     spec, metadata = rendering.attempt.spec, rendering.metadata(rendering.name)
-    run: dict[str, Any] = {
-        "cleanPodPolicy": "Running",  # the default lets the other workers run on after the end; All takes the logs
-        "backoffLimit": 0,
-    }
+    run: dict[str, Any] = {"cleanPodPolicy": "Running"}  # the default lets others run on after the end; All takes logs
+    elastic_policy = _elastic_policy(spec)
+    if elastic_policy is None:
+        run["backoffLimit"] = 0
     if spec.queue_name is not None:
         metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
         run["suspend"] = True  # until Kueue admits it
@@ -188,18 +189,38 @@ def _job(rendering: _Rendering, environment: Object | None, code: Object | None)
         "metadata": metadata,
         "spec": {
             "nprocPerNode": str(rendering.needs.processes),  # "auto" is a process for each core of the host
+            **({"elasticPolicy": elastic_policy} if elastic_policy else {}),
             "runPolicy": run,
             "pytorchReplicaSpecs": _replicas(rendering, environment, code),
         },
     }
 
 
+def _elastic_policy(spec: JobSpec) -> dict[str, Any] | None:
+    """For who reads the manifest, and for the operator, to which the first success of a worker is the job's then. The
+    agents in the pods get theirs from the plan."""
+    bounds = elastic.bounds(spec)
+    if bounds is None:
+        return None
+    return {
+        "rdzvBackend": "c10d",
+        "minReplicas": bounds.least,
+        "maxReplicas": spec.n_workers,
+        "maxRestarts": bounds.returns,
+    }
+
+
 def _replicas(rendering: _Rendering, environment: Object | None, code: Object | None) -> dict[str, Any]:
-    """Worker 0 is the master: of a job with workers only, the operator tells nobody who that is."""
+    """Worker 0 is the master: of a job with workers only, the operator tells nobody who that is.
 
-    def replica(count: int) -> dict[str, Any]:
-        return {"replicas": count, "restartPolicy": "Never", "template": _template(rendering, environment, code)}
+    An elastic job has workers only: a lost one is made anew, and the end of none is the end of all.
+    """
 
+    def replica(count: int, restart: str = "Never") -> dict[str, Any]:
+        return {"replicas": count, "restartPolicy": restart, "template": _template(rendering, environment, code)}
+
+    if elastic.bounds(rendering.attempt.spec) is not None:
+        return {"Worker": replica(rendering.needs.workers, "OnFailure")}
     workers = {"Worker": replica(rendering.needs.workers - 1)} if rendering.needs.workers > 1 else {}
     return {"Master": replica(1), **workers}
 
@@ -215,7 +236,10 @@ def _template(rendering: _Rendering, environment: Object | None, code: Object | 
         mounted["code"] = names.code_name(rendering.name)
     folders = storage.own_folders(rendering.needs, cluster, mounted) + storage.asked_folders(spec, catalogue)
     secret = names.environment_name(rendering.name) if environment is not None else None
-    return pod.template(spec, rendering.needs, cluster, catalogue, rendering.labels, folders, secret)
+    labels, where = rendering.labels, []
+    if elastic.bounds(spec) is not None:
+        labels, where = labels | {names.ELASTIC: "true"}, pod.elastic_place(rendering.name)
+    return pod.template(spec, rendering.needs, cluster, catalogue, labels, folders, secret, where)
 
 
 def _base64(content: bytes) -> str:

@@ -17,9 +17,9 @@ from client_lib.spec.wire import RankReport
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, renew
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict, worker_dir
+from server_stub.runtimes import Attempt, Observation, attempt_dir, elastic, outputs, verdict, worker_dir
 from server_stub.runtimes.checkpoints import hand_on
-from server_stub.runtimes.local import elastic, plan, record
+from server_stub.runtimes.local import plan, record
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.warm_pool import WarmPool
@@ -251,13 +251,7 @@ class Gang:
         missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            self._say("running", Reason.RUNNING, self._who_is_missing(sorted(missing)))
-
-    def _who_is_missing(self, numbers: Sequence[int]) -> str:
-        if not numbers:
-            return ""
-        who = f"worker {numbers[0]} was" if len(numbers) == 1 else f"workers {', '.join(map(str, numbers))} were"
-        return f"{who} lost; {len(self._launchers) - len(numbers)} of {len(self._launchers)} go on"
+            self._say("running", Reason.RUNNING, elastic.who_is_missing(missing, len(self._launchers)))
 
     def _end(self, reason: Reason, message: str) -> None:
         ranks = tuple(rank for worker in self._counted for rank in worker.ranks())

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.instances import family_of
-from server_stub.runtimes import orders
+from server_stub.runtimes import elastic
 from server_stub.runtimes.local.devices import Gpu
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import Needs
@@ -79,11 +78,7 @@ MEANS_NOTHING: dict[str, str] = {
 
 def refuse(spec: JobSpec) -> None:
     """Raises NotSupported for what this version can't do, by name."""
-    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None and not orders.calls_function(spec):
-        raise NotSupported(
-            f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
-            hint="type='binary' starts a command; it may be torchrun itself",
-        )
+    elastic.refuse_command(spec)
 
 
 def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
