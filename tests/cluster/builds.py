@@ -65,9 +65,10 @@ def _missing_steps(
     wanted = [name for name in components if programs.is_built_by_us(name)]
     if any(not recipe.debian for recipe in recipes):
         wanted.append("pause")
-    for name in wanted:
-        if not programs.is_there(home, name):
-            yield f"{name} {programs.FAMILY_OF[name].version}".strip(), partial(programs.build, home, name)
+    for family in programs.FAMILIES:
+        names = [name for name in wanted if name in family.packages and not programs.is_there(home, name)]
+        if names:
+            yield f"{', '.join(names)} {family.version}".strip(), partial(programs.build, home, family, names)
     for recipe in recipes:
         if not images.archive(home, recipe).exists():
             yield f"image {recipe.reference}", partial(images.build, home, recipe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
@@ -12,10 +13,13 @@ from pathlib import Path
 from tests.cluster import debian, programs
 from tests.cluster.errors import Missing
 from tests.cluster.layers import components
+from tests.cluster.node import CGROUPS
 from tests.cluster.places import Home
 
 PACKAGE_OF = {"ip": "iproute2", "nsenter": "util-linux", "mount": "mount", "openssl": "openssl"}
 CAP_SYS_ADMIN = 21
+CONTROLLERS = {"cpu", "memory", "pids"}
+"""Without which the kubelet does not start."""
 
 
 def missing(layers: Collection[str] = ("api",), home: Home | None = None) -> str | None:
@@ -28,6 +32,8 @@ def missing(layers: Collection[str] = ("api",), home: Home | None = None) -> str
         _system,
         _rights,
         *(partial(_tool, tool) for tool in PACKAGE_OF),
+        _overlay,
+        partial(_cgroups, layers),
         partial(_go, home, layers),
         partial(_packages, home, layers),
     ]
@@ -66,6 +72,29 @@ def _tool(name: str) -> str | None:
         if shutil.which(name)
         else f"the command {name} is missing; Debian has it in the package {PACKAGE_OF[name]}"
     )
+
+
+def _overlay() -> str | None:
+    """It may be a module of the kernel that nobody has wanted yet."""
+    filesystems = Path("/proc/filesystems")
+    if "overlay" not in filesystems.read_text().split() and shutil.which("modprobe"):
+        subprocess.run(["modprobe", "--quiet", "overlay"], check=False)
+    return None if "overlay" in filesystems.read_text().split() else "the kernel has no file system overlay"
+
+
+def _cgroups(layers: Collection[str]) -> str | None:
+    if "node" not in layers:
+        return None
+    if not os.access(CGROUPS, os.W_OK) and not any(os.access(each, os.W_OK) for each in CGROUPS.glob("*")):
+        return f"{CGROUPS} is not there or can't be written to, where pods get their limits"
+    lacking = CONTROLLERS - _controllers()
+    return f"{CGROUPS} lacks the controllers {', '.join(sorted(lacking))}" if lacking else None
+
+
+def _controllers() -> set[str]:
+    """Of cgroup v2 or, one folder each, of v1."""
+    listed = CGROUPS / "cgroup.controllers"
+    return set(listed.read_text().split()) if listed.exists() else {each.name for each in CGROUPS.iterdir()}
 
 
 def _go(home: Home, layers: Collection[str]) -> str | None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,28 +122,37 @@ def lacks_go() -> str | None:
     needed = ".".join(map(str, GO_NEEDED))
     if go is None:
         return f"the command go is missing; the programs are built with Go {needed} or newer"
-    told = subprocess.run([go, "env", "GOVERSION"], cwd=SOURCES / "pause", capture_output=True, text=True).stdout
-    version = re.match(r"go(\d+)\.(\d+)", told)
+    told = subprocess.run([go, "env", "GOVERSION"], cwd=SOURCES / "pause", capture_output=True, text=True)
+    version = re.match(r"go(\d+)\.(\d+)", told.stdout)
     if version is None or tuple(map(int, version.groups())) < GO_NEEDED:
-        return f"Go {needed} or newer is needed; {go} is {told.strip() or 'of an unknown version'}"
+        said = " ".join((told.stdout.strip() or told.stderr.strip() or "of an unknown version").split())
+        return f"Go {needed} or newer is needed; {go} is or says: {said}"
     return None
 
 
-def build(home: Home, program: str) -> None:
-    """Builds one program with the machine's Go, unless it is there. Minutes the first time; the caller holds the lock.
+def build(home: Home, family: Family, wanted: Sequence[str]) -> None:
+    """Builds these programs of one family with the machine's Go, at once: they share most of their packages.
 
-    GOFLAGS is passed on: `GOFLAGS=-p=1` keeps a core free for others.
+    Minutes the first time, nothing where they are there; the caller holds the lock. GOFLAGS is passed on:
+    `GOFLAGS=-p=1` keeps a core free for others.
     """
-    if is_there(home, program):
+    wanted = [name for name in wanted if not is_there(home, name)]
+    if not wanted:
         return
-    family = FAMILY_OF[program]
     folder = _folder(home, family)
     folder.mkdir(parents=True, exist_ok=True)
     _copy_assets(family, folder / "assets")
     with tempfile.TemporaryDirectory(dir=folder) as workspace:
-        _go(family, "install", "-trimpath", "-ldflags", family.ldflags, family.packages[program], GOBIN=workspace)
-        built = next(Path(workspace).iterdir())
-        built.rename(folder / program)
+        packages = [family.packages[name] for name in wanted]
+        _go(family, "install", "-trimpath", "-ldflags", family.ldflags, *packages, GOBIN=workspace)
+        for name in wanted:
+            (Path(workspace) / name_by_go(family.packages[name])).rename(folder / name)
+
+
+def name_by_go(package: str) -> str:
+    """What `go install` calls it: the last part of its path that is no major version."""
+    *_, first, last = package.split("/")
+    return first if re.fullmatch(r"v\d+", last) else last
 
 
 def current(home: Home) -> set[Path]:
@@ -166,11 +176,12 @@ def _copy_assets(family: Family, target: Path) -> None:
 
 
 def _go(family: Family, *arguments: str, **environment: str) -> str:
-    flags = f"-buildvcs=false {os.environ.get('GOFLAGS', '')}".strip()
+    given = {"HOME": str(Path.home()), **os.environ}  # Go's caches lie there, and HOME may be unset
+    flags = f"-buildvcs=false {given.get('GOFLAGS', '')}".strip()
     done = subprocess.run(
         ["go", *arguments],
         cwd=SOURCES / family.name,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": flags, "GOWORK": "off", **environment},
+        env={**given, "CGO_ENABLED": "0", "GOFLAGS": flags, "GOWORK": "off", **environment},
         capture_output=True,
         text=True,
     )

@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
+import shutil
+import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import LAYERS, Cluster, cli, layers, network, oci, programs
+from tests.cluster import LAYERS, Cluster, cli, images, layers, network, oci, programs
 from tests.cluster.commands import COMMANDS, Machine, argv
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import Home
 from tests.cluster.readiness import PROBES
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_program_of_every_layer_has_a_place_a_command_and_a_probe() -> None:
@@ -64,6 +70,60 @@ def test_all_versions_are_read_from_go_mod() -> None:
         "kubectl": "v0.36.4",
         "pause": "",
     }
+
+
+def test_a_program_is_built_again_when_a_sum_of_its_modules_changes_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "go"
+    shutil.copytree(programs.SOURCES, sources)
+    monkeypatch.setattr(programs, "SOURCES", sources)
+    home = Home(tmp_path)
+    before = {name: programs.path(home, name) for name in programs.FAMILY_OF}
+    assert {name: programs.path(home, name) for name in programs.FAMILY_OF} == before
+    with (sources / "kwok" / "go.sum").open("a") as file:
+        file.write("example.com/new v1.0.0 h1:x=\n")
+    assert {name for name in before if programs.path(home, name) != before[name]} == {"kwok"}
+
+
+def test_an_image_is_built_again_when_its_recipe_changes(tmp_path: Path) -> None:
+    recipe, home = images.RECIPES["python"], Home(tmp_path)
+    assert images.archive(home, recipe) == images.archive(home, replace(recipe))
+    assert images.archive(home, recipe) != images.archive(home, replace(recipe, debian=("python3", "git")))
+
+
+@pytest.mark.parametrize(
+    ("package", "program"),
+    [
+        ("k8s.io/kubernetes/cmd/kubelet", "kubelet"),
+        ("go.etcd.io/etcd/server/v3", "server"),
+        ("github.com/kubeflow/training-operator/cmd/training-operator.v1", "training-operator.v1"),
+        ("cluster.test/pause", "pause"),
+    ],
+)
+def test_what_go_calls_a_program_is_known(package: str, program: str) -> None:
+    assert programs.name_by_go(package) == program
+
+
+def test_help_tells_of_every_command_and_each_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for words in ([], *([command] for command in cli.COMMANDS)):
+        with pytest.raises(SystemExit) as left:
+            cli.main([*words, "--help"])
+        assert left.value.code == 0
+        told[" ".join(words)] = capsys.readouterr().out
+    assert [each for each in cli.COMMANDS if not re.search(rf"^    {each}\s", told[""], re.MULTILINE)] == []
+    assert "from nothing to a job" in told[""]
+    assert all(text.startswith(f"usage: python -m tests.cluster {command}".rstrip()) for command, text in told.items())
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [(["cluster", "LAYERS=api kwok"], "up api kwok"), (["cluster"], "up"), (["cluster-down"], "down")],
+)
+def test_make_has_the_two_commands_of_every_day(target: list[str], command: str) -> None:
+    told = subprocess.run(["make", "--dry-run", *target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1].strip().endswith(f"-m tests.cluster {command}")
 
 
 def test_an_image_archive_names_its_blobs_by_their_digests(tmp_path: Path) -> None:
