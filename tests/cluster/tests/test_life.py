@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster import Cluster
+from tests.cluster import Cluster, builds
+from tests.cluster.layers import components
 from tests.cluster.node import Node
 from tests.cluster.tests.jobs import PATH, ends, job
 from tests.cluster.tests.machine import appeared, picture
@@ -37,28 +38,30 @@ def test_a_cluster_goes_without_a_trace(spare: Cluster) -> None:
 
 
 def test_the_control_plane_and_the_operator_are_ready_within_15_seconds(spare: Cluster) -> None:
-    spare.up({"api"})
-    spare.down()  # once, so that nothing is built in what is timed
-    begun = time.monotonic()
-    spare.up({"api"})
-    others = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # a busy machine gets as much longer
-    assert time.monotonic() - begun < 15 * others
+    """Once built. A busy machine gets as much longer, and a second chance."""
+    builds.build(spare.home, components(["api"]), [], print)
+    for _ in range(3):
+        begun = time.monotonic()
+        spare.up({"api"})
+        took = time.monotonic() - begun
+        if took < 15 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)):
+            return
+        spare.down()
+    raise AssertionError(f"ready after {took:.1f} s")
 
 
-def test_up_again_leaves_what_runs_alone(spare: Cluster) -> None:
-    spare.up({"api"})
-    before, started = spare.node().pid, {each.name: each.started_at for each in spare.programs().values()}
-    spare.up({"api"})
-    assert spare.node().pid == before
-    assert {each.name: each.started_at for each in spare.programs().values()} == started
+def test_up_again_leaves_what_runs_alone(control_plane: Cluster) -> None:
+    before, started = control_plane.node().pid, {each.started_at for each in control_plane.programs().values()}
+    control_plane.up({"api"})
+    assert control_plane.node().pid == before
+    assert {each.started_at for each in control_plane.programs().values()} == started
 
 
-def test_up_again_brings_back_what_ended(spare: Cluster) -> None:
-    spare.up({"api"})
-    spare.kill("training-operator")
-    assert spare.layers() == set()
-    spare.up({"api"})
-    assert spare.layers() == {"api"}
+def test_up_again_brings_back_what_ended(control_plane: Cluster) -> None:
+    control_plane.kill("training-operator")
+    assert control_plane.layers() == set()
+    control_plane.up({"api"})
+    assert control_plane.layers() == {"api"}
 
 
 def test_a_layer_is_added_to_a_cluster_with_objects(spare: Cluster) -> None:
@@ -95,48 +98,61 @@ def test_up_after_an_up_that_was_killed_is_whole(spare: Cluster) -> None:
     assert spare.layers() == {"api"}
 
 
-def test_when_its_first_process_is_killed_all_of_it_ends(spare: Cluster) -> None:
+def test_when_its_first_process_is_killed_all_of_it_ends_and_up_or_down_find_their_way(spare: Cluster) -> None:
     before = picture(spare)
     spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("sleeps", ["sleep", "600"], workers=0))
+    spare.api.create(PATH.format("jobs"), job("first", ["sleep", "600"], workers=0))
     _await_running(spare)
-    os.kill(spare.node().pid, signal.SIGKILL)
-    for _ in until(10):
-        if not spare.is_up():
-            break
-    assert not spare.is_up()
+    _kill_first_process(spare)
+    spare.up({"node"})
+    spare.api.create(PATH.format("jobs"), job("second", ["true"], workers=0))
+    assert ends(spare.api, "second") == "Succeeded"
+    _kill_first_process(spare)
     spare.down()
     assert spare.leftovers() == []
     assert appeared(spare, before) == {}
 
 
-def test_a_cluster_whose_first_process_was_killed_comes_up_again(spare: Cluster) -> None:
-    spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("first", ["sleep", "600"], workers=0))
-    _await_running(spare)
-    os.kill(spare.node().pid, signal.SIGKILL)
-    spare.up({"node"})
-    spare.api.create(PATH.format("jobs"), job("second", ["true"], workers=0))
-    assert ends(spare.api, "second") == "Succeeded"
-
-
-def test_two_clusters_run_at_once(cluster: Cluster, spare: Cluster) -> None:
+def test_down_after_a_down_that_was_killed_leaves_nothing(spare: Cluster) -> None:
+    before = picture(spare)
     spare.up({"api"})
-    assert cluster.network.number != spare.network.number
+    node = spare.node()
+    ending = subprocess.Popen(command(spare, "down"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    for _ in until(60, pause_s=0.001):
+        if not node.is_alive():
+            break
+    ending.kill()
+    ending.wait()
+    spare.down()
+    assert spare.leftovers() == []
+    assert appeared(spare, before) == {}
+
+
+def test_two_clusters_run_at_once(cluster: Cluster, control_plane: Cluster) -> None:
+    assert cluster.network.number != control_plane.network.number
     cluster.namespace("here")
-    assert "here" not in {each["metadata"]["name"] for each in spare.api.get("/api/v1/namespaces")["items"]}
+    there = {each["metadata"]["name"] for each in control_plane.api.get("/api/v1/namespaces")["items"]}
+    assert "here" not in there
 
 
 def test_down_of_a_cluster_that_never_was_is_no_error(spare: Cluster) -> None:
     assert subprocess.run(command(spare, "down"), capture_output=True).returncode == 0
 
 
-def test_a_record_of_another_process_with_the_same_number_is_not_believed(spare: Cluster) -> None:
-    spare.up({"api"})
-    node = spare.node()
-    assert not Node(node.pid, node.start_time - 1, spare.places).is_alive()
-    Node(node.pid, node.start_time - 1, spare.places).kill()
-    assert spare.is_up()
+def test_a_record_of_another_process_with_the_same_number_is_not_believed(control_plane: Cluster) -> None:
+    node = control_plane.node()
+    other = Node(node.pid, node.start_time - 1, node.places)
+    assert not other.is_alive()
+    other.kill()
+    assert control_plane.is_up()
+
+
+def _kill_first_process(cluster: Cluster) -> None:
+    os.kill(cluster.node().pid, signal.SIGKILL)
+    for _ in until(30):
+        if not cluster.is_up():
+            return
+    raise AssertionError("it is still up")
 
 
 def _await_running(cluster: Cluster) -> None:
