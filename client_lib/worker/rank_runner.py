@@ -275,9 +275,10 @@ class _Rendezvous:
 
         @functools.wraps(theirs)
         def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if init_method in (None, "env://") and kwargs.get("store") is None:
-                _refuse_own_master()
-                _wait_for_master()
+            if kwargs.get("store") is None:
+                _refuse_own_master(init_method or "env://")
+                if init_method in (None, "env://"):
+                    _wait_for_master()
             result = theirs(backend, init_method, *args, **kwargs)
             _kept.extend(_process_groups(module))
             return result
@@ -300,15 +301,17 @@ def _note_master() -> None:
     _master = os.environ.get("MASTER_ADDR", "") if several else ""
 
 
-def _refuse_own_master() -> None:
-    """A script for one machine that sets MASTER_ADDR by itself: its workers would wait for each other half an hour."""
+def _refuse_own_master(init_method: str) -> None:
+    """A script for one machine that sets its master by itself: its workers would wait for each other half an hour."""
     import os
 
-    own = os.environ.get("MASTER_ADDR", "")
+    by_variable = init_method.startswith("env://")
+    own = os.environ.get("MASTER_ADDR", "") if by_variable else init_method.partition("tcp://")[2].lstrip("[")
     if _master and own.startswith(_LOOPBACK) and not _master.startswith(_LOOPBACK):
         raise RuntimeError(
-            "the script sets MASTER_ADDR=%s by itself, where only one worker can meet, and this job has several: "
-            "leave MASTER_ADDR and MASTER_PORT as they are set (%s), or take n_workers=1" % (own, _master)
+            "the script sets %s by itself, where only one worker can meet, and this job has several: init_process_group"
+            " without init_method, and MASTER_ADDR and MASTER_PORT as they are set (%s); or take n_workers=1"
+            % ("MASTER_ADDR=%s" % own if by_variable else "init_method=%r" % init_method, _master)
         )
 
 

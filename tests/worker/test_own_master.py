@@ -12,20 +12,35 @@ import pytest
 
 from client_lib.worker import rank_runner
 
-SCRIPT = """
+BY_VARIABLE = """
 import os
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", os.environ["OWN_PORT"]
 import torch.distributed as dist
 dist.init_process_group("gloo")
 print("met")
 """
+BY_METHOD = """
+import os
+import torch.distributed as dist
+size = int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", f"tcp://localhost:{os.environ['OWN_PORT']}", rank=0, world_size=size)
+print("met")
+"""
 
 
-@pytest.mark.parametrize(("workers", "master"), [(2, "worker-0.example"), (1, "worker-0.example"), (1, "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("script", "workers", "master", "said"),
+    [
+        (BY_VARIABLE, 2, "worker-0.example", "the script sets MASTER_ADDR=localhost by itself"),
+        (BY_METHOD, 2, "worker-0.example", "the script sets init_method='tcp://localhost:"),
+        (BY_VARIABLE, 1, "worker-0.example", ""),
+        (BY_METHOD, 1, "127.0.0.1", ""),
+    ],
+)
 def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
-    tmp_path: Path, workers: int, master: str
+    tmp_path: Path, script: str, workers: int, master: str, said: str
 ) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.py").write_text(script)
     ours = {"MASTER_ADDR": master, "MASTER_PORT": "1", "OWN_PORT": str(_free_port()), "RANK": "0", "LOCAL_RANK": "0"}
     sizes = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, rank_runner.__file__, str(tmp_path / "train.py")]
@@ -34,7 +49,7 @@ def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
         assert done.stdout == "met\n", done.stderr
     else:
         assert done.returncode == 1
-        assert "the script sets MASTER_ADDR=localhost by itself" in done.stderr
+        assert said in done.stderr
         assert "worker-0.example" in done.stderr
 
 
