@@ -23,7 +23,7 @@ from tests.cluster.startup import Startup, new_node
 from tests.cluster.waiting import until
 
 LOCK_S = 120.0
-DEATH_S = 10.0
+DEATH_S = 30.0
 
 Say = Callable[[str], None]
 

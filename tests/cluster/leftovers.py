@@ -14,7 +14,7 @@ from tests.cluster.node import Node, cgroup_folders
 from tests.cluster.places import Places
 from tests.cluster.waiting import until
 
-LIMIT_S = 15.0
+LIMIT_S = 30.0
 
 
 def found(places: Places) -> list[str]:

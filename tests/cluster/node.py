@@ -25,8 +25,8 @@ from tests.cluster.waiting import until
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 CGROUPS = Path("/sys/fs/cgroup")
-ANSWER_S = 10.0
-BIRTH_S = 10.0
+ANSWER_S = 30.0
+BIRTH_S = 30.0
 DEATH_S = 20.0
 NAMESPACES = ("--mount", "--net", "--pid", "--uts", "--ipc")
 

@@ -15,7 +15,7 @@ from tests.cluster.network import Network
 from tests.cluster.node import Node
 from tests.cluster.waiting import until
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 LAST_LINES = 15
 
 

@@ -41,6 +41,6 @@ def manifests(tmp_path: Path) -> Path:
 def kubectl(kubectl_program: Path, control_plane: Cluster) -> Kubectl:
     def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [str(kubectl_program), f"--kubeconfig={control_plane.kubeconfig}", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
 
     return run

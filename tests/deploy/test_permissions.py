@@ -135,7 +135,7 @@ def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Ap
 
 def settled(api: Api, true: Callable[[Check], bool]) -> Check:
     """The check of permissions, as soon as the API server has taken a change of the Role in."""
-    for _ in until(30, pause_s=0.05):
+    for _ in until(90, pause_s=0.05):
         check = look(api)["permissions"]
         if true(check):
             break

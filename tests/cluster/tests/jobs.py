@@ -39,7 +39,7 @@ def fake_job(name: str, annotations: dict[str, str], workers: int = 3) -> dict[s
     return made
 
 
-def ends(api: Api, name: str, limit_s: float = 60, namespace: str = "jobs") -> str:
+def ends(api: Api, name: str, limit_s: float = 180, namespace: str = "jobs") -> str:
     """`Succeeded` or `Failed`; what it said last where it ends as neither in time."""
     conditions: list[str] = []
     for _ in until(limit_s, pause_s=0.1):

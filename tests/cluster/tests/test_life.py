@@ -76,7 +76,7 @@ def test_a_layer_is_added_to_a_cluster_with_objects(spare: Cluster) -> None:
 def test_down_removes_what_an_up_left_that_was_killed(spare: Cluster, step: str) -> None:
     before = picture(spare)
     started = subprocess.Popen(command(spare, "up", "node"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    for _ in until(60, pause_s=0.005):
+    for _ in until(180, pause_s=0.005):
         if (spare.places.run / step).exists():
             break
     started.kill()
@@ -89,7 +89,7 @@ def test_down_removes_what_an_up_left_that_was_killed(spare: Cluster, step: str)
 
 def test_up_after_an_up_that_was_killed_is_whole(spare: Cluster) -> None:
     started = subprocess.Popen(command(spare, "up", "api"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    for _ in until(60, pause_s=0.005):
+    for _ in until(180, pause_s=0.005):
         if spare.places.record.exists():
             break
     started.kill()
@@ -149,14 +149,14 @@ def test_a_record_of_another_process_with_the_same_number_is_not_believed(contro
 
 def _kill_first_process(cluster: Cluster) -> None:
     os.kill(cluster.node().pid, signal.SIGKILL)
-    for _ in until(30):
+    for _ in until(60):
         if not cluster.is_up():
             return
     raise AssertionError("it is still up")
 
 
 def _await_running(cluster: Cluster) -> None:
-    for _ in until(30, pause_s=0.1):
+    for _ in until(120, pause_s=0.1):
         pods = cluster.api.get("/api/v1/namespaces/jobs/pods")["items"]
         if pods and all(pod["status"].get("phase") == "Running" for pod in pods):
             return
