@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from client_lib.spec.job import JobSpec, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 
 

@@ -8,7 +8,8 @@ import secrets
 import string
 import uuid
 
-from client_lib.spec.job import NAME_MAX, JobSpec, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import NAME_MAX, JobSpec
 
 SUFFIX = 5  # 36^5: one user's names of one script meet once in some thousand jobs, and then the server refuses
 _ALPHABET = string.ascii_lowercase + string.digits

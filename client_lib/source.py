@@ -17,7 +17,8 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest
 from client_lib.ignore import PROOF_PREFIX
-from client_lib.spec.job import JobSpec, JobType, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import SharedFolderProof
 
 ROOT_MARKS = (".git", "pyproject.toml")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from client_lib.cli import job_spec
 from client_lib.cli.program import PROGRAM
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import JobType, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import JobType
 
 if TYPE_CHECKING:
     from client_lib.launch_lines import Reading

@@ -7,19 +7,18 @@ the machine: what needs one (does the script exist, does the job fit) is checked
 from __future__ import annotations
 
 import re
-import shlex
 from enum import Enum
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from client_lib.spec.command_line import split_script
 
 Scalar = str | int | float | bool | None
 
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
@@ -364,48 +363,6 @@ class JobSpec(Strict):
         if not secret:
             return self
         return self.model_copy(update={"env_variables": self.env_variables | dict.fromkeys(secret, MASK)})
-
-
-def split_script(script: str) -> list[str]:
-    """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried as one path by the
-    client before it is sent (an existing path wins over splitting; the client quotes it then).
-
-    Raises:
-        ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
-    """
-    return list(_words(script))
-
-
-@lru_cache(256)  # asked for several times at each submit, and shlex takes 100 times as long as `split`
-def _words(script: str) -> tuple[str, ...]:
-    if _PLAIN.fullmatch(script):  # nothing to interpret
-        return tuple(script.split())
-    wrong = _shell_syntax(script)
-    if wrong:
-        raise ValueError(
-            f"{script!r} holds {wrong!r}, which only a shell understands and none runs here; "
-            f"write bash -c {shlex.quote(script)}"
-        )
-    try:
-        return tuple(shlex.split(script))
-    except ValueError as error:
-        raise ValueError(f"{script!r} can't be split into words: {error}") from error
-
-
-def _shell_syntax(script: str) -> str | None:
-    """The first character that a shell would act on beyond splitting and quotes, or None."""
-    quote: str | None = None
-    characters = iter(script)
-    for character in characters:
-        if character == "\\" and quote != "'":
-            next(characters, None)
-        elif character == quote:
-            quote = None
-        elif quote is None and character in "'\"":
-            quote = character
-        elif (character in "$`" and quote != "'") or (character in "|&;<>" and quote is None):
-            return character
-    return None
 
 
 def check_name(name: str) -> None:

@@ -16,7 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.job import NAME_MAX, JobSpec, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import NAME_MAX, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.runtimes import Runtime
 from server_stub.snapshots import Snapshots

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.naming import draw, name_for
-from client_lib.spec.job import JobSpec, check_name, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import JobSpec, check_name
 
 
 @pytest.mark.parametrize(

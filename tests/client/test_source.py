@@ -7,7 +7,8 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from client_lib.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
-from client_lib.spec.job import JobSpec, JobType, split_script
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import JobSpec, JobType
 from tests.rights import file_modes_hold
 
 PYTORCH2, BINARY = JobType.PYTORCH2, JobType.BINARY

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from client_lib.spec.command_line import split_script
 from client_lib.spec.job import (
     MASK,
     REFUSED_TYPES,
@@ -17,7 +18,6 @@ from client_lib.spec.job import (
     JobType,
     PriorityClass,
     check_name,
-    split_script,
 )
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.validation import invalid_request
