@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,7 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % "" + "image: {}", "unknown field 'image'; did you mean 'images'"),
         (ONE % ", cpus: 2", "unknown field 'instance_types.0.cpus'; did you mean 'cpu'"),
         (ONE % ", cpu: 3", "'cpu' stands there twice"),
-        (ONE % ", node: big", "node='big' is none of its nodes"),
+        (ONE % ", node: big", "node='big' is none of its nodes (it has none)"),
         (ONE % ", node_selector: {gpu: true}", r"node_selector.gpu=True: input should be a valid string"),
         (ONE % ", node_selector: {'a b': x}", "'a b' is not a key for labels"),
         (ONE % ", extra_resources: {rdma/hca: lots}", "'lots' is not a quantity"),
@@ -37,11 +40,17 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % ", tolerations: [{operator: Equal}]", "needs a key, or operator: Exists"),
         (ONE % ", tolerations: [{operator: Exists, value: x}]", "Exists takes no value"),
         (ONE % "}, {name: a.1gpu, cpu: 1, memory_gib: 2", "instance_types lists 'a.1gpu' twice"),
-        (ONE % "" + "defaults: {instance_type: b}", "defaults.instance_type='b' is none of its instance_types"),
+        (
+            ONE % "" + "defaults: {instance_type: b}",
+            "defaults.instance_type='b' is none of its instance_types (a.1gpu)",
+        ),
         (ONE % "" + "user: {run_as_user: 0}", "run_as_user=0 is root"),
         (ONE % "" + "volumes: [{name: h, claim: Home}]", "'Home' is not a name for a Kubernetes object"),
         (ONE % "" + "volumes: [{name: h, claim: h, always: data}]", "'data' is not the absolute path of a folder"),
-        (ONE % "" + "checkpoints: {volume: h, path: /c}", "checkpoints.volume='h' is none of its volumes"),
+        (
+            ONE % "" + "checkpoints: {volume: h, path: /c}",
+            "checkpoints.volume='h' is none of its volumes (it has none)",
+        ),
         (
             ONE % "" + "volumes: [{name: h, claim: h, read_only: true}]\ncheckpoints: {volume: h, path: /c}",
             "checkpoints.volume='h' is read_only",
@@ -81,6 +90,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"the catalogue {file}: instance_types=") as caught:
         load(file)
     assert caught.value.code == "invalid_request"
+    assert caught.value.hint == "docs/catalogue.md says what can stand there"
     file.write_text(ONE % "")
     assert load(file, by_pattern=True).by_pattern
 
@@ -89,3 +99,14 @@ def test_a_server_without_a_catalogue_is_told_where_an_example_is() -> None:
     with pytest.raises(InvalidRequest, match="needs a catalogue") as caught:
         load(None)
     assert caught.value.hint == "docs/catalogue.md has an example"
+
+
+def test_a_server_does_not_start_with_a_catalogue_that_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "catalogue.yaml"
+    file.write_text(ONE % ", cpus: 2")
+    variables = {"CLIENT_LIB_SERVER_RUNTIME": "kubernetes", "CLIENT_LIB_SERVER_CATALOGUE": str(file)}
+    command = [sys.executable, "-m", "server_stub", "--state-dir", str(tmp_path / "state")]
+    ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    said = f"the catalogue {file}: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
+    assert ended.stderr.splitlines() == [f"server_stub: {said}", "docs/catalogue.md says what can stand there"]

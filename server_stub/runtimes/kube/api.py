@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
+import yaml
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 
@@ -25,6 +26,8 @@ STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 CONNECT_S, READ_S = 5.0, 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
+_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
+"""What the library raises of a kubeconfig that is missing, damaged or incomplete."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 Query = Mapping[str, str | int | bool]
@@ -167,11 +170,11 @@ def connect(kubeconfig: Path | None, context: str | None) -> Api:
                 client_configuration=configuration,
                 persist_config=False,
             )
-    except (ConfigException, OSError, ValueError, TypeError) as error:
+    except _UNUSABLE as error:
         where = kubeconfig or "the default kubeconfig"
         raise ServerError(
             f"no Kubernetes cluster can be reached with {where}: {error}",
-            hint="give --kubeconfig (and --kube-context), or run the server in a pod with a service account",
+            hint="CLIENT_LIB_SERVER_KUBECONFIG and CLIENT_LIB_SERVER_KUBE_CONTEXT say which; a pod needs neither",
         ) from error
     return Api(configuration)
 
@@ -184,7 +187,7 @@ def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
         contexts, current = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
             config_file=None if kubeconfig is None else str(kubeconfig)
         )
-    except (ConfigException, OSError, ValueError, TypeError):
+    except _UNUSABLE:
         return "default"  # `connect` says what is wrong
     wanted = next((each for each in contexts if each["name"] == context), current) or {}
     return str(wanted.get("context", {}).get("namespace") or "default")

@@ -18,6 +18,7 @@ from server_stub.runtimes.kube.options import PodSecurity
 
 T = TypeVar("T")
 EXAMPLE = "docs/catalogue.md has an example"
+REFERENCE = "docs/catalogue.md says what can stand there"
 _ADMITTED = {
     "restricted": {"NET_BIND_SERVICE"},
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline
@@ -35,7 +36,7 @@ def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecuri
     """
     if path is None:
         raise InvalidRequest(
-            "a server for Kubernetes needs a catalogue of instance types, and the setting `catalogue` names no file",
+            "a server for Kubernetes needs a catalogue of instance types: CLIENT_LIB_SERVER_CATALOGUE names no file",
             hint=EXAMPLE,
         )
     try:
@@ -43,7 +44,7 @@ def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecuri
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     except InvalidRequest as error:
-        raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint) from error
+        raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
 
 
 def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> Catalogue:
@@ -90,14 +91,14 @@ def _names(catalogue: Catalogue) -> Iterator[str]:
             yield f"{where} lists {twice!r} twice"
     default = catalogue.defaults.instance_type
     if default is not None and default not in lists["instance_types"]:
-        yield f"defaults.instance_type={default!r} is none of its instance_types"
+        yield f"defaults.instance_type={default!r} is none of its instance_types ({_listed(lists['instance_types'])})"
 
 
 def _sizes(catalogue: Catalogue) -> Iterator[str]:
     names = [node.name for node in catalogue.nodes]
     for instance in catalogue.instance_types:
         if instance.node is not None and instance.node not in names:
-            yield f"instance type {instance.name!r}: node={instance.node!r} is none of its nodes ({', '.join(names)})"
+            yield f"instance type {instance.name!r}: node={instance.node!r} is none of its nodes ({_listed(names)})"
         node = catalogue.node(instance)
         if node is not None and (instance.cpu > node.cpu or instance.memory_gib > node.memory_gib):
             yield f"instance type {instance.name!r} is larger than its node {node.name!r}"
@@ -121,7 +122,8 @@ def _volumes(catalogue: Catalogue) -> Iterator[str]:
 def _checkpoints(catalogue: Catalogue, kept: Checkpoints) -> Iterator[str]:
     volume = next((volume for volume in catalogue.volumes if volume.name == kept.volume), None)
     if volume is None:
-        yield f"checkpoints.volume={kept.volume!r} is none of its volumes"
+        names = [volume.name for volume in catalogue.volumes]
+        yield f"checkpoints.volume={kept.volume!r} is none of its volumes ({_listed(names)})"
     elif volume.read_only:
         yield f"checkpoints.volume={kept.volume!r} is read_only"
 
@@ -138,6 +140,10 @@ def _security(catalogue: Catalogue, pod_security: PodSecurity) -> Iterator[str]:
                     f"instance type {instance.name!r}: the setting pod_security={pod_security} does not admit the "
                     f"capability {capability}"
                 )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "it has none"
 
 
 def _twice(names: Sequence[T]) -> T | None:
