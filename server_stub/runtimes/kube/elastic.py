@@ -37,6 +37,27 @@ def _was_lost(view: WorkerView) -> bool:
     return report is None or report["reason"] == Reason.CANCELLED or elastic.is_loss(report, returned=bool(view.former))
 
 
+class Losses:
+    """Of one attempt: what it is judged by, and without which workers it goes on (`missing`)."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.bounds = elastic.bounds(spec)
+        self.missing: frozenset[int] = frozenset()
+        self._workers = spec.n_workers
+
+    def counted(self, sight: Sight, seen: Seen, *, began: bool, stopping: bool) -> tuple[Sight, Seen]:
+        """Without those that are missing. `began`: ranks have run, until then no loss is survived. `stopping`: nobody
+        goes on, so nobody more is missing."""
+        if self.bounds is None or not began:
+            return sight, seen
+        if not stopping:
+            self.missing = missing(sight, seen, self.bounds)
+        return without(sight, seen, self.missing)
+
+    def message(self) -> str:
+        return elastic.who_is_missing(self.missing, self._workers)
+
+
 def missing(sight: Sight, seen: Seen, bounds: Bounds) -> frozenset[int]:
     """Numbers of the workers without which an attempt whose ranks have begun goes on, or has ended well: those that are
     lost, and those that are on their way back."""

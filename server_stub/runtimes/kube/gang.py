@@ -15,11 +15,11 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes import elastic as losses
-from server_stub.runtimes.kube import elastic, ending, facts, names, record
+from server_stub.runtimes.kube import ending, facts, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
+from server_stub.runtimes.kube.elastic import Losses
 from server_stub.runtimes.kube.inventory import Inventory
 from server_stub.runtimes.kube.making import Making, insist
 from server_stub.runtimes.kube.observe import Seen, Sight, observe, taken_away
@@ -70,9 +70,7 @@ class Gang:
         self._incomplete_since: float | None = None
         self._over_since: float | None = None
         self._read_tails: set[str] = set()
-        self._bounds = losses.bounds(attempt.spec)
-        self._missing: frozenset[int] = frozenset()
-        """Workers of an elastic attempt without which it goes on."""
+        self._losses = Losses(attempt.spec)
         self._taken_back = 0
         self._told: Observation | None = None
 
@@ -178,18 +176,16 @@ class Gang:
         )
 
     def _counted(self, sight: Sight, seen: Seen) -> tuple[Sight, Seen]:
-        """What the attempt is judged by: of an elastic one not those without which it goes on."""
-        if self._bounds is None or not self._cluster.desk.begun(*self._id):
-            return sight, seen
-        if not self.stopped and self._record.removed_because is None:
-            self._missing = elastic.missing(sight, seen, self._bounds)
-        return elastic.without(sight, seen, self._missing)
+        stopping = self.stopped or self._record.removed_because is not None
+        return self._losses.counted(sight, seen, began=self._cluster.desk.begun(*self._id), stopping=stopping)
 
     def _note(self, sight: Sight, seen: Seen) -> None:
         touched = any(pod.gone or pod.deleting for pod in sight.pods) or (sight.job is not None and sight.job.deleting)
+        failed = [worker for worker in seen.workers if worker.failed]
+        if self._losses.bounds is not None and not failed:  # whoever was taken away before was not missed
+            self._blame = None
         if touched and self._blame is None and self._record.removed_because is None:
             self._blame = taken_away(sight, self._name)
-        failed = [worker for worker in seen.workers if worker.failed]
         if failed and not self._failed:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
@@ -210,7 +206,7 @@ class Gang:
             await self._fetch_tails(sight, seen)
             because = (Reason.CANCELLED, "stopped") if self.stopped else self._who(sight)
             await self._remove(*because)
-        elif seen.obstacle.hopeless and not self._missing:
+        elif seen.obstacle.hopeless and not self._losses.missing:
             await self._remove(seen.obstacle.reason, seen.obstacle.message)
         elif self._is_overdue(seen):
             await self._take_back(seen)
@@ -274,7 +270,7 @@ class Gang:
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete its PyTorchJob; the pods get a SIGTERM and their grace period."""
         await self._write(removed_because=(reason.value, message))
-        if self._bounds is not None:  # else the desk might let another pod in, in the place of one that goes
+        if self._losses.bounds is not None:  # else the desk might let another pod in, in the place of one that goes
             self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
         await self._delete()
 
@@ -363,8 +359,7 @@ class Gang:
         if self._record.removed_because is not None:
             return
         if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            message = losses.who_is_missing(self._missing, self._attempt.spec.n_workers)
-            self._say("running", Reason.RUNNING, message, seen.infos, self._remarks(seen))
+            self._say("running", Reason.RUNNING, self._losses.message(), seen.infos, self._remarks(seen))
         elif Stage.STARTED not in stages:
             self._say("waiting", seen.obstacle.reason, seen.obstacle.message, seen.infos, seen.unknown)
 
