@@ -32,6 +32,15 @@ def test_two_attempts_have_two_names(job: str, one: int, other: int) -> None:
     assert (names.object_name(job, one) == names.object_name(job, other)) is (one == other)
 
 
+@given(JOB_NAMES, st.integers(1, 101), st.text(min_size=1), st.text(min_size=1))
+def test_two_owners_of_one_name_have_names_apart(job: str, attempt: int, one: str, other: str) -> None:
+    plain, marked, another = (names.object_name(job, attempt, owner) for owner in (None, one, other))
+    assert len(marked) <= NAME_MAX
+    assert LABEL.fullmatch(marked)
+    assert plain not in (marked, another)
+    assert (marked == another) is (one == other)
+
+
 def test_the_first_attempt_is_called_as_the_job() -> None:
     assert names.object_name("train-7", 1) == "train-7"
     assert re.fullmatch(r"train-7-[0-9a-f]{4}-r2", names.object_name("train-7", 2))

@@ -20,7 +20,13 @@ _SHARING_TRIES = 5
 
 
 class Taken(Exception):
-    """An object of that name is there, and is not of this attempt."""
+    """An object of that name is there, and is not of this attempt.
+
+    `by_job`: it is of another job of ours, as two users may give their jobs one name."""
+
+    def __init__(self, name: str, *, by_job: bool) -> None:
+        super().__init__(name)
+        self.by_job = by_job
 
 
 class Leaving(Exception):
@@ -72,7 +78,7 @@ class Acts:
         if found["metadata"].get("deletionTimestamp"):
             raise Leaving(_name(wanted))
         if _identity(found) != _identity(wanted):
-            raise Taken(_name(wanted))
+            raise Taken(_name(wanted), by_job=_is_of_another_job(found, wanted))
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
@@ -148,6 +154,11 @@ def _name(wanted: Mapping[str, Any]) -> str:
 def _identity(found: Mapping[str, Any]) -> tuple[str | None, str | None]:
     meta = found["metadata"]
     return (meta.get("labels") or {}).get(names.JOB_ID), (meta.get("annotations") or {}).get(names.HASH)
+
+
+def _is_of_another_job(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    keys = [names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted)]
+    return all(keys) and len({key.job_id for key in keys if key}) == 2
 
 
 def _owner(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class Gang:
     def __init__(self, attempt: Attempt, cluster: Cluster, tell: Callable[[Observation], None]) -> None:
         self._attempt, self._cluster, self._tell = attempt, cluster, tell
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
-        self._name = names.object_name(attempt.job_name, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
         self._record = Record()
         self._dirty = asyncio.Event()
@@ -102,6 +101,11 @@ class Gang:
         self._dirty.set()
 
     @property
+    def _name(self) -> str:
+        """Of its PyTorchJob."""
+        return self._record.name or names.object_name(self._attempt.job_name, self._attempt.number)
+
+    @property
     def _id(self) -> tuple[str, int]:
         return self._attempt.job_id, self._attempt.number
 
@@ -124,18 +128,18 @@ class Gang:
             self._attempt, cluster.settings, cluster.catalogue, cluster.acts, self._made, self._say_refused, self._pause
         )
         token = cluster.desk.token(*self._id)
-        given_up = await making.make(token, self._record.uid, lambda: self.stopped)
+        given_up = await making.make(token, self._record, lambda: self.stopped)
         if given_up is None:
             return None
         if given_up.uid is None:
             return self._observation("ended", given_up.reason, given_up.message, ended_at=datetime.now(timezone.utc))
-        await self._write(uid=given_up.uid)
+        await self._write(uid=given_up.uid, name=making.name)
         await self._remove(given_up.reason, given_up.message)
         return None
 
     async def _made(self, job: facts.TrainingJob) -> None:
         self._cluster.inventory.put_job(job)
-        await self._write(uid=job.uid)
+        await self._write(uid=job.uid, name=job.name)
 
     def _say_refused(self, met: Refusal) -> None:
         self._dirty.clear()
@@ -324,7 +328,7 @@ class Gang:
         self._cluster.desk.forget(*self._id)
         self._taken_back += 1
         self._incomplete_since = None
-        await self._write(uid=None)
+        await self._write(uid=None, name=None)
 
     async def _pause_after_taking_back(self) -> None:
         loop = asyncio.get_running_loop()

@@ -20,6 +20,7 @@ from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.facts import TrainingJob
 from server_stub.runtimes.kube.objects import Object, Objects
 from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Patience, Refusal, refusal
 from server_stub.runtimes.kube.render import Payload, needs_payload, render
 
@@ -27,6 +28,7 @@ FEW_TRIES = 5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 T = TypeVar("T")
+_MARKED = Refusal(Reason.QUEUED, "another user's job has this name", Patience.EVER)
 _log = logging.getLogger(__name__)
 
 
@@ -55,23 +57,29 @@ class Making:
     ) -> None:
         self._attempt, self._settings, self._catalogue, self._acts = attempt, settings, catalogue, acts
         self._made, self._say, self._pause = made, say, pause
-        self._name = names.object_name(attempt.job_name, attempt.number)
+        self.name = names.object_name(attempt.job_name, attempt.number)
+        """Of the PyTorchJob: the first choice, or where another user's job has that, the one with the owner's mark."""
+        self._marked = names.object_name(attempt.job_name, attempt.number, attempt.owner)
         self._uid: str | None = None
         self._may_be_there = not attempt.fresh
         """A server process before this one, or a try without an answer, may have made it."""
 
-    async def make(self, token: str, uid: str | None, stopped: Callable[[], bool]) -> GivenUp | None:
-        """None: its objects are there, or were and are gone. `uid`: of a PyTorchJob that is known to have been made."""
-        self._uid = uid
+    async def make(self, token: str, known: Record, stopped: Callable[[], bool]) -> GivenUp | None:
+        """None: its objects are there, or were and are gone. `known`: the PyTorchJob that was made, if one was."""
+        self._uid, self.name = known.uid, known.name or self.name
         try:
             objects = await asyncio.to_thread(self._render, token)
         except ClientLibError as error:  # it was in order when it was accepted: the catalogue has changed
-            return GivenUp(Reason.START_FAILED, error.message, uid)
+            return GivenUp(Reason.START_FAILED, error.message, known.uid)
         tries, pause_s = 0, FIRST_PAUSE_S
         while not stopped():
             met = await self._try(objects)
             if met is None:
                 return None
+            if met is _MARKED:
+                self.name = self._marked
+                objects = await asyncio.to_thread(self._render, token)
+                continue
             tries += met.patience is Patience.FEW
             if met.patience is Patience.NONE or tries >= FEW_TRIES:
                 return GivenUp(met.reason, met.message, await self._own(objects))
@@ -87,17 +95,26 @@ class Making:
                 attempt.snapshot.read_bytes() if attempt.snapshot else None,
                 attempt.function.read_bytes() if attempt.function else None,
             )
-        return render(attempt, self._settings, self._catalogue, token, payload)
+        return render(attempt, self._settings, self._catalogue, token, payload, self.name)
 
     async def _try(self, objects: Objects) -> Refusal | None:
         try:
+            if (
+                self._uid is None
+                and self._may_be_there
+                and self.name != self._marked
+                and await self._is_marked(objects)
+            ):
+                return _MARKED
             await self._make_all(objects)
         except ApiError as error:
             self._may_be_there = self._may_be_there or error.status == 0 or error.status >= 500
-            return refusal(error.status, error.message, f"PyTorchJob {self._name}")
+            return refusal(error.status, error.message, f"PyTorchJob {self.name}")
         except Leaving as leaving:
             return Refusal(Reason.QUEUED, f"waits until {leaving}, which is being deleted, is gone", Patience.EVER)
         except Taken as taken:
+            if taken.by_job and self._may_be_marked:
+                return _MARKED
             text = f"{taken} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Patience.NONE)
         return None
@@ -106,7 +123,7 @@ class Making:
         if self._uid is None:
             job: Object | None = await asyncio.to_thread(self._acts.make_job, objects.job)
         else:
-            job = await asyncio.to_thread(self._acts.find_job, self._name, self._uid)
+            job = await asyncio.to_thread(self._acts.find_job, self.name, self._uid)
         if job is None:  # it was there, and is gone: the gang sees it
             return
         work: list[Awaitable[None]] = [asyncio.to_thread(make) for make in self._acts.rest(objects, job)]
@@ -115,6 +132,15 @@ class Making:
             self._uid = known.uid
             work.append(self._made(known))
         await asyncio.gather(*work)
+
+    @property
+    def _may_be_marked(self) -> bool:
+        return self._uid is None and self.name != self._marked
+
+    async def _is_marked(self, objects: Objects) -> bool:
+        """A server process before this one has made it under the other name: who had the first choice may be gone."""
+        metadata = {**objects.job["metadata"], "name": self._marked}
+        return await asyncio.to_thread(self._acts.find_own, {**objects.job, "metadata": metadata}) is not None
 
     async def _own(self, objects: Objects) -> str | None:
         """The UID of a PyTorchJob of this attempt, if there is one."""

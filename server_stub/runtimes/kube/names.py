@@ -32,13 +32,21 @@ OPERATOR_JOB_NAME = "training.kubeflow.org/job-name"
 CONTAINER = "pytorch"  # the operator's webhook refuses a replica without a container of this name
 
 
-def object_name(job_name: str, attempt: int) -> str:
+def object_name(job_name: str, attempt: int, owner: str | None = None) -> str:
     """Of the PyTorchJob: the job's name; for attempt n > 1 `name[:42]-<4 hex of the name>-r<n>`, less of the name where
-    n has more digits. At most NAME_MAX characters, as the operator appends `-worker-9997` and a label has 63."""
-    if attempt == 1:
+    n has more digits. At most NAME_MAX characters, as the operator appends `-worker-9997` and a label has 63.
+
+    `owner`: where another user's job has that name, `name[:43]-<6 hex of owner and name>`, and `-r<n>` behind it.
+    """
+    if attempt == 1 and owner is None:
         return job_name
-    suffix = f"-{hashlib.sha256(job_name.encode()).hexdigest()[:4]}-r{attempt}"
+    told = _hex(job_name)[:4] if owner is None else _hex(f"{owner}/{job_name}")[:6]
+    suffix = f"-{told}" if attempt == 1 else f"-{told}-r{attempt}"
     return job_name[: NAME_MAX - len(suffix)] + suffix
+
+
+def _hex(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plan_name(object_name: str) -> str:

@@ -22,6 +22,8 @@ from server_stub.runtimes import Observation
 class Record:
     uid: str | None = None
     """Of the PyTorchJob; None: none was made yet, as far as is known."""
+    name: str | None = None
+    """Of the PyTorchJob, as another user's job may have had the first choice."""
     removed_because: tuple[str, str] | None = None
     """(reason, message): this server has deleted the PyTorchJob, or is about to. It is nobody else's deed."""
     end: dict[str, Any] | None = None
@@ -35,7 +37,8 @@ def _path(folder: Path) -> str:
 def read(folder: Path) -> Record:
     data = read_json(_path(folder)) or {}
     because = data.get("removed_because")
-    return Record(data.get("uid"), (because[0], because[1]) if because else None, data.get("end"))
+    removed = (because[0], because[1]) if because else None
+    return Record(data.get("uid"), data.get("name"), removed, data.get("end"))
 
 
 def write(folder: Path, record: Record) -> None:

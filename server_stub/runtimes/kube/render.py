@@ -60,9 +60,15 @@ class _Rendering:
 
 
 def render(
-    attempt: Attempt, cluster: ClusterSettings, catalogue: Catalogue, worker_token: str, payload: Payload | None = None
+    attempt: Attempt,
+    cluster: ClusterSettings,
+    catalogue: Catalogue,
+    worker_token: str,
+    payload: Payload | None = None,
+    name: str | None = None,
 ) -> Objects:
     """The objects of one attempt. `payload`: where `needs_payload`; None there: they are shown without the code.
+    `name`: of the PyTorchJob; None: the first choice.
 
     Raises InvalidRequest, NotSupported, NeverFits: as `fields.check`; TooLarge: code that no ConfigMap holds.
     """
@@ -71,7 +77,7 @@ def render(
         cluster,
         catalogue,
         needs(attempt.spec, catalogue),
-        names.object_name(attempt.job_name, attempt.number),
+        name or names.object_name(attempt.job_name, attempt.number),
         names.labels(attempt.job_id, attempt.number, attempt.job_name),
         plan.identity(attempt),
     )
