@@ -42,6 +42,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would cost a sixth of the launcher'
     checkpoint_dir: str
     owner: str = ""
     """Whose job it is: where other users' jobs are named to it, they have no names. "": all are one user's."""
+    checkpoints_from: Optional[str] = None
+    """A folder, or glob of one, whose copy is what checkpoint_dir begins with: worker 0 makes it; None: none."""
     snapshot: Optional[str] = None
     """Archive to unpack into `work/` of the worker's directory; None: the code runs in place."""
     log_file: Optional[str] = None

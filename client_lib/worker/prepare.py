@@ -37,6 +37,8 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     script = script_path(plan, directory)
     if script is not None:
         _check_script(script)
+    if plan.checkpoints_from and plan.worker == 0:
+        _hand_on(plan.checkpoints_from, plan.checkpoint_dir)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
     if plan.record_imports:
@@ -67,6 +69,15 @@ def _check_script(script: str) -> None:
         raise Refused(START_FAILED, "the script %s does not exist on this machine" % script)
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         raise Refused(START_FAILED, "the script %s is a directory" % script)
+
+
+def _hand_on(pattern: str, checkpoints: str) -> None:
+    from client_lib.worker.checkpoints import hand_on  # here: few jobs repeat another
+
+    try:
+        hand_on(pattern, checkpoints)
+    except OSError as error:
+        raise Refused(START_FAILED, "the checkpoints of the job before can't be copied: %s" % error) from error
 
 
 def _make(path: str) -> None:

@@ -40,7 +40,8 @@ class Attempt:
     function: Path | None = None
     """The pickled function, where the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
-    """A copy of this directory, if it is there, is what the job's own directory of checkpoints begins with."""
+    """Below the directory of another job: a copy of what that job has left of its checkpoints is what the job's own
+    directory of checkpoints begins with."""
     owner: str = ""
     """Whose job it is: other users are not told its name."""
     fresh: bool = False

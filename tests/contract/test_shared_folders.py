@@ -33,6 +33,15 @@ with open(os.path.join(checkpoints, f"{rank}.pt"), "w") as file:
     file.write("weights")
 print(checkpoints)
 """
+COUNTS = """
+import os
+path = os.path.join(os.environ["CLIENT_LIB_CHECKPOINT_DIR"], "step")
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("from", step)
+if os.environ["WORLD_SIZE"] == "1":
+    with open(path, "w") as file:
+        file.write(str(step + 1))
+"""
 LEAVE = """
 import os
 os.makedirs("models", exist_ok=True)
@@ -73,24 +82,24 @@ def home_of(folder: Path) -> Path:
     return home
 
 
-def make_volume(cluster: Cluster, folder: Path) -> None:
+def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE) -> None:
     """A claim whose files are those of `folder` on this machine."""
-    meta = {"name": "home", "namespace": NAMESPACE}
+    meta, name = {"name": "home", "namespace": namespace}, f"home-{namespace}"
     shared: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": "home"},
+        "metadata": {"name": name},
         "spec": {**shared, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": meta},
     }
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": meta,
-        "spec": {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "home"},
+        "spec": {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name},
     }
-    cluster.api.apply("/api/v1/persistentvolumes/home", volume)
-    cluster.api.apply(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/home", claim)
+    cluster.api.apply(f"/api/v1/persistentvolumes/{name}", volume)
+    cluster.api.apply(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/home", claim)
 
 
 @pytest.fixture(
@@ -130,6 +139,16 @@ def test_checkpoints_are_one_folder_of_the_job_that_outlives_it(shared: Place, m
     assert job.info().state is State.SUCCEEDED, job.info().message
     (folder,) = {entry.text for entry in job.log_entries(follow=False, stream=["stdout"])}
     assert sorted(path.name for path in Path(folder).iterdir()) == ["0.pt", "1.pt"]
+
+
+def test_a_job_that_is_submitted_again_goes_on_from_its_checkpoints(shared: Place) -> None:
+    first = shared.run(COUNTS)
+    second = ended(shared.client.resubmit(str(first.name)))
+    assert second.info().state is State.SUCCEEDED, second.info().message
+    for job in (first, second):  # each goes on from the first's: a copy, so that neither writes into the other's
+        again = ended(shared.client.resubmit(str(job.name), n_workers=2))
+        printed = [entry.text for entry in again.log_entries(follow=False, stream=["stdout"])]
+        assert printed == [f"from {1 if job is first else 2}"] * 2, again.info().message
 
 
 def test_what_ranks_of_a_snapshot_leave_is_downloaded(shared: Place, tmp_path: Path) -> None:

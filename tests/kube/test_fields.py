@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, Submitter
 from client_lib.worker.plan import WorkerPlan, from_json
+from server_stub.runtimes.kube import storage
 from server_stub.runtimes.kube.fields import FIELDS, MEANS_NOTHING
 from server_stub.runtimes.kube.needs import Needs, needs
 from server_stub.runtimes.orders import Fate
@@ -105,6 +107,20 @@ def test_elastic_workers_need_a_server_that_decides_who_goes_on() -> None:
     assert elastic.build("x").notices() == []
     with pytest.raises(NotSupported, match="needs a server that pods reach"):
         replace(elastic, cluster=replace(CLUSTER, server_url=None)).build("x").notices()
+
+
+def test_the_checkpoints_of_the_job_before_are_found_on_the_volume_that_they_are_on() -> None:
+    before = Path("/data/jobs") / ("5c6d7e8f" * 4) / "checkpoints"
+
+    def plan_of(made: Case) -> tuple[str | None, str | None]:
+        again = replace(made, attempt=replace(made.attempt, checkpoints_from=before))
+        return order(again).checkpoints_from, storage.not_handed_on(again.attempt, again.catalogue)
+
+    assert plan_of(of()) == (f"{order(of()).checkpoint_dir.rpartition('/')[0]}/*-5c6d7e8f", None)
+    assert plan_of(of(checkpoint_dir="/home/jovyan/mine")) == (None, None)
+    assert order(of()).checkpoints_from is None
+    nowhere, why = plan_of(Builder().build("x"))
+    assert (nowhere, (why or "")[:31]) == (None, "no checkpoints are handed on: t")
 
 
 def test_requirements_travel_in_the_plan() -> None:

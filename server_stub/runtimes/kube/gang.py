@@ -15,7 +15,7 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes.kube import ending, facts, names, record
+from server_stub.runtimes.kube import ending, facts, names, record, storage
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
@@ -371,7 +371,13 @@ class Gang:
         views = self._cluster.desk.view(*self._id)
         missing = [f"{view.missing} lines of worker {view.worker} are lost" for view in views if view.missing]
         alone = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
-        return (*seen.unknown, *missing, *([alone] if self._cluster.settings.server_url is None else []))
+        lost = storage.not_handed_on(self._attempt, self._cluster.catalogue)
+        return (
+            *seen.unknown,
+            *missing,
+            *([lost] if lost else []),
+            *([alone] if self._cluster.settings.server_url is None else []),
+        )
 
     def _say(
         self,

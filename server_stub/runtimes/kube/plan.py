@@ -51,6 +51,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         gpus=None if needs.gpus else [],  # the device plugin shows a container its own
         cores=needs.cores,
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
+        checkpoints_from=storage.checkpoints_from(attempt, catalogue),
         snapshot=None,
         log_file=spec.log_file,
         requirements=spec.requirements or [],

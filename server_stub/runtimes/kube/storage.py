@@ -7,6 +7,7 @@ writes into its snapshot must not be bounded by what a log may take.
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,4 +166,25 @@ def checkpoint_dir(attempt: Attempt, catalogue: Catalogue) -> str:
         return orders.from_caller(attempt, attempt.spec.checkpoint_dir)
     if catalogue.checkpoints is None:
         return f"{RUN}/checkpoints"
-    return f"{catalogue.checkpoints.path}/{attempt.job_name}-{attempt.job_id[:8]}"
+    return f"{catalogue.checkpoints.path}/{attempt.job_name}-{_mark(attempt.job_id)}"
+
+
+def checkpoints_from(attempt: Attempt, catalogue: Catalogue) -> str | None:
+    """Glob of the folder of the job whose checkpoints are handed on, which worker 0 copies; None: nothing is."""
+    given = attempt.checkpoints_from
+    if given is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is None:
+        return None
+    return f"{glob.escape(catalogue.checkpoints.path)}/*-{_mark(given.parent.name)}"  # its folder is named by its id
+
+
+def not_handed_on(attempt: Attempt, catalogue: Catalogue) -> str | None:
+    """A sentence where checkpoints should be handed on and can't be."""
+    if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is not None:
+        return None
+    return (
+        "no checkpoints are handed on: they ended with their pods, as this server's catalogue names no volume for them"
+    )
+
+
+def _mark(job_id: str) -> str:
+    return job_id[:8]

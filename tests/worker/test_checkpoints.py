@@ -1,0 +1,65 @@
+"""Checkpoints of another job, copied by worker 0 before any rank starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker.checkpoints import hand_on
+from client_lib.worker.directory import Directory
+from client_lib.worker.prepare import Refused, prepare
+from tests.worker.conftest import Worker
+
+
+def before(folder: Path) -> str:
+    """What a job has left; a glob of its folder."""
+    left = folder / "train-1a2b3c4d"
+    (left / "deep").mkdir(parents=True)
+    (left / "deep" / "step").write_text("7")
+    return str(folder / "*-1a2b3c4d")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, is_there: bool) -> None:
+    pattern, target = before(tmp_path), tmp_path / "next"
+    if is_there:  # another worker was faster
+        target.mkdir()
+    (tmp_path / "next.new").mkdir()  # half a copy, of a worker that died
+    (tmp_path / "next.new" / "half").touch()
+    hand_on(pattern, str(target))
+    assert [path.name for path in target.rglob("*")] == ["deep", "step"]
+    (target / "deep" / "step").write_text("8")
+    assert (tmp_path / "train-1a2b3c4d" / "deep" / "step").read_text() == "7"
+
+
+def test_what_it_has_by_itself_is_left_alone(tmp_path: Path) -> None:
+    pattern, target = before(tmp_path), tmp_path / "next"
+    target.mkdir()
+    (target / "mine").touch()
+    hand_on(pattern, str(target))
+    assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+def test_where_nothing_was_left_nothing_is_made(tmp_path: Path) -> None:
+    hand_on(str(tmp_path / "*-none"), str(tmp_path / "next"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_worker_0_copies_and_the_others_do_not(worker: Callable[..., Worker], tmp_path: Path) -> None:
+    pattern = before(tmp_path)
+    for number, names in ((0, ["deep"]), (1, [])):
+        target = tmp_path / f"next-{number}"
+        plan = worker("pass", checkpoints_from=pattern, checkpoint_dir=str(target), worker=number, n_workers=2).plan
+        prepare(plan, Directory(str(tmp_path / f"worker-{number}")))
+        assert [path.name for path in target.iterdir()] == names
+
+
+def test_a_copy_that_can_not_be_made_is_said_before_any_rank_starts(
+    worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    plan = worker("pass", checkpoints_from=before(tmp_path), checkpoint_dir=str(tmp_path / "file" / "next")).plan
+    with pytest.raises(Refused, match="the checkpoints of the job before can't be copied"):
+        prepare(plan, Directory(str(tmp_path / "worker")))
