@@ -80,3 +80,16 @@ def test_the_ingress_lets_snapshots_and_streams_through() -> None:
     assert [name for name in said if "snippet" in name] == []
     (tls,) = ingress["spec"]["tls"]
     assert tls["hosts"] == [rule["host"] for rule in ingress["spec"]["rules"]]
+
+
+def test_the_patch_for_a_shared_home_fits_the_deployment() -> None:
+    (text,) = re.findall(r"```yaml\n(patches:.*?)```", GUIDE, re.DOTALL)
+    deployment = yaml.safe_load((ROOT / "k8s/base/deployment.yaml").read_text())
+    (patch,) = yaml.safe_load(text)["patches"]
+    assert patch["target"] == {"kind": "Deployment", "name": deployment["metadata"]["name"]}
+    for change in yaml.safe_load(patch["patch"]):
+        found = deployment
+        for part in change["path"].strip("/").split("/")[:-1]:
+            found = found[int(part) if part.isdigit() else part]
+        assert isinstance(found, list)
+        assert change["value"].keys() <= {key for each in found for key in each} | {"readOnly"}
