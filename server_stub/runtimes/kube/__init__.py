@@ -6,7 +6,7 @@ Only the application that builds a server imports this, from `assembly`; the ser
     gang, making, record  one attempt, from its objects to its end; what is written down of it
     catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
                           pure: what a job may ask for, what becomes of each field, what is created
-    facts, inventory, words, sentences, digest, refusals, observe, ending
+    facts, inventory, words, sentences, digest, refusals, observe, elastic, ending, remarks
                           pure: what the cluster says, and what that means
     acts, watch, pod_log, reading, api
                           the requests; `api` alone imports `kubernetes`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes import verdict
+from server_stub.runtimes.kube.facts import Pod
 from server_stub.runtimes.kube.observe import Seen, Sight
 from server_stub.runtimes.verdict import Stage
 
@@ -17,6 +18,15 @@ def is_over(sight: Sight, seen: Seen, *, removed: bool) -> bool:
         return removed and not lives and sight.job is None
     completed = all(worker.stage is Stage.ENDED and not worker.failed for worker in seen.workers)
     return completed or not (removed and lives)
+
+
+def died_silently(sight: Sight, seen: Seen) -> list[Pod]:
+    """Of workers that have ended, and whose logs may have a rest that only the cluster has."""
+    reported = {view.worker for view in sight.views if view.report is not None}
+    lost = {worker.number for worker in seen.workers if worker.stage is Stage.LOST}
+    ended = {worker.number for worker in seen.workers if worker.stage.over}
+    silent = lost | (ended - reported)
+    return [pod for pod in sight.pods if pod.worker in silent and pod.over and not pod.gone]
 
 
 def is_drained(sight: Sight) -> bool:

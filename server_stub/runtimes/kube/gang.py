@@ -15,7 +15,7 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes.kube import ending, facts, names, record, storage
+from server_stub.runtimes.kube import ending, facts, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
@@ -28,6 +28,7 @@ from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Refusal
+from server_stub.runtimes.kube.remarks import remarks
 from server_stub.runtimes.verdict import Stage, Step
 from server_stub.workers import WorkerDesk
 
@@ -345,16 +346,10 @@ class Gang:
     # --- the logs of those that died without a word
 
     async def _fetch_tails(self, sight: Sight, seen: Seen) -> None:
-        for worker in seen.workers:
-            pod = next((pod for pod in sight.pods if pod.worker == worker.number and not pod.gone), None)
-            lost = worker.stage is Stage.LOST or (worker.stage.over and not self._spoke(sight, worker.number))
-            if lost and pod is not None and pod.over and pod.uid not in self._read_tails:
+        for pod in ending.died_silently(sight, seen):
+            if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
-
-    @staticmethod
-    def _spoke(sight: Sight, number: int) -> bool:
-        return number < len(sight.views) and sight.views[number].report is not None
 
     # --- what it tells
 
@@ -368,16 +363,9 @@ class Gang:
             self._say("waiting", seen.obstacle.reason, seen.obstacle.message, seen.infos, seen.unknown)
 
     def _remarks(self, seen: Seen) -> tuple[str, ...]:
-        views = self._cluster.desk.view(*self._id)
-        missing = [f"{view.missing} lines of worker {view.worker} are lost" for view in views if view.missing]
-        alone = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
-        lost = storage.not_handed_on(self._attempt, self._cluster.catalogue)
-        return (
-            *seen.unknown,
-            *missing,
-            *([lost] if lost else []),
-            *([alone] if self._cluster.settings.server_url is None else []),
-        )
+        cluster = self._cluster
+        views = cluster.desk.view(*self._id)
+        return (*seen.unknown, *remarks(self._attempt, views, cluster.settings, cluster.catalogue))
 
     def _say(
         self,
