@@ -143,11 +143,16 @@ async def test_a_killed_rank_is_started_again_and_a_lost_worker_comes_back(tmp_p
 @pytest.mark.anyio
 @pytest.mark.timeout(400)
 async def test_a_worker_that_stays_lost_leaves_a_smaller_group(tmp_path: Path) -> None:
-    async with running(tmp_path) as site:
-        group = Group(site, elastic_min_workers=1, elastic_max_restarts=1)
+    """How often it came back counts over a restart of the server."""
+    async with running(tmp_path) as before:
+        group = Group(before, elastic_min_workers=1, elastic_max_restarts=1)
         await group.until_both_train()
         first = await group.lose(1)
         await group.until(lambda: group.launcher(1) not in (None, first))
+    async with running(tmp_path) as site:
+        site.runtime.submit(group.attempt)
+        group.site = site
+        await group.until(lambda: site.of(group.attempt))
         await group.lose(1)
         await group.until(lambda: group.resumed("1", 3))
         assert site.of(group.attempt)[-1].message == "worker 1 was lost; 1 of 2 go on"

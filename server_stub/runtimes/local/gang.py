@@ -94,6 +94,7 @@ class Gang:
             self._end(*verdict.verdict(self._workers, self._stopped, self._lost_first))
             return
         self._began = self._launchers[0].has_begun()
+        self._returned = record.returned(self._directory)
         await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
 
     async def _run(self, unlaunched: Sequence[Launcher]) -> None:
@@ -120,11 +121,12 @@ class Gang:
             folder = worker_dir(self._attempt.job_dir, self._attempt.number, number)
             try:
                 await asyncio.to_thread(renew, Directory(str(folder)))
+                if not self._may_return(number):
+                    return
+                self._returned[number] = self._returned.get(number, 0) + 1
+                await asyncio.to_thread(record.write_returned, self._directory, dict(self._returned))
             except OSError:  # a broken disk: it stays lost
                 return
-            if not self._may_return(number):
-                return
-            self._returned[number] = self._returned.get(number, 0) + 1
             self._launchers[number] = Launcher(folder, number, self._host, self._changed)
             self._changed()
             await asyncio.to_thread(self._launchers[number].spawn, self._python)

@@ -48,6 +48,21 @@ def write(attempt_dir: Path, record: Record) -> None:
     write_json(_path(attempt_dir), asdict(record))
 
 
+def returned(attempt_dir: Path) -> dict[int, int]:
+    """Elastic worker that was lost -> how often it was started again."""
+    found = read_json(_returned_path(attempt_dir)) or {}
+    return {int(worker): times for worker, times in found.items()}
+
+
+def write_returned(attempt_dir: Path, returned: dict[int, int]) -> None:
+    """Before it is started again: a server that is killed meanwhile would count too little."""
+    write_json(_returned_path(attempt_dir), {str(worker): times for worker, times in returned.items()}, durable=True)
+
+
+def _returned_path(attempt_dir: Path) -> str:
+    return str(attempt_dir / "returned.json")
+
+
 def make_durable(attempt_dir: Path) -> None:
     """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
     for path in (_path(attempt_dir), attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
