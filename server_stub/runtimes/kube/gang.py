@@ -305,18 +305,13 @@ class Gang:
             await self._pause(LOOK_AGAIN_S)
 
     def _is_overdue(self, seen: Seen) -> bool:
-        """The gang isn't complete for too long, pulls of images not counted."""
+        """The gang isn't complete for too long."""
         now = asyncio.get_running_loop().time()
-        complete = all(worker.stage is not Stage.STARTING for worker in seen.workers)
-        if complete or seen.obstacle.reason is Reason.IMAGE_PULL or self._is_suspended():
+        if all(worker.stage is not Stage.STARTING for worker in seen.workers) or not seen.obstacle.counts:
             self._incomplete_since = None
             return False
         self._incomplete_since = self._incomplete_since or now
         return now - self._incomplete_since >= self._cluster.settings.gang_timeout_s
-
-    def _is_suspended(self) -> bool:
-        job = self._cluster.inventory.job(self._key)
-        return job is not None and any(each.word == "Suspended" for each in job.conditions)
 
     async def _take_back(self, seen: Seen) -> None:
         """Give back what it holds, so that two gangs that have half of what they need don't wait for each other."""

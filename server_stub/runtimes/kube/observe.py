@@ -51,6 +51,8 @@ class Obstacle(NamedTuple):
     reason: Reason
     message: str
     hopeless: bool = False
+    counts: bool = True
+    """Its time is that of a gang that holds its place in vain; not so while an image is pulled, or in a queue."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,6 @@ class Seen:
     infos: tuple[WorkerInfo, ...]
     obstacle: Obstacle
     """Why it doesn't run yet, where it doesn't."""
-    placed: bool
-    """Every worker has a node: from here on nobody holds anything in vain."""
     unknown: tuple[str, ...] = field(default=())
     """Sentences about words that our table lacks."""
 
@@ -78,8 +78,7 @@ def observe(sight: Sight) -> Seen:
         workers=workers,
         infos=tuple(_info(*each) for each in zip(workers, pods, obstacles, strict=True)),
         obstacle=_obstacle(sight, workers, pods, obstacles, events),
-        placed=all(pod is not None and pod.scheduled for pod in pods),
-        unknown=tuple(dict.fromkeys(text for pod in sight.pods for text in _unknown(pod))),
+        unknown=tuple(dict.fromkeys(text for said in _said(sight) for text in _unknown(*said))),
     )
 
 
@@ -245,7 +244,7 @@ def _being_made(pod: Pod, about: Sequence[Event]) -> Obstacle:
     pulling = _newest(about, lambda event: event.reason in ("Pulling", "Pulled"))
     if pulling is not None and pulling.reason == "Pulling":
         text = f"image '{pod.image}' is being pulled{_from(pod, 'on')}{sentences.waits_since(pulling.at)}"
-        return Obstacle(Reason.IMAGE_PULL, text)
+        return Obstacle(Reason.IMAGE_PULL, text, counts=False)
     return Obstacle(Reason.STARTING, f"worker {pod.worker} is being started{_from(pod, 'on')}")
 
 
@@ -263,7 +262,7 @@ def _obstacle(
         found.append(_no_pods(sight, missing, events))
     if not found:
         return _preparing(workers)
-    worst = min(found, key=lambda each: (not each.hopeless, _rank(each.reason)))
+    worst = min(found, key=lambda each: (not each.hopeless, _rank(each.reason), not each.counts))
     return worst if worst.reason is not Reason.STARTING or worst.hopeless else _starting(worst, workers)
 
 
@@ -285,10 +284,14 @@ def _no_pods(sight: Sight, missing: int, events: Mapping[str, Sequence[Event]]) 
     job = sight.job
     if job is None:
         return Obstacle(Reason.QUEUED, "")
+    for told in job.conditions:
+        if meaning(Kind.JOB, told.word).hopeless:
+            text = f"the operator has given the PyTorchJob up: {_words(told)}"
+            return Obstacle(meaning(Kind.JOB, told.word).reason, text, hopeless=True)
     suspended = next((each for each in job.conditions if each.word == "Suspended"), None)
     if suspended is not None:
         queue = f"queue '{job.queue}'" if job.queue else "being resumed"
-        return Obstacle(Reason.QUEUED, f"waits for {queue}{sentences.waits_since(suspended.at)}")
+        return Obstacle(Reason.QUEUED, f"waits for {queue}{sentences.waits_since(suspended.at)}", counts=False)
     failed = _newest(events.get(job.uid, ()), lambda event: event.reason in _NOT_CREATED)
     if failed is not None:
         text, hopeless = sentences.not_created(failed.message, sight.n_workers, sight.n_workers - missing)
@@ -299,16 +302,21 @@ def _no_pods(sight: Sight, missing: int, events: Mapping[str, Sequence[Event]]) 
 # --- small
 
 
-def _unknown(pod: Pod) -> list[str]:
-    found: list[tuple[Kind, Said | None]] = [(Kind.WAITING, each.waiting) for each in (*pod.init, pod.main)]
-    found += [(Kind.SCHEDULING, pod.scheduling), (Kind.REFUSED, pod.refused), (Kind.DISRUPTION, pod.disruption)]
-    if pod.main.ended is not None:
-        found.append((Kind.ENDED, Said(pod.main.ended.reason)))
-    return [
-        f"Kubernetes says '{said.word}' ({kind.name.lower()}) of a pod, a word that this server does not know"
-        for kind, said in found
-        if said is not None and not meaning(kind, said.word).known
-    ]
+def _said(sight: Sight) -> list[tuple[Kind, Said | None]]:
+    """Every word of others in sight."""
+    found: list[tuple[Kind, Said | None]] = [(Kind.JOB, each) for each in (sight.job.conditions if sight.job else ())]
+    for pod in sight.pods:
+        found += [(Kind.WAITING, each.waiting) for each in (*pod.init, pod.main)]
+        found += [(Kind.SCHEDULING, pod.scheduling), (Kind.REFUSED, pod.refused), (Kind.DISRUPTION, pod.disruption)]
+        found.append((Kind.ENDED, Said(pod.main.ended.reason) if pod.main.ended else None))
+    return found
+
+
+def _unknown(kind: Kind, said: Said | None) -> list[str]:
+    if said is None or meaning(kind, said.word).known:
+        return []
+    whose = "PyTorchJob" if kind is Kind.JOB else "pod"
+    return [f"Kubernetes says '{said.word}' ({kind.name.lower()}) of a {whose}, a word that this server does not know"]
 
 
 def _by_object(events: Sequence[Event]) -> dict[str, list[Event]]:

@@ -129,7 +129,7 @@ TABLE: Mapping[Kind, Mapping[str, Word]] = {
         "Running": _STARTING,  # its master runs; whether the ranks do, the workers tell
         "Restarting": _STARTING,
         "Succeeded": Word(Reason.COMPLETED),
-        "Failed": _LOST,
+        "Failed": Word(Reason.LAUNCHER_LOST, hopeless=True),
     },
 }
 

@@ -57,7 +57,6 @@ def test_a_gang_without_room_says_what_is_missing_and_since_when(name: str, said
     seen = observe(sight(name, 2))
     assert (seen.obstacle.reason, seen.obstacle.message) == (Reason.UNSCHEDULABLE, said)
     assert [info.state for info in seen.infos] == ["waiting", "waiting"]
-    assert not seen.placed
 
 
 def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
@@ -97,7 +96,21 @@ def test_an_image_that_is_not_there_is_named() -> None:
         "image 'localhost/none:local' can't be pulled: it is not on the node, and its pull policy is Never"
     )
     assert message("pull").startswith("image 'registry.invalid/none:1' can't be pulled: ")
-    assert observe(sight("pull")).obstacle.reason is Reason.IMAGE_PULL
+    obstacle = observe(sight("pull")).obstacle
+    assert obstacle.reason is Reason.IMAGE_PULL
+    assert obstacle.counts  # nobody else should wait for the place of a job that waits for what may never be
+
+
+def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
+    failing = sight("pull")
+    pod = replace(failing.pods[0], worker=1, uid="other", main=facts.Container("pytorch", facts.Said("")))
+    pulling = facts.Event("e", "other", False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    for pods in ((failing.pods[0], pod), (pod, failing.pods[0])):
+        both = observe(
+            replace(failing, n_workers=2, pods=pods, events=(pulling,), views=(WorkerView(0), WorkerView(1)))
+        )
+        assert "can't be pulled" in both.obstacle.message
+        assert both.obstacle.counts
 
 
 def test_a_name_that_no_image_can_have_is_hopeless() -> None:
@@ -117,6 +130,7 @@ def test_an_image_that_is_being_pulled_says_so() -> None:
     assert seen.obstacle.message == (
         "image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC"
     )
+    assert not seen.obstacle.counts  # a gang may take its time for it
     pulled = replace(pulling, reason="Pulled", at="2026-11-21T12:02:00Z")
     assert observe(replace(case, pods=(creating,), events=(pulling, pulled))).obstacle.reason is Reason.STARTING
 
@@ -124,6 +138,24 @@ def test_an_image_that_is_being_pulled_says_so() -> None:
 def test_a_job_that_no_operator_has_seen_says_so() -> None:
     case = replace(sight("running", 2), pods=())
     assert observe(case).obstacle.message == "the operator has made no pod yet; waits since 17:34 UTC"
+
+
+def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> None:
+    """Also one whose pods went while nobody looked; of pods that are there, they themselves tell."""
+    job = sight("running", 2).job
+    assert job is not None
+    failed = replace(job, conditions=(*job.conditions, facts.Said("Failed", "1 Worker replica(s) failed.")))
+    seen = observe(Sight(2, failed, views=(WorkerView(0), WorkerView(1))))
+    assert seen.obstacle.hopeless
+    assert seen.obstacle.message == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
+    assert not observe(replace(sight("running", 2), job=failed)).obstacle.hopeless
+
+
+def test_a_condition_that_the_table_lacks_is_said_aloud() -> None:
+    job = sight("running", 2).job
+    assert job is not None
+    seen = observe(replace(sight("running", 2), job=replace(job, conditions=(facts.Said("Melting"),))))
+    assert seen.unknown == ("Kubernetes says 'Melting' (job) of a PyTorchJob, a word that this server does not know",)
 
 
 def test_a_suspended_job_waits_for_its_queue() -> None:
@@ -135,6 +167,7 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
         Reason.QUEUED,
         "waits for queue 'team'; waits since 12:01 UTC",
     )
+    assert not seen.obstacle.counts
 
 
 def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:
