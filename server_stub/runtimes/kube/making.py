@@ -24,7 +24,7 @@ from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Patience, Refusal, refusal
 from server_stub.runtimes.kube.render import Payload, needs_payload, render
 
-FEW_TRIES = 5
+FEW_TRIES = 8  # 45 s: an API server that starts does not know its users, and custom resources, at once
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 T = TypeVar("T")
