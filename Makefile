@@ -49,7 +49,7 @@ test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root;
 	@echo "== build of what the clusters run"
 	@$(RUN)/python -m tests.cluster build --image python --image torch || [ $$? = 69 ]
 	@echo "== pytest, with real clusters"
-	@$(RUN)/python -m pytest -m cluster --timeout 300 -rs $(PYTEST)
+	@$(RUN)/python -m pytest -m "cluster and not long" --timeout 300 -rs $(PYTEST)
 
 cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (root; make cluster LAYERS="api kwok")
 	@$(RUN)/python -m tests.cluster up $(LAYERS)
