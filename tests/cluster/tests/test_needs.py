@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import missing, needs, programs
+from tests.cluster.fixtures import own
 from tests.cluster.layers import components
 from tests.cluster.places import Home
 
@@ -108,6 +109,23 @@ def test_a_missing_cgroup_controller_is_named(
         (folder / "cgroup.controllers").write_text("cpuset cpu io pids\n")
     monkeypatch.setattr(needs, "CGROUPS", folder)
     assert missing(["node"], home) == f"{folder} lacks the controllers memory"
+
+
+def test_tests_skip_with_that_line(commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTER_HOME", str(home.root))
+    (commands / "go").unlink()
+    with pytest.raises(pytest.skip.Exception, match="the command go is missing"), own("any", ["api"]):
+        raise AssertionError("it went on")
+
+
+def test_two_runs_of_tests_at_once_have_two_clusters_and_the_next_takes_the_first_over(
+    commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSTER_HOME", str(home.root))
+    with own("any", ["api"]) as one, own("any", ["api"]) as other:
+        assert (one.name, other.name) == ("any", "any-2")
+    with own("any", ["api"]) as next_:
+        assert next_.name == "any"
 
 
 def test_nothing_was_made(commands: Path, home: Home) -> None:
