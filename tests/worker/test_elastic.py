@@ -82,7 +82,9 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
         print("last words of 1", flush=True)
         sys.exit(5)
     """
-    one = worker(script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=0, master_port=free_port())
+    one = worker(
+        script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=0, master_port=free_port()
+    )
     report = one.start().go().report(60)
     assert (report["first_failing_rank"], [rank["rank"] for rank in report["ranks"]]) == (1, [1])
     assert report["message"].startswith("rank 1 ended with exit code 1")
@@ -95,7 +97,11 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
         ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": "3"}}}', [], 3),
         ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": ""}}}', [], None),
         ('{"message": "a bare one"}', ["Other Failures:", "  rank      : 7 (local_rank: 1)"], None),
-        (None, ["  rank      : 7 (local_rank: 1)", "Root Cause (first):", "[0]:", "  rank      : 4 (local_rank: 0)"], 4),
+        (
+            None,
+            ["  rank      : 7 (local_rank: 1)", "Root Cause (first):", "[0]:", "  rank      : 4 (local_rank: 0)"],
+            4,
+        ),
     ],
 )
 def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str], rank: int | None) -> None:

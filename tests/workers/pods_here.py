@@ -25,6 +25,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, orders, outputs, worker_dir
+from server_stub.runtimes.kube import elastic
 from server_stub.runtimes.verdict import Stage, Worker, ended_at, verdict
 from server_stub.settings import Settings
 from server_stub.workers import Gang, WorkerDesk, WorkerView
@@ -46,6 +47,8 @@ class PodOptions:
     """None: this server's own."""
     ca: str | None = None
     stay_s: float = 600.0
+    python: str = sys.executable
+    """Interpreter of the image."""
 
 
 def options(data_dir: Path) -> PodOptions:
@@ -93,6 +96,7 @@ class PodsHere:
             function=attempt.function,
             log_limit_bytes=made.log_limit_bytes,
             segment_bytes=self._settings.segment_bytes,
+            may_return=elastic.may_return(attempt.spec),
         )
         self._desk.open(gang, partial(self._observe, key))
         for worker in range(attempt.spec.n_workers):
@@ -121,7 +125,7 @@ class PodsHere:
             "termination_log": str(root / "termination-log"),
         }
         (root / "plan" / "pod.json").write_text(json.dumps(told))
-        (root / "plan" / "plan.json").write_text(shared_plan(attempt).to_json())
+        (root / "plan" / "plan.json").write_text(shared_plan(attempt)._replace(python=made.python).to_json())
         (root / "secret" / "token").write_text(self._desk.token(attempt.job_id, attempt.number))
         if made.ca:
             (root / "secret" / "ca.crt").write_text(made.ca)
