@@ -18,6 +18,7 @@ from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, ver
 from server_stub.runtimes.kube import ending, facts, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.asking import asked
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.elastic import Losses
 from server_stub.runtimes.kube.inventory import Inventory
@@ -233,7 +234,7 @@ class Gang:
         if uid is None or not self._cluster.inventory.jobs_known:
             return False
         try:
-            return await asyncio.to_thread(self._cluster.acts.find_job, self._name, uid) is None
+            return await asked(self._cluster.acts.find_job, self._name, uid) is None
         except ApiError:
             return False
 

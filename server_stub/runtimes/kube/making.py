@@ -16,6 +16,7 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import facts, names
 from server_stub.runtimes.kube.acts import Acts, Leaving, Taken
 from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.asking import asked
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.facts import TrainingJob
 from server_stub.runtimes.kube.objects import Object, Objects
@@ -121,12 +122,12 @@ class Making:
 
     async def _make_all(self, objects: Objects) -> None:
         if self._uid is None:
-            job: Object | None = await asyncio.to_thread(self._acts.make_job, objects.job)
+            job: Object | None = await asked(self._acts.make_job, objects.job)
         else:
-            job = await asyncio.to_thread(self._acts.find_job, self.name, self._uid)
+            job = await asked(self._acts.find_job, self.name, self._uid)
         if job is None:  # it was there, and is gone: the gang sees it
             return
-        work: list[Awaitable[None]] = [asyncio.to_thread(make) for make in self._acts.rest(objects, job)]
+        work: list[Awaitable[None]] = [asked(make) for make in self._acts.rest(objects, job)]
         known = facts.training_job(job)
         if self._uid is None and known is not None:
             self._uid = known.uid
@@ -140,7 +141,7 @@ class Making:
     async def _is_marked(self, objects: Objects) -> bool:
         """A server process before this one has made it under the other name: who had the first choice may be gone."""
         metadata = {**objects.job["metadata"], "name": self._marked}
-        return await asyncio.to_thread(self._acts.find_own, {**objects.job, "metadata": metadata}) is not None
+        return await asked(self._acts.find_own, {**objects.job, "metadata": metadata}) is not None
 
     async def _own(self, objects: Objects) -> str | None:
         """The UID of a PyTorchJob of this attempt, if there is one."""
@@ -155,7 +156,7 @@ async def insist(act: Callable[[], T]) -> T:
     pause_s = FIRST_PAUSE_S
     while True:
         try:
-            return await asyncio.to_thread(act)
+            return await asked(act)
         except ApiError as error:
             _log.warning("asked again in %g s: %s", pause_s, error)
         await asyncio.sleep(pause_s)

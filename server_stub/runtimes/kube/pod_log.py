@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError
+from server_stub.runtimes.kube.asking import asked
 from server_stub.runtimes.kube.facts import Pod
 from server_stub.runtimes.kube.names import CONTAINER, AttemptKey
 from server_stub.runtimes.kube.reading import Reading
@@ -37,7 +38,7 @@ class PodLogs:
         """What is left of the log of a pod that ended."""
         for number in range(TAIL_TRIES):
             try:
-                records = await asyncio.to_thread(self._acts.log_tail, pod.name)
+                records = await asked(self._acts.log_tail, pod.name)
                 await self._desk.append(key.job_id, key.attempt, pod.worker, pod.uid, records)
                 return
             except ApiError as error:
