@@ -231,7 +231,9 @@ def _unplaced(pod: Pod) -> Obstacle:
 def _held_up(pod: Pod, container: Container, waiting: Said, about: Sequence[Event]) -> Obstacle:
     word = meaning(Kind.WAITING, waiting.word)
     if word.reason is Reason.IMAGE_PULL or word.hopeless:
-        return Obstacle(word.reason, sentences.cannot_pull(pod.image, waiting.text), word.hopeless)
+        secrets = _newest(about, lambda event: event.reason == "FailedToRetrieveImagePullSecret")
+        text = sentences.cannot_pull(pod.image, waiting.text, secrets.message if secrets else "")
+        return Obstacle(word.reason, text, word.hopeless)
     if waiting.word in ("ContainerCreating", "PodInitializing", ""):
         return _being_made(pod, about)
     return Obstacle(word.reason, f"worker {pod.worker}, container {container.name}: {_words(waiting)}")

@@ -20,6 +20,7 @@ _POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why
 _WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
 _NOT_FOUND = re.compile(r"not found|404|manifest unknown|does not exist", re.IGNORECASE)
 _DENIED = re.compile(r"401|403|unauthorized|denied|forbidden", re.IGNORECASE)
+_SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
 _QUANTITY = re.compile(r"^([+-]?[\d.]+)(m|[kMGTPE]|[KMGTPE]i|e\d+|E\d+)?$")
 _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
@@ -98,17 +99,21 @@ def moment(text: str) -> datetime | None:
     return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
 
 
-def cannot_pull(image: str, text: str) -> str:
-    """`image 'x:y' can't be pulled: not found`."""
+def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
+    """`image 'x:y' can't be pulled: not found`. `of_secrets`: what the kubelet says of those that are missing."""
     if "pull policy of Never" in text:
         return f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
-    if _NOT_FOUND.search(text):
+    if "pull access denied" in text:  # what registries say of both, so that nobody learns what they have
+        why = "not found, or the registry wants a pull secret"
+    elif _NOT_FOUND.search(text):
         why = "not found"
     elif _DENIED.search(text):
         why = f"the registry refuses it ({_last_clause(text)})"
     else:
         why = _last_clause(text)
-    return f"image '{image}' can't be pulled: {why}" if why else f"image '{image}' can't be pulled"
+    missing = _SECRETS.search(of_secrets)
+    also = f"; there is no pull secret {missing.group(1)}" if missing else ""
+    return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
 
 
 def _last_clause(text: str) -> str:

@@ -101,6 +101,38 @@ def test_an_image_that_is_not_there_is_named() -> None:
     assert obstacle.counts  # nobody else should wait for the place of a job that waits for what may never be
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('failed to resolve reference "r.io/x:y": r.io/x:y: not found', "not found"),
+        (
+            'failed to resolve reference "docker.io/me/x:y": pull access denied, repository does not exist or may '
+            "require authorization: server message: insufficient_scope: authorization failed",
+            "not found, or the registry wants a pull secret",
+        ),
+        (
+            "pulling from host r.io failed with status code [manifests y]: 401 Unauthorized",
+            "the registry refuses it (pulling from host r.io failed with status code [manifests y]: 401 Unauthorized)",
+        ),
+        ("failed to do request: Head: dial tcp: lookup r.io: no such host", "lookup r.io: no such host"),
+        ("", ""),
+    ],
+)
+def test_why_an_image_can_not_be_pulled_is_said_in_few_words(text: str, why: str) -> None:
+    case = sight("pull")
+    pod = replace(case.pods[0], image="x:y", main=facts.Container("pytorch", facts.Said("ErrImagePull", text)))
+    seen = observe(replace(case, pods=(pod,), events=()))
+    assert seen.obstacle.message == "image 'x:y' can't be pulled" + (f": {why}" if why else "")
+
+
+def test_a_pull_secret_that_is_missing_is_named() -> None:
+    case = sight("pull")
+    text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
+    missing = facts.Event("e", case.pods[0].uid, True, "FailedToRetrieveImagePullSecret", text, "")
+    message = observe(replace(case, events=(missing,))).obstacle.message
+    assert message.endswith("; there is no pull secret a, b")
+
+
 def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
     failing = sight("pull")
     pod = replace(failing.pods[0], worker=1, uid="other", main=facts.Container("pytorch", facts.Said("")))
