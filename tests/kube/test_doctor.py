@@ -15,6 +15,8 @@ from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
 from server_stub.runtimes.kube.permissions import FOR_DOCTOR, NEEDED
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
+NO = ApiError(403, "forbidden")
+GONE = ApiError(404, "not found")
 NODE = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
 
 
@@ -41,7 +43,8 @@ class SmallApi:
             "/apis/kubeflow.org/v1": {"resources": [{"name": "pytorchjobs"}]},
             "/api/v1/namespaces/jobs": {"metadata": {"labels": {doctor.LEVEL: "restricted"}}},
             "/api/v1/nodes": {"items": [NODE]},
-            "dry run": {},
+            "dry run": {"spec": {"runPolicy": {"suspend": False}}},
+            doctor.KUEUE: GONE,
         } | answers
         self.dry: list[Any] = []
 
@@ -117,16 +120,13 @@ def test_each_missing_permission_is_named(permission: object) -> None:
     assert not check.ok
     assert f"may not {permission} in namespace jobs" in check.message
     assert "role.yaml" in (check.fix or "")
+    assert "kubectl apply -k" in (check.fix or "")
 
 
 def test_what_only_the_doctor_lacks_is_no_failure() -> None:
     check = checked(SmallApi(refused=set(map(str, FOR_DOCTOR))))["permissions"]
     assert check.ok
     assert "list nodes" in check.message
-
-
-NO = ApiError(403, "forbidden")
-GONE = ApiError(404, "not found")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,17 @@ def test_what_it_may_not_see_is_said_and_is_no_failure(path: str, name: str) -> 
     check = checked(SmallApi(**{path: NO}))[name]
     assert check.ok
     assert "may not" in check.message
+
+
+@pytest.mark.parametrize(
+    ("suspends", "said"),
+    [(True, "jobs may name a queue"), (False, "a job that names a queue is refused; to have it, add kubeflow.org")],
+)
+def test_what_a_kueue_does_with_jobs_is_said_where_there_is_one(suspends: bool, said: str) -> None:
+    dry = {"spec": {"runPolicy": {"suspend": suspends}}}
+    check = checked(SmallApi(**{doctor.KUEUE: {}, "dry run": dry}))["queues"]
+    assert check.ok
+    assert said in check.message
 
 
 def test_a_server_that_pods_can_not_reach_is_told_with_what_that_costs() -> None:

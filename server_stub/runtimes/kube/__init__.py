@@ -10,6 +10,6 @@ Only the application that builds a server imports this, from `assembly`; the ser
                           pure: what the cluster says, and what that means
     acts, watch, pod_log, reading, api
                           the requests; `api` alone imports `kubernetes`
-    doctor, fit, permissions
+    doctor, fit, permissions, probe
                           what could be wrong here
 """

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from client_lib.spec.wire import Check
-from server_stub.runtimes.kube import fit
+from server_stub.runtimes.kube import fit, probe
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
-from server_stub.runtimes.kube.names import CONTAINER, GROUP, KIND, PLURAL, VERSION
+from server_stub.runtimes.kube.names import GROUP, KIND, PLURAL, VERSION
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.permissions import FOR_DOCTOR, NEEDED
 
 OPERATOR = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
+KUEUE = "/apis/kueue.x-k8s.io"
 OLDEST_OPERATOR = (1, 9)
 LEVEL = "pod-security.kubernetes.io/enforce"
 LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the one before
@@ -45,6 +46,7 @@ def _looks(api: Api, settings: ClusterSettings, catalogue: Catalogue) -> Iterato
     yield _operator(api, settings, deployment)
     yield from _pod_security(api, settings, deployment)
     yield _catalogue(api, catalogue)
+    yield from _queues(api, settings)
     yield _workers(settings)
 
 
@@ -67,7 +69,8 @@ def _permissions(api: Api, settings: ClusterSettings) -> Check:
     needed = [str(each) for each in lacking if each in NEEDED]
     if needed:
         told = f"the server may not {', '.join(needed)} in namespace {settings.namespace}"
-        return _bad("permissions", told, "kubectl apply k8s/base/role.yaml in that namespace, for the server's account")
+        fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
+        return _bad("permissions", told, fix)
     spared = [str(each) for each in lacking]
     return _good("permissions", f"all there, but for `doctor` itself: {', '.join(spared)}" if spared else "all there")
 
@@ -82,7 +85,7 @@ def _operator(api: Api, settings: ClusterSettings, deployment: Any) -> Check:
     if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
         return _bad("training operator", "none of its pods is ready", "kubectl -n kubeflow describe pods")
     try:
-        api.request("POST", _jobs(settings), _probe(), {"dryRun": "All", "fieldValidation": "Strict"})
+        probe.made_of(api, settings.namespace)
     except ApiError as error:
         return _bad("training operator", f"it refuses a {KIND}: {error.message}", "kubectl -n kubeflow get pods")
     return _good("training operator", f"{version or 'one of an unknown version'} runs and takes a {KIND}")
@@ -101,21 +104,6 @@ def _version(deployment: Any) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     found = re.match(r"v?(\d+)\.(\d+)", version)
     return tuple(map(int, found.groups())) if found else ()
-
-
-def _jobs(settings: ClusterSettings) -> str:
-    return f"/apis/{GROUP}/{VERSION}/namespaces/{settings.namespace}/{PLURAL}"
-
-
-def _probe() -> dict[str, Any]:
-    """The smallest that the operator's webhook takes; it is asked for dry."""
-    template = {"spec": {"containers": [{"name": CONTAINER, "image": "none"}]}}
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": KIND,
-        "metadata": {"name": "client-lib-doctor"},
-        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}},
-    }
 
 
 def _pod_security(api: Api, settings: ClusterSettings, deployment: Any) -> Iterator[Check]:
@@ -154,6 +142,21 @@ def _catalogue(api: Api, catalogue: Catalogue) -> Check:
         fix = "correct the catalogue; or the nodes appear when they are needed (an autoscaler), and all is well"
         return _bad("catalogue", f"no node could take a worker of {'; '.join(wrong)}", fix)
     return _good("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
+
+
+def _queues(api: Api, settings: ClusterSettings) -> Iterator[Check]:
+    """Only where there is a Kueue: most clusters have none, and no job asks for it."""
+    if _read(api, KUEUE) is None:
+        return
+    try:
+        queued = probe.is_queued(api, settings.namespace)
+    except ApiError:
+        return  # the line about the operator has it
+    if queued:
+        yield _good("queues", "Kueue takes PyTorchJobs: jobs may name a queue")
+    else:
+        told = "Kueue takes no PyTorchJobs: a job that names a queue is refused; to have it, add"
+        yield _good("queues", f"{told} kubeflow.org/pytorchjob to integrations.frameworks of its configuration")
 
 
 def _workers(settings: ClusterSettings) -> Check:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir
-from server_stub.runtimes.kube import doctor, facts, fields, names, record
+from server_stub.runtimes.kube import doctor, facts, fields, names, probe, record, storage
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
@@ -77,6 +77,9 @@ class KubeRuntime:
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         return fields.check(spec, submitter, self._settings, self._catalogue)
 
+    def workers_see(self, spec: JobSpec, folder: str) -> bool:
+        return storage.is_mounted(folder, storage.claims(spec, self._catalogue))
+
     def render(self, attempt: Attempt) -> Manifest:
         made = render(attempt, self._settings, self._catalogue, MASK)
         return Manifest(runtime=self.name, objects=masked(made))
@@ -85,7 +88,7 @@ class KubeRuntime:
 
     async def start(self, sink: Sink) -> None:
         self._sink = sink
-        self._settings = replace(self._settings, kueue=await asyncio.to_thread(self._finds_kueue))
+        await self._look_for_kueue()
         core = f"/api/v1/namespaces/{self._settings.namespace}"
         loop = asyncio.get_running_loop()
         kinds: list[tuple[str, dict[str, str], Callable[[Change], Callable[[], None]]]] = [
@@ -98,14 +101,13 @@ class KubeRuntime:
         for watch in self._watches:
             watch.start()
 
-    def _finds_kueue(self) -> bool:
+    async def _look_for_kueue(self) -> None:
+        """Now and then, for one may come later, and the cluster may be away at the start."""
         try:
-            self._parts.api.get("/apis/kueue.x-k8s.io")
+            found = await asyncio.to_thread(probe.is_queued, self._parts.api, self._settings.namespace)
+            self._settings = replace(self._settings, kueue=found)
         except ApiError as error:
-            if not error.not_found:
-                _log.warning("whether there is a Kueue is not known: %s", error)
-            return False
-        return True
+            _log.warning("whether a Kueue takes PyTorchJobs is not known: %s", error)
 
     async def close(self) -> None:
         for watch in self._watches:
@@ -145,6 +147,7 @@ class KubeRuntime:
     def _jobs_listed(self, jobs: Sequence[facts.TrainingJob]) -> None:
         """Those whose end was written down by a server process that had no time to remove them are removed."""
         self._inventory.list_jobs(jobs)
+        self._tasks.begin(self._look_for_kueue())
         for job in jobs:
             if job.key not in self._gangs and not job.deleting:
                 self._tasks.begin(self._remove_if_ended(job))

@@ -1,0 +1,148 @@
+"""What is made on a real API server, whose it is, and what becomes of tries that are repeated or come too late."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.acts import Acts, Leaving, Taken
+from server_stub.runtimes.kube.api import connect
+from server_stub.runtimes.kube.objects import Object, Objects
+from server_stub.runtimes.kube.render import render
+from tests.cluster import Cluster
+from tests.cluster.errors import ApiError
+from tests.kube import cases
+from tests.kube.test_real_api import PATHS
+
+NAMESPACE = "acts"
+
+pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True)
+class Place:
+    """One namespace: what is done there, and what is there."""
+
+    acts: Acts
+    cluster: Cluster
+
+    def make(self, objects: Objects) -> Object:
+        """All of an attempt, as `making` does it."""
+        job = self.acts.make_job(objects.job)
+        for make in self.acts.rest(objects, job):
+            make()
+        return job
+
+    def find(self, wanted: Object) -> Any:
+        return self.cluster.api.get(path_of(wanted))
+
+    def owners(self, wanted: Object) -> set[str]:
+        return {each["uid"] for each in self.find(wanted)["metadata"].get("ownerReferences", ())}
+
+
+def path_of(wanted: Object) -> str:
+    return f"{PATHS[wanted['kind']].format(NAMESPACE)}/{wanted['metadata']['name']}"
+
+
+@pytest.fixture(scope="module")
+def place(control_plane: Cluster) -> Place:
+    control_plane.namespace(NAMESPACE)
+    return Place(Acts(connect(control_plane.kubeconfig, None), NAMESPACE), control_plane)
+
+
+@pytest.fixture
+def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
+    """Renders one; of another job each time, but for what is given."""
+    made: list[Objects] = []
+
+    def new(**changes: Any) -> Objects:
+        case = cases.case("gang")
+        among_few = f"ab{uuid.uuid4().hex[2:]}"  # whose launcher is one object
+        usual = {"job_id": among_few, "job_name": f"job-{uuid.uuid4().hex[:8]}"}
+        cluster = replace(case.cluster, namespace=NAMESPACE, launcher=changes.pop("launcher", b"one"))
+        made.append(render(replace(case.attempt, **(usual | changes)), cluster, case.catalogue, "token"))
+        return made[-1]
+
+    yield new
+    for objects in made:
+        for each in objects.all():
+            try:
+                place.cluster.api.merge(path_of(each), {"metadata": {"finalizers": None}})
+                place.cluster.api.delete(path_of(each))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+
+def test_everything_of_an_attempt_is_owned_by_its_job(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    uid = place.make(objects)["metadata"]["uid"]
+    assert [each["kind"] for each in objects.owned()] == ["ConfigMap", "Secret", "Secret", "NetworkPolicy"]
+    for each in objects.all():
+        assert place.owners(each) == (set() if each["kind"] == names.KIND else {uid}), each["kind"]
+
+
+def test_what_jobs_share_is_owned_by_each_of_them(place: Place, attempt: Callable[..., Objects]) -> None:
+    one, other, third = attempt(), attempt(), attempt(launcher=b"of another version")
+    uids = {place.make(one)["metadata"]["uid"], place.make(other)["metadata"]["uid"]}
+    alone = place.make(third)["metadata"]["uid"]
+    assert place.owners(one.launcher) == uids
+    assert place.owners(third.launcher) == {alone}
+    assert place.find(one.launcher)["immutable"]
+
+
+def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    first = place.make(objects)
+    versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()]
+    assert place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
+    assert [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()] == versions
+    assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
+
+
+def test_what_is_of_somebody_else_is_left_alone(place: Place, attempt: Callable[..., Objects]) -> None:
+    theirs, ours = attempt(job_name="wanted"), attempt(job_name="wanted")
+    uid = place.make(theirs)["metadata"]["uid"]
+    with pytest.raises(Taken, match="PyTorchJob wanted"):
+        place.acts.make_job(ours.job)
+    assert place.acts.find_own(ours.job) is None
+    assert place.acts.find_own(theirs.job) is not None
+    assert place.find(theirs.job)["metadata"]["uid"] == uid
+
+
+def test_what_is_being_deleted_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    place.cluster.api.merge(path_of(objects.job), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.acts.delete_job(name, uid)
+    found = place.find(objects.job)["metadata"]
+    assert found["deletionTimestamp"]
+    assert "foregroundDeletion" in found["finalizers"]  # gone only when its pods are
+    with pytest.raises(Leaving, match=f"PyTorchJob {name}"):
+        place.acts.make_job(objects.job)
+
+
+def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    next_gang = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4())}}
+    make, *_ = place.acts.rest(objects, next_gang)
+    with pytest.raises(Leaving, match="ConfigMap"):
+        make()
+
+
+def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    place.acts.delete_job(name, str(uuid.uuid4()))
+    place.acts.delete_job("was-never", uid)
+    assert place.acts.find_job(name, uid) is not None
+    assert place.acts.find_job(name, str(uuid.uuid4())) is None
+    assert place.acts.find_job("was-never", uid) is None
