@@ -72,7 +72,7 @@ class Gang:
         self._over_since: float | None = None
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
-        self._taken_back = 0
+        self._taken_back, self._taken_back_because = 0, ""
         self._told: Observation | None = None
 
     # --- its life
@@ -203,7 +203,8 @@ class Gang:
     async def _act(self, sight: Sight, seen: Seen) -> None:
         """While it isn't being removed: whether it has to be."""
         if sight.job is None and await self._is_gone():
-            await self._write(removed_because=_words(self._who(sight)))
+            reason, message = self._who(sight)
+            await self._write(removed_because=(reason.value, message))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
@@ -323,7 +324,7 @@ class Gang:
         await self._until_gone()
         self._cluster.inventory.drop_gone(self._key)
         self._cluster.desk.forget(*self._id)
-        self._taken_back += 1
+        self._taken_back, self._taken_back_because = self._taken_back + 1, seen.obstacle.message
         self._incomplete_since = None
         await self._write(uid=None, name=None)
 
@@ -332,9 +333,8 @@ class Gang:
         back_off_s = min(FIRST_BACK_OFF_S * 2 ** (self._taken_back - 1), LONGEST_BACK_OFF_S)
         back_off_s = min(back_off_s, self._cluster.settings.gang_timeout_s)
         until = loop.time() + back_off_s
-        self._say(
-            "waiting", Reason.UNSCHEDULABLE, f"taken back as it was not complete; tries again in {back_off_s:.0f} s"
-        )
+        text = f"taken back as it was not complete, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
+        self._say("waiting", Reason.UNSCHEDULABLE, text)
         while not self.stopped and loop.time() < until:
             self._dirty.clear()
             await self._pause(until - loop.time())
@@ -400,7 +400,3 @@ class Gang:
             await asyncio.wait_for(self._dirty.wait(), max(limit_s, 0.0))
         except asyncio.TimeoutError:
             pass
-
-
-def _words(because: tuple[Reason, str]) -> tuple[str, str]:
-    return because[0].value, because[1]
