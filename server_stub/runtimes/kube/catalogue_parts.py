@@ -165,7 +165,7 @@ class Images(Strict):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """None: as Kubernetes does: Always for `latest`, else IfNotPresent."""
     pull_secrets: list[ObjectName] = []
-    """Names of Secrets for private registries (`kubectl create secret docker-registry`), in the namespace of the jobs."""
+    """Secrets for private registries (`kubectl create secret docker-registry`), in the namespace of the jobs."""
 
     def resolve(self, image: str) -> str:
         """The image that is pulled for `image`: its own alias, else that of the longest folder above it."""
