@@ -35,6 +35,7 @@ from client_lib.worker.function_runner import PROTOCOL, here
 
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
 _LARGEST = 5
+_SOURCE_MAX = 10**6
 _registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
 
 
@@ -95,7 +96,7 @@ def _write(call: Call, root: str | None, file: _Bounded) -> None:
     found = Finder(cast(IO[bytes], _Nowhere()))
     found.dump((call.function, call.args, call.kwargs))
     pickler = Pickler(cast(IO[bytes], file))
-    pickler.dump({"function": call.function, "main": found.main, "sources": _sources(found.sources)})
+    pickler.dump({"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)})
     pickler.dump((call.args, call.kwargs))
 
 
@@ -112,10 +113,11 @@ def _zipped(package: ModuleType) -> bytes:
     return packed.getvalue()
 
 
-def _sources(names: set[str]) -> dict[str, str]:
-    """The text of files that no worker can read: the cells of a notebook."""
-    texts = {name: "".join(linecache.getlines(name)) for name in names if not os.path.exists(name)}
-    return {name: text for name, text in texts.items() if text}
+def _sources(names: set[str], elsewhere: bool) -> dict[str, str]:
+    """The text of files that workers can't read, for their tracebacks: the cells of a notebook, and all of them where
+    the workers may be `elsewhere`."""
+    texts = {name: "".join(linecache.getlines(name)) for name in names if elsewhere or not os.path.exists(name)}
+    return {name: text for name, text in texts.items() if 0 < len(text) <= _SOURCE_MAX}
 
 
 @contextmanager

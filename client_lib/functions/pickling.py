@@ -25,19 +25,20 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         self.main: dict[str, Any] = {}
         """Functions and classes of `__main__` that were pickled by value, by their names."""
         self.sources: set[str] = set()
-        """Files that the code of these functions comes from."""
+        """Files that the code of functions comes from that were pickled by value."""
         self._main = vars(sys.modules["__main__"])
         self.globals_ref = {id(self._main): _MainNamespace()}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType | type) and getattr(obj, "__module__", None) == "__main__":
             self._remember(obj)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and reduced is not NotImplemented:
+            self.sources.add(obj.__code__.co_filename)
+        return reduced
 
     def _remember(self, thing: Any) -> None:
         name = thing.__qualname__
-        if isinstance(thing, FunctionType):
-            self.sources.add(thing.__code__.co_filename)
         if name.isidentifier() and (self._main.get(name) is thing or name not in self.main):
             self.main[name] = thing
 
