@@ -45,8 +45,18 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         open(directory.imports, "w").close()
     started = processes(plan, directory, _local_rank_option(plan, script))
     if script is None:
-        return started
+        return [process._replace(argv=_command(process)) for process in started]
     return [process._replace(argv=_python_argv(plan, directory, script, process.argv)) for process in started]
+
+
+def _command(process: Process) -> List[str]:
+    """`python` is what people write, also where it has no other name than python3, as in Debian's images."""
+    import shutil  # here: a script needs none
+
+    program, path = process.argv[0], process.environment.get("PATH", os.defpath)
+    if program == "python" and not shutil.which(program, path=path) and shutil.which("python3", path=path):
+        program = "python3"
+    return [program] + process.argv[1:]
 
 
 def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:

@@ -150,6 +150,16 @@ def test_a_command_runs_without_a_shell(worker: Make) -> None:
     assert one.lines() == ["$HOME a  b *"]
 
 
+def test_python_is_python3_where_that_is_its_only_name(worker: Make, tmp_path: Path) -> None:
+    """As in Debian's images."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    line = {"command": ["python", "-c", "print('ran')"], "environment": {"PATH": str(tmp_path / "bin")}}
+    one = worker(python=None, type="binary", **line)
+    one.run()
+    assert one.lines() == ["ran"]
+
+
 def test_a_rank_ignores_no_signal_that_the_server_was_told_to_ignore(worker: Make) -> None:
     one = worker(python=None, command=["bash", "-c", "trap -p; echo done"], type="binary")
     before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGQUIT, signal.SIGUSR1)}
