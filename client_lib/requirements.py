@@ -33,6 +33,11 @@ def resolve(given: Sequence[str] | None, script: Path | None, cwd: Path) -> list
     return of_header(script) if script is not None else None
 
 
+def within(lines: Sequence[str], root: Path) -> list[str]:
+    """As they stand in a snapshot of `root`: what lies in that folder is found from it, `./wheels/one.whl`."""
+    return [f"./{os.path.relpath(line, root)}" if line.startswith(f"{root}{os.sep}") else line for line in lines]
+
+
 def of_header(script: Path) -> list[str] | None:
     """The `dependencies` of the script's header; None without one."""
     found = _BLOCK.search(script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n"))

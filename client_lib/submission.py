@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -178,6 +178,7 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
                 f"{script} is ignored in {root}, so a snapshot would not hold the script itself",
                 hint=f"write !/{script} into {root / '.clientlibignore'}",
             )
+        submission = _with_own_packages(submission, root, archive)
         _say(root, archive)
         upload(archive)
         code = CodeSnapshot(
@@ -190,6 +191,21 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
             size=archive.size,
         )
         return post(submission.request(code, function))
+
+
+def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> Submission:
+    """Packages of the project itself are installed out of the snapshot. Raises InvalidRequest: it doesn't hold one."""
+    given = submission.spec.requirements
+    if given is None:
+        return submission
+    lines = requirements.within(given, root)
+    for line in (line[2:] for line in lines if line.startswith("./")):
+        if not any(name == line or name.startswith(f"{line}/") for name in archive.names):
+            raise InvalidRequest(
+                f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored",
+                hint=f"write !/{line} into {root / '.clientlibignore'}",
+            )
+    return replace(submission, spec=submission.spec.model_copy(update={"requirements": lines}))
 
 
 def _upload(api: Api, part: Packed | Payload, on_upload: OnUpload | None) -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from client_lib import Job
 from client_lib.errors import InvalidRequest
-from client_lib.requirements import of_header, resolve
+from client_lib.requirements import of_header, resolve, within
 from client_lib.spec.job import JobSpec
 
 HEADER = """#!/usr/bin/env python
@@ -65,6 +65,11 @@ def test_files_are_read_also_by_each_other_and_once_each(tmp_path: Path) -> None
         "f",
     ]
     assert resolve(["-r requirements.txt"], None, tmp_path) == found[:-1]
+
+
+def test_what_lies_in_the_project_is_found_from_the_root_of_its_snapshot(tmp_path: Path) -> None:
+    lines = [f"{tmp_path}/wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
+    assert within(lines, tmp_path) == ["./wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
 
 
 def test_a_missing_file_and_one_that_names_itself_are_errors(tmp_path: Path) -> None:

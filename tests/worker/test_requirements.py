@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,26 @@ def test_an_environment_is_made_once_for_all_workers_and_used_again(
     assert [report["reason"] for report in reports] == ["Completed"] * 3
     assert sum("Successfully installed" in said(one) for one in workers) == 1
     assert len({one.lines()[0] for one in workers}) == 1
+
+
+def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
+    worker: MakeWorker, tmp_path: Path, parent: str
+) -> None:
+    seen = []
+    for text in ("one", "two", "two"):
+        project = tmp_path / f"project-{len(seen)}"
+        project.mkdir()
+        wheel(project / "wheels", "own", text=f"text = {text!r}")
+        (project / "train.py").write_text("import own; print(own.text, own.__file__)")
+        with tarfile.open(tmp_path / "snapshot.tar.gz", "w:gz") as archive:
+            archive.add(project, "")
+        given = {"snapshot": str(tmp_path / "snapshot.tar.gz"), "working_dir": ".", "command": ["train.py"]}
+        one = job(worker, tmp_path, parent, "", "./wheels/own-1.0-py3-none-any.whl", **given)
+        go(one.start())
+        assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
+        seen += one.lines()
+    assert [line.split()[0] for line in seen] == ["one", "two", "two"]
+    assert len(set(seen)) == 2
 
 
 def test_a_package_that_is_not_there_is_named_and_no_rank_starts(

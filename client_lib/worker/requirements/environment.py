@@ -32,10 +32,33 @@ class Parent(NamedTuple):
 
 
 def key_of(parent: Parent, requirements: List[str]) -> str:
-    """Reads which packages the parent has."""
+    """Reads which packages the parent has, and the packages that are files or folders here."""
     installed = sorted(name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED))
-    text = json.dumps([parent.python, parent.version, parent.paths, installed, sorted(requirements)])
+    text = json.dumps([parent.python, parent.version, parent.paths, installed, sorted(map(_identity, requirements))])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _identity(line: str) -> str:
+    """A package that is a file or a folder is what is in it, wherever it lies."""
+    if os.path.isabs(line) and os.path.exists(line):
+        return "%s %s" % (os.path.basename(line), _content(line))
+    return line
+
+
+def _content(line: str) -> str:
+    if os.path.isfile(line):
+        return _digest_of(line)
+    files = sorted(os.path.join(below, name) for below, _, names in os.walk(line) for name in names)
+    listed = [(os.path.relpath(path, line), _digest_of(path)) for path in files if os.path.isfile(path)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _digest_of(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            found.update(block)
+    return found.hexdigest()
 
 
 class Environment:

@@ -84,6 +84,10 @@ class Installation:
         environment = {**plan.environment, **install.activated(result["prefix"], plan.environment)}
         return plan._replace(python=result["python"] if plan.python else None, environment=environment)
 
+    def _found(self, line: str) -> str:
+        """`./wheels/one.whl` is in the snapshot."""
+        return os.path.join(self._directory.work, line[2:]) if line.startswith("./") else line
+
     def _become(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
         """In the new process: nothing of the launcher's may stay open, its lock last of all."""
         del argv
@@ -99,7 +103,7 @@ class Installation:
                 folder=plan.environments_dir,
                 limit_bytes=plan.environments_limit_bytes,
                 python=plan.requirements_python or plan.python or "python3",
-                requirements=plan.requirements,
+                requirements=[self._found(line) for line in plan.requirements],
                 variables=environment,
             )
         )
