@@ -110,6 +110,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def workers_see(self, spec: JobSpec, folder: str) -> bool:
+        """Whether every worker of such a job has this folder of the server's machine, at the same path."""
+        ...
+
     def render(self, attempt: Attempt) -> Manifest:
         """What `submit` would create, values of secrets masked. Pure: the same answer twice, nothing is created."""
         ...

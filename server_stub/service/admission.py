@@ -85,6 +85,34 @@ class Admission:
                 hint="hand data to the script in a file, not in arguments or variables",
             )
 
+    def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+        """Return if the proof shows that this machine sees the folder of the script (or of a command: its working
+        directory), and the workers see it and the working directory too. Reads a file: may block.
+
+        Raises:
+            NotShared: with the way out.
+        """
+        code = request.code
+        assert isinstance(code, CodeInPlace)
+        folder = folder_of(request, script_path)
+        if folder is None:  # a command that names no folder of the submitter: it means the same everywhere
+            return
+        proved = code.proof is not None and _proves(code.proof, [folder, request.submitter.working_dir])
+        hidden = self._hidden_from_workers(request, folder)
+        if proved and hidden is None:
+            return
+        raise NotShared(
+            f"the workers of this server do not see the folder {hidden} of the submitter"
+            if proved
+            else f"this server does not see the folder {folder} of the submitter",
+            hint="submit with code='auto' or 'snapshot': the folder is then uploaded",
+        )
+
+    def _hidden_from_workers(self, request: SubmitRequest, folder: str) -> str | None:
+        folders = [folder, request.spec.working_dir or request.submitter.working_dir or folder]
+        absolute = [os.path.normpath(os.path.join(request.submitter.working_dir or folder, each)) for each in folders]
+        return next((each for each in absolute if not self._runtime.workers_see(request.spec, each)), None)
+
     def _with_secrets(self, request: SubmitRequest) -> SubmitRequest:
         wanted = request.spec.secrets
         if not (wanted or request.secret_values):
@@ -132,26 +160,6 @@ def _script_in_place(request: SubmitRequest) -> str | None:
 def folder_of(request: SubmitRequest, script_path: str | None) -> str | None:
     """Of the script, or of a command: its working directory."""
     return os.path.dirname(script_path) if script_path else request.submitter.working_dir
-
-
-def check_shared(request: SubmitRequest, script_path: str | None) -> None:
-    """Return if the proof shows that this machine sees the folder of the script (or of a command: its working
-    directory). Reads a file: may block.
-
-    Raises:
-        NotShared: with the way out.
-    """
-    code = request.code
-    assert isinstance(code, CodeInPlace)
-    folder = folder_of(request, script_path)
-    if folder is None:  # a command that names no folder of the submitter: it means the same everywhere
-        return
-    if code.proof and _proves(code.proof, [folder, request.submitter.working_dir]):
-        return
-    raise NotShared(
-        f"this server does not see the folder {folder} of the submitter",
-        hint="submit with code='auto' or 'snapshot': the folder is then uploaded",
-    )
 
 
 def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:

@@ -22,7 +22,6 @@ from server_stub.service.active import accepted
 from server_stub.service.admission import (
     Admission,
     Admitted,
-    check_shared,
     code_text,
     draw_name,
     fingerprint,
@@ -109,9 +108,9 @@ class Intake:
     async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
         folder = folder_of(request, script_path) or ""
         if self._on_network(folder):  # where one that is gone would stop the loop; a thread costs 0.3 ms
-            await asyncio.to_thread(check_shared, request, script_path)
+            await asyncio.to_thread(self._admission.check_shared, request, script_path)
         else:
-            check_shared(request, script_path)
+            self._admission.check_shared(request, script_path)
 
     def _check_room(self) -> None:
         if len(self._conductor) >= self._settings.max_pending_jobs:

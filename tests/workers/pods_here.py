@@ -73,6 +73,9 @@ class PodsHere:
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         return []
 
+    def workers_see(self, spec: JobSpec, folder: str) -> bool:
+        return True
+
     def render(self, attempt: Attempt) -> Manifest:
         return Manifest(runtime=self.name, objects=[])
 

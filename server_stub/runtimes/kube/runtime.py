@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir
-from server_stub.runtimes.kube import doctor, facts, fields, names, probe, record
+from server_stub.runtimes.kube import doctor, facts, fields, names, probe, record, storage
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.catalogue import Catalogue
@@ -76,6 +76,9 @@ class KubeRuntime:
 
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         return fields.check(spec, submitter, self._settings, self._catalogue)
+
+    def workers_see(self, spec: JobSpec, folder: str) -> bool:
+        return storage.is_mounted(folder, storage.claims(spec, self._catalogue))
 
     def render(self, attempt: Attempt) -> Manifest:
         made = render(attempt, self._settings, self._catalogue, MASK)

@@ -155,6 +155,11 @@ def _check_free(claimed: Claimed, spec: JobSpec) -> None:
         )
 
 
+def is_mounted(path: str, claimed: Sequence[Claimed]) -> bool:
+    """Whether a pod has at `path` what the volume has there."""
+    return any(_is_in(path, each.path) for each in claimed)
+
+
 def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
     """Whether what is written at `path` outlives the pod."""
     return any(not each.read_only and _is_in(path, each.path) for each in claimed)

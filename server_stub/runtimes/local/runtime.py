@@ -76,6 +76,10 @@ class LocalRuntime:
         wanted = self._needs(spec, submitter)
         return notices.notices(spec, submitter, wanted, self._machine, self._gpus.known) + lines
 
+    def workers_see(self, spec: JobSpec, folder: str) -> bool:
+        del spec, folder
+        return True  # they are processes of this machine
+
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self._needs(attempt.spec, attempt.submitter)
         setting = plan.Setting(
