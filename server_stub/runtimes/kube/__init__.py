@@ -4,11 +4,13 @@ Only the application that builds a server imports this, from `assembly`; the ser
 
     assembly, runtime     the parts put together; the Runtime protocol
     gang, making, record  one attempt, from its objects to its end; what is written down of it
-    catalogue, fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
-                          pure: what a job may ask for, what becomes of each field, what is created
+    catalogue, catalogue_parts, catalogue_file
+                          what a job may ask for; `catalogue_file` reads it, the others are pure
+    fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
+                          pure: what becomes of each field, what is created
     facts, inventory, words, sentences, digest, refusals, observe, elastic, ending, remarks
                           pure: what the cluster says, and what that means
-    acts, watch, pod_log, reading, api
+    acts, watch, pod_log, reading, asking, api
                           the requests; `api` alone imports `kubernetes`
     doctor, fit, permissions, probe
                           what could be wrong here

@@ -19,6 +19,7 @@ from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir
 from server_stub.runtimes.kube import doctor, facts, fields, names, probe, record, storage
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError
+from server_stub.runtimes.kube.asking import asked
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.gang import Cluster, Gang
 from server_stub.runtimes.kube.inventory import Inventory
@@ -104,7 +105,7 @@ class KubeRuntime:
     async def _look_for_kueue(self) -> None:
         """Now and then, for one may come later, and the cluster may be away at the start."""
         try:
-            found = await asyncio.to_thread(probe.is_queued, self._parts.api, self._settings.namespace)
+            found = await asked(probe.is_queued, self._parts.api, self._settings.namespace)
             self._settings = replace(self._settings, kueue=found)
         except ApiError as error:
             _log.warning("whether a Kueue takes PyTorchJobs is not known: %s", error)
@@ -157,7 +158,7 @@ class KubeRuntime:
         known = await asyncio.to_thread(record.read, folder)
         if known.uid == job.uid and known.end is not None:
             try:
-                await asyncio.to_thread(self._acts.delete_job, job.name, job.uid)
+                await asked(self._acts.delete_job, job.name, job.uid)
             except ApiError as error:  # the next listing finds it again
                 _log.warning("PyTorchJob %s can't be removed: %s", job.name, error)
 
@@ -209,7 +210,7 @@ class KubeRuntime:
         problems = [watch.problem for watch in self._watches if watch.problem]
         looked: list[Check] = []
         try:
-            looked = await asyncio.to_thread(doctor.checks, self._parts.api, self._settings, self._catalogue)
+            looked = await asked(doctor.checks, self._parts.api, self._settings, self._catalogue)
         except ApiError as error:
             problems.append(error.message)
         fix = "check the API server, and the rights of this server's user"
