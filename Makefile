@@ -12,7 +12,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long test-cluster cluster cluster-down kind kind-down check format bench docs lock clean
+.PHONY: help venv demo test test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -87,7 +87,11 @@ $(FUNCTIONS_READY): $(READY) requirements/bench-functions.txt
 	@touch $@
 
 bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
-	@for file in $$(grep -l '__main__' benchmarks/*.py); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
+	@for file in $$(grep -l '__main__' benchmarks/*.py | grep -v /kube_); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
+
+bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine (root; minutes to build it the first time)
+	@for command in kube_start.py kube_logs.py kube_many.py "kube_many.py --hold"; do echo "== benchmarks/$$command"; \
+	  $(RUN)/python benchmarks/$$command || exit 1; done
 
 docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@echo "== docs/openapi*.json, docs/*.schema.json"

@@ -1,0 +1,148 @@
+"""Lines per second from pods that print as fast as they can: followed through our server, and by `pods/log` of the API.
+
+    python benchmarks/kube_logs.py [--rounds 3] [--lines 400000] [--name CLUSTER]
+
+A real kubelet; lines of 100 bytes, the same number in all from one pod and from 20 at once, ways interleaved. A rate
+is the lines that came over the time from the first print to the arrival of the last. What did not come is lost: the
+kubelet rotates a container's log at 10 MiB, and a follower is not told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from kube_place import Place, becomes, own_cluster, own_place
+
+from client_lib import Job
+from server_stub.runtimes.kube.api import Api, ApiError, connect
+from tests.contract.places import ended
+
+MANY = 20
+ONE_POD = {"name": "one", "cpu": 0.9, "memory_gib": 1}
+MANY_PODS = {"name": "many", "cpu": 0.09, "memory_gib": 0.5}
+PRINT = """
+import os, time
+line = b"%03d %08d " + b"x" * 86 + b"\\n"
+begun = b"begun %.6f\\n" % time.time()
+while begun:
+    begun = begun[os.write(1, begun):]
+rank = int(os.environ["RANK"])
+for first in range(0, LINES, 500):
+    block = b"".join(line % (rank, number) for number in range(first, first + 500))
+    while block:
+        block = block[os.write(1, block):]
+"""
+Run = tuple[float, int]
+"""Lines per second, and lines that are lost."""
+
+
+class Came:
+    """What has come of all pods."""
+
+    def __init__(self) -> None:
+        self.begun_at = float("inf")
+        self.last_at = 0.0
+        self.numbers: set[str] = set()
+
+    def line(self, text: str) -> None:
+        if text.startswith("begun"):
+            self.begun_at = min(self.begun_at, float(text.split()[1]))
+        elif len(text) == 99 and text[-1] == "x":
+            self.numbers.add(text[:12])
+
+    def run(self, wanted: int) -> Run:
+        return len(self.numbers) / (self.last_at - self.begun_at), wanted - len(self.numbers)
+
+
+def job_of(place: Place, pods: int, lines: int) -> Job:
+    size = ONE_POD if pods == 1 else MANY_PODS
+    return place.job(f"LINES = {lines // pods}{PRINT}", n_workers=pods, instance_type=size["name"])
+
+
+def ours(place: Place, pods: int, lines: int) -> Run:
+    came, job = Came(), job_of(place, pods, lines)
+    job.submit()
+    for text in job.log_lines(stream="stdout"):
+        came.line(text)
+        came.last_at = time.time()
+    info = ended(job).info()
+    place.until_gone()
+    if info.state != "SUCCEEDED":
+        raise RuntimeError(info.message)
+    return came.run(lines)
+
+
+def by_raw_api(place: Place, pods: int, lines: int) -> Run:
+    came, name = Came(), f"raw-{time.time_ns()}"
+    command = ["python3", "-c", f"LINES = {lines // pods}{PRINT}"]
+    place.cluster.api.create(place.pytorch_jobs, place.by_hand(job_of(place, pods, lines), name, command))
+    api = connect(place.cluster.kubeconfig, None)
+    names = [f"{name}-master-0", *(f"{name}-worker-{number}" for number in range(pods - 1))]
+    pieces: list[list[bytes]] = [[] for _ in names]
+    last_at = [0.0 for _ in names]
+
+    def follow(number: int) -> None:
+        path = f"/api/v1/namespaces/{place.namespace}/pods/{names[number]}/log"
+        for piece in _opened(api, path):
+            pieces[number].append(piece)
+            last_at[number] = time.time()
+
+    threads = [threading.Thread(target=follow, args=(number,)) for number in range(pods)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    came.last_at = max(last_at)
+    for mine in pieces:
+        for line in b"\n".join(mine).split(b"\n"):
+            came.line(line.decode())
+    place.delete_by_hand(name)
+    return came.run(lines)
+
+
+def _opened(api: Api, path: str) -> object:
+    """Follows a container's log as soon as there is one."""
+    found: list[object] = []
+
+    def opens() -> bool:
+        try:
+            found.append(api.stream(path, {"follow": True, "container": "pytorch"}, 60))
+        except ApiError:  # the pod is not made yet, or its container waits
+            return False
+        return True
+
+    becomes(opens, f"a log at {path}", pause_s=0.05)
+    return found[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=400_000, help="of all pods; a multiple of 10000")
+    parser.add_argument("--pods", type=int, nargs="+", default=[1, MANY])
+    parser.add_argument("--name", default="bench", help="of the cluster")
+    options = parser.parse_args()
+    with own_cluster(options.name, "node") as cluster, own_place(cluster, ONE_POD, MANY_PODS) as place:
+        print("| way | lines/s | lost |\n|---|---|---|", flush=True)
+        for pods in options.pods:
+            ways: dict[str, Callable[[], Run]] = {
+                "ours": partial(ours, place, pods, options.lines),
+                "`pods/log`": partial(by_raw_api, place, pods, options.lines),
+            }
+            runs: dict[str, list[Run]] = {way: [] for way in ways}
+            for _ in range(options.rounds):
+                for way, measure in ways.items():
+                    runs[way].append(measure())
+            for way, found in runs.items():
+                rate = statistics.median(rate for rate, _ in found)
+                lost = ", ".join(f"{lost / options.lines:.0%}" if lost else "0" for _, lost in found)
+                print(f"| {way}, {pods} pods | {rate:,.0f} | {lost} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

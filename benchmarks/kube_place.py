@@ -1,0 +1,193 @@
+"""A cluster and a server of one benchmark alone, and PyTorchJobs made by hand on it.
+
+The cluster is that of tests/cluster: real programs on this machine, without Docker. The server runs beside it, as the
+service account of `k8s/base/role.yaml`, so that the API server's audit log has each of its requests.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from client_lib import Job
+from client_lib.spec.wire import JobInfo
+from tests.cluster import Cluster
+from tests.cluster.waiting import until
+from tests.contract import places
+
+NAMESPACE = "bench"
+ACCOUNT = "client-lib-server"
+OURS = "client-lib.io/"  # labels and annotations that the server's watches look for
+ROLE = Path(__file__).resolve().parents[1] / "k8s" / "base" / "role.yaml"
+CATALOGUE = """\
+instance_types: {types}
+images: {{default: localhost/python:local, pull_policy: Never}}
+"""
+
+
+class Place(places.ClusterPlace):
+    """A server of a cluster. `types`: the instance types of its catalogue; jobs are of the first."""
+
+    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], **variables: str) -> None:
+        self.instance_type = types[0]["name"]
+        cluster.namespace(NAMESPACE)
+        account = folder / "account.kubeconfig"
+        account.write_text(json.dumps(_kubeconfig_of_account(cluster)))
+        settings = {"CATALOGUE": str(folder / "bench.yaml"), "KUBECONFIG": str(account)}
+        (folder / "bench.yaml").write_text(CATALOGUE.format(types=json.dumps(types)))
+        self.cluster, self.namespace = cluster, NAMESPACE
+        self.clear()
+        super().__init__(folder, cluster, NAMESPACE, **{**settings, **variables})
+
+    @property
+    def pid(self) -> int:
+        return self.server.process.pid
+
+    @property
+    def pytorch_jobs(self) -> str:
+        return f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
+
+    @property
+    def key_file(self) -> Path:
+        """By which the server makes the tokens of workers."""
+        return Path(self.server.facts()["data_dir"]) / "worker.key"
+
+    def by_hand(self, job: Job, name: str, command: list[str] | None) -> dict[str, Any]:
+        """The PyTorchJob that a submit of `job` makes, as a user would write it: without what only our launcher reads.
+        `command`: instead of the launcher's; None: as it is, for pods that run nothing."""
+        objects = copy.deepcopy(job.render().objects)
+        made = next(each for each in objects if each["kind"] == "PyTorchJob")
+        made["metadata"] = {"name": name}
+        for replica in made["spec"]["pytorchReplicaSpecs"].values():
+            meta, spec = replica["template"]["metadata"], replica["template"]["spec"]
+            meta["labels"] = {}
+            meta["annotations"] = {key: text for key, text in meta["annotations"].items() if OURS not in key}
+            spec["volumes"] = [each for each in spec["volumes"] if not each.keys() & {"configMap", "secret"}]
+            kept = {each["name"] for each in spec["volumes"]}
+            container = spec["containers"][0]
+            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] in kept]
+            container["command"] = command or container["command"]
+        return made
+
+    def delete_by_hand(self, name: str) -> None:
+        """And wait until its pods are gone, too."""
+        self.cluster.api.delete(f"{self.pytorch_jobs}/{name}", "Foreground")
+        for _ in until(120, pause_s=0.3):
+            if self.pytorch_job(name) is None:
+                return
+        raise RuntimeError(f"PyTorchJob {name} is not gone after 120 s")
+
+    def clear(self) -> None:
+        """What a run that was broken off has left."""
+        self.cluster.api.delete(self.pytorch_jobs)
+        self.until_gone()
+
+    def until_gone(self) -> None:
+        """Nothing of any job is left on the cluster."""
+        core = f"/api/v1/namespaces/{NAMESPACE}"
+        kinds = [self.pytorch_jobs, f"{core}/pods", f"{core}/services", f"{core}/secrets"]
+        for _ in until(600, pause_s=0.5):
+            if not any(self.cluster.api.get(f"{kind}?limit=1")["items"] for kind in kinds):
+                return
+        raise RuntimeError("objects of jobs are left after 600 s")
+
+    def requests(self) -> Counter[str]:
+        """Of this server to the API server until now: verb and kind."""
+        user = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+        found: Counter[str] = Counter()
+        for log in self.cluster.places.log.glob("audit*.log"):
+            for entry in map(json.loads, log.read_text().splitlines()):
+                if entry["user"]["username"] == user and "objectRef" in entry:
+                    asked = entry["objectRef"]
+                    kind = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
+                    found[f"{entry['verb']} {kind}"] += 1
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the server until now."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
+    """One that runs already under this name is taken as it is, and left; else it is started, and removed at the end."""
+    cluster = Cluster(name)
+    was_up = cluster.is_up()
+    try:
+        cluster.up(set(layers))
+        yield cluster
+    finally:
+        if not was_up:
+            cluster.down()
+
+
+@contextlib.contextmanager
+def own_place(cluster: Cluster, *types: dict[str, Any], **variables: str) -> Iterator[Place]:
+    """`types`: the instance types of its catalogue."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each first import of a file would be measured
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "own-state")
+        os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")
+        place = Place(Path(folder), cluster, list(types), **variables)
+        try:
+            yield place
+        finally:
+            place.close()
+
+
+def final(job: Job, limit_s: float = 300) -> JobInfo:
+    """Of a job that succeeds; raises RuntimeError where it doesn't."""
+    info = places.ended(job, limit_s).info()
+    if info.state != "SUCCEEDED":
+        raise RuntimeError(f"{info.state}: {info.message}")
+    return info
+
+
+def becomes(is_so: Callable[[], bool], what: str, limit_s: float = 120, pause_s: float = 0.1) -> None:
+    for _ in until(limit_s, pause_s=pause_s):
+        if is_so():
+            return
+    raise RuntimeError(f"after {limit_s:g} s not yet: {what}")
+
+
+def _kubeconfig_of_account(cluster: Cluster) -> dict[str, Any]:
+    """A kubeconfig of the service account, with the rights that `k8s/base` gives it and no more."""
+    core = f"/api/v1/namespaces/{NAMESPACE}"
+    cluster.api.apply(f"{core}/serviceaccounts/{ACCOUNT}", _named("v1", "ServiceAccount"))
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    for text, kind in zip(ROLE.read_text().split("\n---\n"), ("roles", "rolebindings"), strict=True):
+        cluster.api.apply(f"{rbac}/{kind}/{ACCOUNT}", text)
+    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+    token = cluster.api.create(f"{core}/serviceaccounts/{ACCOUNT}/token", wanted)["status"]["token"]
+    admin = json.loads(cluster.kubeconfig.read_text())
+    context = {"name": "bench", "context": {"cluster": "bench", "user": "bench", "namespace": NAMESPACE}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "bench", "cluster": admin["clusters"][0]["cluster"]}],
+        "users": [{"name": "bench", "user": {"token": token}}],
+        "contexts": [context],
+        "current-context": "bench",
+    }
+
+
+def _named(version: str, kind: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": ACCOUNT}}
+
+
+def authority(cluster: Cluster) -> str:
+    """PEM of the cluster's certificate authority."""
+    found = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
+    return base64.b64decode(found).decode()
