@@ -96,8 +96,6 @@ class TrainingJob:
     uid: str
     created_at: str
     deleting: bool
-    identity: str
-    """Annotation names.HASH."""
     queue: str | None
     """Of Kueue."""
     conditions: tuple[Said, ...]
@@ -164,7 +162,6 @@ def training_job(raw: Json) -> TrainingJob | None:
         uid=_text(meta, "uid"),
         created_at=_text(meta, "creationTimestamp"),
         deleting=meta.get("deletionTimestamp") is not None,
-        identity=_texts(meta.get("annotations")).get(names.HASH, ""),
         queue=labels.get(names.QUEUE),
         conditions=tuple(
             Said(_text(each, "type"), _text(each, "message"), _text(each, "lastTransitionTime")) for each in conditions

@@ -28,7 +28,6 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
-OPERATOR_JOB_NAME = "training.kubeflow.org/job-name"
 CONTAINER = "pytorch"  # the operator's webhook refuses a replica without a container of this name
 
 
