@@ -94,7 +94,7 @@ class ClusterPlace(Place):
         cluster.namespace(namespace)
         self._port = _free_port(cluster.network.host_ip)
         (folder / "catalogue.yaml").write_text(CATALOGUE)
-        self.token = _token(folder / "users.toml")
+        self.token = new_token(folder / "users.toml", "tester", "--admin")
         super().__init__(folder)
 
     @property
@@ -196,6 +196,6 @@ def _free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _token(users_file: Path) -> str:
-    command = [sys.executable, "-m", "server_stub", "token", "--admin", "--users-file", str(users_file), "tester"]
+def new_token(users_file: Path, user: str, *flags: str) -> str:
+    command = [sys.executable, "-m", "server_stub", "token", *flags, "--users-file", str(users_file), user]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
