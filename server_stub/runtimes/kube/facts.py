@@ -44,6 +44,8 @@ class Container:
     waiting: Said | None = None
     running_since: str | None = None
     ended: Ended | None = None
+    image: str = ""
+    """As it was asked for, while it waits."""
     before: Ended | None = None
     """How it ended before it was started again."""
 
@@ -197,6 +199,7 @@ def _container(status: Json) -> Container:
         waiting=_said(waiting.get("reason"), waiting) if waiting else None,
         running_since=_text(running, "startedAt") if "running" in state else None,
         ended=_ended(ended) if ended else None,
+        image=_text(status, "image"),
         before=_ended(before) if before else None,
     )
 

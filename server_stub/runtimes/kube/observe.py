@@ -232,7 +232,10 @@ def _held_up(pod: Pod, container: Container, waiting: Said, about: Sequence[Even
     word = meaning(Kind.WAITING, waiting.word)
     if word.reason is Reason.IMAGE_PULL or word.hopeless:
         secrets = _newest(about, lambda event: event.reason == "FailedToRetrieveImagePullSecret")
-        text = sentences.cannot_pull(pod.image, waiting.text, secrets.message if secrets else "")
+        image = pod.image if container is pod.main else container.image
+        text = sentences.cannot_pull(image, waiting.text, secrets.message if secrets else "")
+        if container is not pod.main:
+            text += f"; the training operator's container {container.name} is to run it"
         return Obstacle(word.reason, text, word.hopeless)
     if waiting.word in ("ContainerCreating", "PodInitializing", ""):
         return _being_made(pod, about)
@@ -245,7 +248,8 @@ def _being_made(pod: Pod, about: Sequence[Event]) -> Obstacle:
         return Obstacle(Reason.STARTING, sentences.shortened(f"worker {pod.worker}: {blocked.message}"))
     pulling = _newest(about, lambda event: event.reason in ("Pulling", "Pulled"))
     if pulling is not None and pulling.reason == "Pulling":
-        text = f"image '{pod.image}' is being pulled{_from(pod, 'on')}{sentences.waits_since(pulling.at)}"
+        image = sentences.pulled_image(pulling.message) or pod.image
+        text = f"image '{image}' is being pulled{_from(pod, 'on')}{sentences.waits_since(pulling.at)}"
         return Obstacle(Reason.IMAGE_PULL, text, counts=False)
     return Obstacle(Reason.STARTING, f"worker {pod.worker} is being started{_from(pod, 'on')}")
 

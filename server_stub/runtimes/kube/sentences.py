@@ -20,6 +20,7 @@ _POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why
 _WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
 _NOT_FOUND = re.compile(r"not found|404|manifest unknown|does not exist", re.IGNORECASE)
 _DENIED = re.compile(r"401|403|unauthorized|denied|forbidden", re.IGNORECASE)
+_PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
 _QUANTITY = re.compile(r"^([+-]?[\d.]+)(m|[kMGTPE]|[KMGTPE]i|e\d+|E\d+)?$")
@@ -114,6 +115,12 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
     missing = _SECRETS.search(of_secrets)
     also = f"; there is no pull secret {missing.group(1)}" if missing else ""
     return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
+
+
+def pulled_image(text: str) -> str | None:
+    """Which one the kubelet says that it pulls; a pod may have several."""
+    found = _PULLING.match(text)
+    return found.group(1) if found else None
 
 
 def _last_clause(text: str) -> str:

@@ -125,6 +125,21 @@ def test_why_an_image_can_not_be_pulled_is_said_in_few_words(text: str, why: str
     assert seen.obstacle.message == "image 'x:y' can't be pulled" + (f": {why}" if why else "")
 
 
+def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> None:
+    case = sight("pull")
+    init = facts.Container(
+        "init-pytorch", facts.Said("ErrImagePull", "r.io/debian:12: not found"), image="r.io/debian:12"
+    )
+    waits = replace(case.pods[0], init=(init,), main=facts.Container("pytorch", facts.Said("PodInitializing")))
+    assert observe(replace(case, pods=(waits,))).obstacle.message == (
+        "image 'r.io/debian:12' can't be pulled: not found; the training operator's container init-pytorch is to run it"
+    )
+    creating = replace(waits, init=(replace(init, waiting=facts.Said("PodInitializing")),))
+    pulling = facts.Event("e", waits.uid, False, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
+    message = observe(replace(case, pods=(creating,), events=(pulling,))).obstacle.message
+    assert message.startswith("image 'r.io/debian:12' is being pulled on node ")
+
+
 def test_a_pull_secret_that_is_missing_is_named() -> None:
     case = sight("pull")
     text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
