@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest
+from client_lib.spec import paths
 from server_stub.access_log import AccessLog
 from server_stub.api import answers, jobs, outputs, server, snapshots, workers
 from server_stub.api.context import Context, context, user
@@ -41,24 +42,31 @@ def build(parts: Context, users: Users, log_to: TextIO | None = sys.stderr) -> A
 
 
 class _Straight:
-    """Operations whose path holds no name are found by one lookup and called at once; the others by FastAPI, whose
-    layers and search through the routes take a tenth of a submit. AccessLog answers errors of either."""
+    """Operations whose path holds no name, and those of workers, are found by one lookup and called at once; the others
+    by FastAPI, whose layers and search through the routes take a tenth of a submit. AccessLog answers errors of
+    either."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
-        routes = [route for route in app.routes if isinstance(route, RawRoute) and not route.param_convertors]
+        routes = [route for route in app.routes if isinstance(route, RawRoute) and _is_straight(route)]
         self._routes = {(method, route.path): route for route in routes for method in route.methods or ()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._routes.get((scope["method"], scope["path"]))
+        path, names = paths.split_worker(scope["path"]) or (scope["path"], {})
+        route = self._routes.get((scope["method"], path))
         if route is None:
             await self._app(scope, receive, send)
             return
-        scope["app"], scope["route"] = self._app, route
+        scope["app"], scope["route"], scope["path_params"] = self._app, route, names
         try:
             await route.app(scope, receive, send)
         except ClientDisconnect:
             await _nobody_there()(scope, receive, send)
+
+
+def _is_straight(route: RawRoute) -> bool:
+    of_worker = paths.split_worker(route.path)
+    return not route.param_convertors or (of_worker is not None and of_worker[0] == route.path)
 
 
 class _Doors:

@@ -71,5 +71,16 @@ def is_of_workers(path: str) -> bool:
     return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith("attempts/")
 
 
+def split_worker(path: str) -> tuple[str, dict[str, str]] | None:
+    """An operation of a worker, `WORKERS/state` for example, and whose it is; None: it is another path, or one below an
+    operation."""
+    if not is_of_workers(path):
+        return None
+    name, _, attempt, workers, worker, *what = [*path[len(JOBS) + 1 :].split("/"), "", "", ""]
+    if workers != "workers" or not (name and attempt and worker and what[0]) or what[1:] != ["", "", ""]:
+        return None
+    return f"{WORKERS}/{what[0]}", {"name": name, "attempt": attempt, "worker": worker}
+
+
 def snapshot(sha256: str) -> str:
     return f"{SNAPSHOTS}/{sha256}"
