@@ -19,7 +19,7 @@ from functools import partial
 from kube_place import Place, becomes, own_cluster, own_place
 
 from client_lib import Job
-from server_stub.runtimes.kube.api import Api, ApiError, connect
+from server_stub.runtimes.kube.api import Api, ApiError, Stream, connect
 from tests.contract.places import ended
 
 MANY = 20
@@ -28,15 +28,19 @@ MANY_PODS = {"name": "many", "cpu": 0.09, "memory_gib": 0.5}
 PRINT = """
 import os, time
 line = b"%03d %08d " + b"x" * 86 + b"\\n"
-begun = b"begun %.6f\\n" % time.time()
-while begun:
-    begun = begun[os.write(1, begun):]
 rank = int(os.environ["RANK"])
+time.sleep(max(0.0, AT - time.time()))
+os.write(1, b"begun %.6f\\n" % time.time())
 for first in range(0, LINES, 500):
     block = b"".join(line % (rank, number) for number in range(first, first + 500))
     while block:
         block = block[os.write(1, block):]
+time.sleep(STAY)
 """
+"""AT: when pods by hand begin, which nothing holds back until all are there. STAY: of the master by hand, at whose end
+the operator deletes what still prints."""
+STARTS_S = {1: 8.0, MANY: 50.0}
+QUIET_S = 12.0
 Run = tuple[float, int]
 """Lines per second, and lines that are lost."""
 
@@ -61,7 +65,7 @@ class Came:
 
 def job_of(place: Place, pods: int, lines: int) -> Job:
     size = ONE_POD if pods == 1 else MANY_PODS
-    return place.job(f"LINES = {lines // pods}{PRINT}", n_workers=pods, instance_type=size["name"])
+    return place.job(f"LINES, AT, STAY = {lines // pods}, 0, 0{PRINT}", n_workers=pods, instance_type=size["name"])
 
 
 def ours(place: Place, pods: int, lines: int) -> Run:
@@ -78,36 +82,35 @@ def ours(place: Place, pods: int, lines: int) -> Run:
 
 
 def by_raw_api(place: Place, pods: int, lines: int) -> Run:
-    came, name = Came(), f"raw-{time.time_ns()}"
-    command = ["python3", "-c", f"LINES = {lines // pods}{PRINT}"]
+    name, begins = f"raw-{time.time_ns()}", time.time() + STARTS_S[pods]
+    command = ["python3", "-c", f"LINES, AT, STAY = {lines // pods}, {begins}, 100{PRINT}"]
     place.cluster.api.create(place.pytorch_jobs, place.by_hand(job_of(place, pods, lines), name, command))
     api = connect(place.cluster.kubeconfig, None)
     names = [f"{name}-master-0", *(f"{name}-worker-{number}" for number in range(pods - 1))]
     pieces: list[list[bytes]] = [[] for _ in names]
-    last_at = [0.0 for _ in names]
+    last_at = [begins for _ in names]
 
     def follow(number: int) -> None:
         path = f"/api/v1/namespaces/{place.namespace}/pods/{names[number]}/log"
-        for piece in _opened(api, path):
-            pieces[number].append(piece)
+        for line in _opened(api, path):
+            pieces[number].append(line)
             last_at[number] = time.time()
 
-    threads = [threading.Thread(target=follow, args=(number,)) for number in range(pods)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    came.last_at = max(last_at)
-    for mine in pieces:
-        for line in b"\n".join(mine).split(b"\n"):
-            came.line(line.decode())
+    for number in range(pods):
+        threading.Thread(target=follow, args=(number,), daemon=True).start()
+    came_all = lambda: sum(map(len, pieces)) >= lines + pods or time.time() - max(last_at) > QUIET_S  # noqa: E731
+    becomes(came_all, f"the logs of {name}", limit_s=300)
     place.delete_by_hand(name)
+    came = Came()
+    came.last_at = max(last_at)
+    for line in [line for mine in pieces for line in mine]:
+        came.line(line.decode())
     return came.run(lines)
 
 
-def _opened(api: Api, path: str) -> object:
+def _opened(api: Api, path: str) -> Stream:
     """Follows a container's log as soon as there is one."""
-    found: list[object] = []
+    found: list[Stream] = []
 
     def opens() -> bool:
         try:

@@ -79,11 +79,14 @@ class Played:
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGUSR1)
 
-    def end(self) -> dict[str, Any]:
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
         self.seen = json.loads(self._process.communicate(timeout=60)[0])
         for problem in self.seen["problems"][:5]:
             print(f"a fake worker: {problem}", file=sys.stderr)
-        return self.seen
 
 
 @contextlib.contextmanager
@@ -91,8 +94,10 @@ def played(place: Place, *, ours: bool, hold: bool = False) -> Iterator[Played]:
     workers = Played(place, ours=ours, hold=hold)
     try:
         yield workers
-    finally:
-        workers.end()
+    except BaseException:
+        workers.kill()
+        raise
+    workers.end()
 
 
 def job_of(place: Place, name: str | None = None) -> Job:

@@ -163,15 +163,18 @@ class Workers:
 
     async def _put(self, url: str, headers: dict[str, str], body: bytes) -> Any:
         while True:
-            async with self._server.put(url, headers=headers, data=body) as answer:
-                text = await answer.read()
-                if answer.status == 401 and "/state?" in url:  # the attempt was closed
-                    return {"do": "exit"}
-                if answer.status < 300:
-                    return json.loads(text)
-                if answer.status != 503:
-                    raise RuntimeError(f"{answer.status}: {text[:200]!r}")
-            await asyncio.sleep(0.5)
+            try:
+                async with self._server.put(url, headers=headers, data=body) as answer:
+                    status, text = answer.status, await answer.read()
+            except aiohttp.ClientConnectionError:  # a kept connection that the server closes
+                status, text = 503, b""
+            if status == 401 and "/state?" in url:  # the attempt was closed
+                return {"do": "exit"}
+            if status < 300:
+                return json.loads(text)
+            if status != 503:
+                raise RuntimeError(f"{status}: {text[:200]!r}")
+            await asyncio.sleep(0.1)
 
     async def _end_pod(self, name: str, message: bytes) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
