@@ -20,7 +20,7 @@ from tests.contract.places import CATALOGUE, ClusterPlace, Place, ended
 
 NAMESPACE = "shared"
 BESIDE = """
-import os
+import os, time
 rank = os.environ["RANK"]
 here = os.path.dirname(os.path.abspath(__file__))
 assert os.getcwd() == here, os.getcwd()
@@ -32,6 +32,9 @@ checkpoints = os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
 with open(os.path.join(checkpoints, f"{rank}.pt"), "w") as file:
     file.write("weights")
 print(checkpoints)
+until = time.monotonic() + 60
+while rank == "0" and "trained 1" not in open("train.log").read() and time.monotonic() < until:
+    time.sleep(0.1)  # the file is read for as long as worker 0 has ranks that run
 """
 COUNTS = """
 import os
