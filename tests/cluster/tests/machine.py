@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.cluster import Cluster, debian
+from tests.cluster.network import Network
 from tests.cluster.places import Home
 
 SYSCTLS = (
@@ -29,6 +33,7 @@ FOLDERS = (
     "/opt",
     "/tmp/k8s-webhook-server",
 )
+NUL = b"\0"
 
 
 def appeared(cluster: Cluster, before: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -39,8 +44,28 @@ def appeared(cluster: Cluster, before: dict[str, list[str]]) -> dict[str, list[s
 
 
 def picture(cluster: Cluster) -> dict[str, list[str]]:
-    """What a cluster could leave behind, by kind. Of all processes those that name its folder, and those of pods."""
-    return {
+    """What a cluster could leave behind, by kind, but for what belongs to other clusters that run meanwhile.
+
+    Of all processes those that name its folder, and those of pods.
+    """
+    marks = _marks_of_others(cluster)
+    return {kind: [line for line in lines if not any(mark in line for mark in marks)] for kind, lines in _all(cluster)}
+
+
+def _marks_of_others(cluster: Cluster) -> list[str]:
+    marks = []
+    for folder in cluster.places.root.parent.glob("*"):
+        other = cluster.home.cluster(folder.name)
+        if other != cluster.places:
+            marks += [f"{other.root}/", other.cgroup]
+            with contextlib.suppress(FileNotFoundError):  # not up
+                number = json.loads(other.network.read_text())["number"]
+                marks += [Network(number).link, f"10.{number}."]
+    return marks
+
+
+def _all(cluster: Cluster) -> Iterable[tuple[str, list[str]]]:
+    found = {
         "links": sorted(os.listdir("/sys/class/net")),
         "routes": _lines("ip", "route", "show", "table", "all"),
         "rules": _rules(cluster.home),
@@ -50,6 +75,7 @@ def picture(cluster: Cluster) -> dict[str, list[str]]:
         "folders": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
         "processes": _processes(cluster.places.root),
     }
+    return found.items()
 
 
 def _lines(*argv: str) -> list[str]:
@@ -80,9 +106,10 @@ def _processes(folder_of_cluster: Path) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes()
+            cgroup = (folder / "cgroup").read_text().splitlines()[0]
         except OSError:
             continue  # ended meanwhile
         program = command.partition(b"\0")[0]
         if bytes(folder_of_cluster) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
-            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+            found.append(f"{command.replace(NUL, b' ').decode(errors='replace')}, {cgroup}")
     return sorted(found)
