@@ -13,6 +13,7 @@ TYPE = "pytorch_elastic"
 CONF = "CLIENT_LIB_RDZV_CONF"
 """Variable: settings of torchrun's --rdzv-conf, which win over these."""
 _RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"  # seconds, as on the ML Space platform
+_NO_RANK = 9  # a local rank that isn't there: torch 1.13 on Python 3.11 fails where the streams of none are redirected
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
@@ -41,6 +42,8 @@ def agent(plan: WorkerPlan) -> List[str]:
         "--rdzv_endpoint=%s:%d" % (plan.master_addr, plan.master_port),
         "--rdzv_conf=" + ",".join(filter(None, ["is_host=" + is_host, _RENDEZVOUS, plan.environment.get(CONF)])),
     ]
+    if plan.processes_per_worker <= _NO_RANK:
+        options += ["--redirects=%d:3" % _NO_RANK, "--tee=%d:3" % _NO_RANK]
     if plan.master_addr.startswith(_LOOPBACK):  # else an agent tells the others this machine's name, and DNS may fail
         options.append("--local_addr=%s" % plan.master_addr)
     return ["-m", "torch.distributed.run"] + options

@@ -40,6 +40,8 @@ def test_the_options_of_a_second_worker(elastic: Make) -> None:
         "--rdzv_backend=c10d",
         "--rdzv_endpoint=127.0.0.1:2999",
         "--rdzv_conf=is_host=false,join_timeout=1200,last_call_timeout=90,read_timeout=90",
+        "--redirects=9:3",
+        "--tee=9:3",
         "--local_addr=127.0.0.1",
     ]
 
