@@ -23,6 +23,7 @@ KINDS = ("configmaps", "secrets", "pods", "services")
 CATALOGUE = """\
 instance_types:
   - {name: small, cpu: 0.4, memory_gib: 0.5}
+  - {name: tiny, cpu: 0.15, memory_gib: 0.25}
   - {name: vast, cpu: 500, memory_gib: 1}
 defaults:
   instance_type: small

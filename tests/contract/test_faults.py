@@ -229,10 +229,31 @@ def test_an_object_of_that_name_that_is_there_already_is_left_alone(kube: Cluste
 # --- what ends badly
 
 
-def test_a_rank_that_takes_too_much_memory_is_out_of_memory(kube: ClusterPlace) -> None:
-    info = kube.run("x = bytearray(1 << 30)\n", n_workers=1).info()
-    assert (info.state, info.reason) == (State.FAILED, Reason.OUT_OF_MEMORY)
-    assert info.message == "worker 0 was killed for using more than its 0.5 GiB of memory"
+EAT = """
+import os
+print("last words", flush=True)
+if os.environ["RANK"] == "1":
+    for pid in {victims}:  # the kernel takes these first
+        open(f"/proc/{{pid}}/oom_score_adj", "w").write("1000")
+    x = bytearray(1 << 30)
+import time
+time.sleep(600)
+"""
+
+
+def test_too_much_memory_is_said_whoever_is_killed_for_it(kube: ClusterPlace) -> None:
+    """The rank, while its launcher lives; the launcher; the whole container."""
+    jobs = [
+        kube.job(EAT.format(victims=victims), instance_type="tiny", n_workers=2)
+        for victims in ("[]", "[os.getppid()]", "[1]")
+    ]
+    for job in jobs:
+        job.submit()
+    for job in jobs:
+        info = ended(job).info()
+        assert (info.state, info.reason) == (State.FAILED, Reason.OUT_OF_MEMORY), info.message
+        assert info.message == "worker 1 was killed for using more than its 0.25 GiB of memory"
+        assert texts(job, stream=["stdout"]) == ["last words", "last words"]
 
 
 def test_a_launcher_that_is_killed_leaves_the_tail_of_its_log(kube: ClusterPlace) -> None:

@@ -35,6 +35,10 @@ def refusal(status: int, message: str, what: str) -> Refusal:
     """`status` 0: there was no answer. `what`: the object, `PyTorchJob train`."""
     if status in (0, 408, 429) or status >= 500:
         return _away(message)
+    policy = _POLICY.search(message)
+    if policy:  # a 422, or what the policy says
+        text = f"the cluster's policy '{policy.group('name')}' refuses {what}: {_short(policy.group('why'))}"
+        return Refusal(Reason.START_FAILED, text, Patience.NONE)
     if status == 403:
         return _forbidden(message, what)
     if status == 401:
@@ -54,13 +58,9 @@ def _away(message: str) -> Refusal:
 
 
 def _forbidden(message: str, what: str) -> Refusal:
-    """A 403 is a quota, a webhook, a policy, or a missing right: only the text tells."""
+    """A 403 is a quota, a webhook, or a missing right: only the text tells."""
     if "exceeded quota" in message:
         return Refusal(Reason.UNSCHEDULABLE, sentences.not_created(message, 1, 0)[0], Patience.EVER)
-    policy = _POLICY.search(message)
-    if policy:
-        text = f"the cluster's policy '{policy.group('name')}' refuses {what}: {_short(policy.group('why'))}"
-        return Refusal(Reason.START_FAILED, text, Patience.NONE)
     if _DENIED.search(message):
         return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {_short(message)}", Patience.NONE)
     text = f"this server may not make {what}: {_short(message)}; `client-lib doctor` lists the rights that are missing"

@@ -64,7 +64,7 @@ WHAT = "PyTorchJob train"
             "ValidatingAdmissionPolicy 'no-friday' with binding 'all' denied request: not today",
             Reason.START_FAILED,
             Patience.NONE,
-            "not today",
+            "the cluster's policy 'no-friday' refuses PyTorchJob train: not today",
         ),
     ],
 )
