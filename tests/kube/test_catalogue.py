@@ -39,6 +39,7 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % ", capabilities: [IPC_LOCK]", "pod_security=restricted does not admit the capability IPC_LOCK"),
         (ONE % ", tolerations: [{operator: Equal}]", "needs a key, or operator: Exists"),
         (ONE % ", tolerations: [{operator: Exists, value: x}]", "Exists takes no value"),
+        (ONE % ", tolerations: [{operator: Exists, toleration_seconds: 5}]", "is for effect: NoExecute"),
         (ONE % "}, {name: a.1gpu, cpu: 1, memory_gib: 2", "instance_types lists 'a.1gpu' twice"),
         (
             ONE % "" + "defaults: {instance_type: b}",

@@ -8,7 +8,7 @@ Only the application that builds a server imports this, from `assembly`; the ser
                           what a job may ask for; `catalogue_file` reads it, the others are pure
     fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
                           pure: what becomes of each field, what is created
-    facts, inventory, words, sentences, digest, refusals, observe, elastic, ending, remarks
+    facts, inventory, words, sentences, digest, refusals, observe, leaving, elastic, ending, remarks
                           pure: what the cluster says, and what that means
     acts, watch, pod_log, reading, asking, api
                           the requests; `api` alone imports `kubernetes`

@@ -64,6 +64,9 @@ class Toleration(Strict):
     value: str | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """None: every effect."""
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(None, serialization_alias="tolerationSeconds")
+    """With effect NoExecute: for so long. Of `node.kubernetes.io/unreachable` and `not-ready`: how long pods of a node
+    that has vanished are waited for, where the cluster's default is 300 s."""
 
     @model_validator(mode="after")
     def _holds_together(self) -> Toleration:
@@ -71,6 +74,8 @@ class Toleration(Strict):
             raise ValueError("needs a key, or operator: Exists")
         if self.operator == "Exists" and self.value is not None:
             raise ValueError("operator Exists takes no value")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("toleration_seconds is for effect: NoExecute")
         return self
 
 

@@ -80,13 +80,17 @@ class Pod:
     memory_limit: str | None
     init: tuple[Container, ...]
     main: Container
+    grace_s: float = 0.0
+    """That it has to end, once it is being deleted."""
     gone: bool = False
     """It was deleted: this is what was seen of it last."""
+    unanswered: bool = False
+    """It was to end long ago, and nobody has ended it: see `leaving`."""
 
     @property
     def over(self) -> bool:
         """Nothing of it runs any more, or ever will."""
-        return self.gone or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
+        return self.gone or self.unanswered or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ def pod(raw: Json) -> Pod | None:
         memory_limit=_texts(resources.get("limits")).get("memory"),
         init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
         main=_main(_list(status.get("containerStatuses"))),
+        grace_s=_number(meta, "deletionGracePeriodSeconds"),
     )
 
 
@@ -231,6 +236,11 @@ def _of(raw: Json, key: str) -> Json:
 def _text(raw: Json, key: str) -> str:
     value = raw.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _number(raw: Json, key: str) -> float:
+    value = raw.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _texts(value: object) -> dict[str, str]:

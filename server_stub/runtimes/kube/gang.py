@@ -15,7 +15,7 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes.kube import ending, facts, names, record
+from server_stub.runtimes.kube import ending, facts, leaving, names, record
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.asking import asked
@@ -60,6 +60,9 @@ class Gang:
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
         self._record = Record()
+        self._leaving = leaving.Leaving()
+        self._doomed = False
+        """The pod of a worker is being deleted, and no other one can take its place."""
         self._dirty = asyncio.Event()
         self.stopped = False
         """Ordered by the service, before any worker failed."""
@@ -170,7 +173,7 @@ class Gang:
     def _sight(self) -> Sight:
         inventory = self._cluster.inventory
         speaks = self._cluster.settings.server_url is not None
-        pods = inventory.pods(self._key)
+        pods = self._pods()
         if not speaks:
             self._cluster.logs.follow(self._key, pods)
         return Sight(
@@ -185,6 +188,9 @@ class Gang:
         stopping = self.stopped or self._record.removed_because is not None
         return self._losses.counted(sight, seen, began=self._cluster.desk.begun(*self._id), stopping=stopping)
 
+    def _pods(self) -> tuple[facts.Pod, ...]:
+        return self._leaving.look(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
+
     def _note(self, sight: Sight, seen: Seen) -> None:
         touched = any(pod.gone or pod.deleting for pod in sight.pods) or (sight.job is not None and sight.job.deleting)
         failed = [worker for worker in seen.workers if worker.failed]
@@ -192,6 +198,10 @@ class Gang:
             self._blame = None
         if touched and self._blame is None and self._record.removed_because is None:
             self._blame = taken_away(sight, self._name)
+        if not self._doomed and leaving.takes_a_worker(sight.pods, sight.views):
+            self._doomed = self._losses.bounds is None
+            if self._doomed:  # the kubelet does the same, if it lives
+                self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
         if failed and not self._failed:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
@@ -267,10 +277,13 @@ class Gang:
         now = asyncio.get_running_loop().time()
         if self._over_since is not None or self._unexplained_since is not None:
             return 1.0
-        if self._incomplete_since is None:
-            return LOOK_AGAIN_S
-        due = self._incomplete_since + self._cluster.settings.gang_timeout_s - now
-        return min(max(due, 0.1), LOOK_AGAIN_S)
+        due = [now + LOOK_AGAIN_S]
+        if self._incomplete_since is not None:
+            due.append(self._incomplete_since + self._cluster.settings.gang_timeout_s)
+        given_up_at = self._leaving.next_due(self._cluster.inventory.pods(self._key))
+        if given_up_at is not None:
+            due.append(given_up_at)
+        return max(min(due) - now, 0.1)
 
     # --- removed
 
@@ -292,7 +305,7 @@ class Gang:
         until = loop.time() + LEAVING_S
         while self._record.removed_because is None and loop.time() < until:
             self._dirty.clear()
-            if all(pod.over for pod in self._cluster.inventory.pods(self._key)):
+            if all(pod.over for pod in self._pods()):
                 break
             await self._pause(until - loop.time())
         await self._delete()

@@ -145,6 +145,8 @@ def _cause(number: int, pod: Pod) -> tuple[Word, str]:
     if ended is not None:
         word = meaning(Kind.ENDED, ended.reason)
         return word, _container_end(number, pod, word)
+    if pod.unanswered:
+        return Word(Reason.NODE_LOST), f"worker {number} was lost{_from(pod, 'with')}: its pod can't be ended there"
     failed = next((each for each in pod.init if each.ended and each.ended.exit_code), None)
     if failed is not None and failed.ended is not None:
         why = sentences.shortened(failed.ended.message) or "it waits there for worker 0's name in the cluster's DNS"

@@ -176,7 +176,7 @@ def _placed(spec: JobSpec, needs: Needs, catalogue: Catalogue) -> dict[str, Any]
     where = placement(catalogue, needs.instance)
     said: dict[str, Any] = {
         "nodeSelector": where.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True) for each in where.tolerations],
+        "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
         "affinity": _affinity(spec.include_nodes or [], spec.exclude_nodes or []),
         "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
         "runtimeClassName": needs.instance.runtime_class,

@@ -35,7 +35,9 @@ class PodLogs:
         self._followers: dict[tuple[AttemptKey, str], Follower] = {}
 
     async def read_tail(self, key: AttemptKey, pod: Pod) -> None:
-        """What is left of the log of a pod that ended."""
+        """What is left of the log of a pod that ended, where its node can still be asked."""
+        if pod.unanswered:
+            return
         for number in range(TAIL_TRIES):
             try:
                 records = await asked(self._acts.log_tail, pod.name)
@@ -57,6 +59,20 @@ class PodLogs:
     def forget(self, key: AttemptKey) -> None:
         for known in [known for known in self._followers if known[0] == key]:
             self._followers.pop(known).stop()
+    async def read_out(self, key: AttemptKey, pods: Iterable[Pod]) -> None:
+        """Wait until all that there is of those that are over was read: with the pods it goes."""
+        over = {(key, pod.uid) for pod in pods if pod.over and not pod.gone and not pod.unanswered}
+        reading = {known: self._followers[known] for known in over - self._given_up if known in self._followers}
+        if not reading:
+            return
+        for follower in reading.values():
+            follower.come_to_an_end()
+        waits = {asyncio.ensure_future(follower.done.wait()): known for known, follower in reading.items()}
+        _, unfinished = await asyncio.wait(waits, timeout=READ_OUT_S)
+        for wait in unfinished:
+            wait.cancel()
+            self._given_up.add(waits[wait])
+
 
 
 class Follower:
