@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from client_lib.spec.states import Reason
 from server_stub.runtimes import verdict
 from server_stub.runtimes.kube.facts import Pod
 from server_stub.runtimes.kube.observe import Seen, Sight
 from server_stub.runtimes.verdict import Stage
+from server_stub.workers import WorkerView
 
 Because = tuple[Reason, str]
 
@@ -32,6 +35,18 @@ def died_silently(sight: Sight, seen: Seen) -> list[Pod]:
 def is_drained(sight: Sight) -> bool:
     """The logs of all that left a report are here; of the others nothing more comes."""
     return all(view.drained or view.report is None for view in sight.views)
+
+
+def lost_lines(seen: Seen, views: Sequence[WorkerView]) -> dict[int, int]:
+    """By worker: how many lines of its log are not here and won't come. A report tells how many there should be."""
+    return {view.worker: view.missing + _cut_off(seen, view) for view in views}
+
+
+def _cut_off(seen: Seen, view: WorkerView) -> int:
+    """At the end of its log."""
+    workers = [worker for worker in seen.workers if worker.number == view.worker]
+    end = (workers[0].report or {}).get("log_end_seq") if workers else None
+    return max(0, end - view.next_seq) if isinstance(end, int) else 0
 
 
 def why(seen: Seen, because: Because, *, stopped: bool, lost_first: bool) -> Because:

@@ -270,7 +270,7 @@ class Gang:
         when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
-        remarks = (*self._remarks(seen), *outputs.remarks(reports), *conflicts)
+        remarks = (*self._remarks(seen, at_the_end=True), *outputs.remarks(reports), *conflicts)
         return self._observation("ended", reason, message, seen.infos, ranks, when, remarks)
 
     def _next_look_s(self) -> float:
@@ -355,6 +355,9 @@ class Gang:
     # --- the logs of those that died without a word
 
     async def _fetch_tails(self, sight: Sight, seen: Seen) -> None:
+        if self._cluster.settings.server_url is None:
+            await self._cluster.logs.read_out(self._key, sight.pods)
+            return
         for pod in ending.died_silently(sight, seen):
             if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
@@ -371,10 +374,11 @@ class Gang:
         elif Stage.STARTED not in stages:
             self._say("waiting", seen.obstacle.reason, seen.obstacle.message, seen.infos, seen.unknown)
 
-    def _remarks(self, seen: Seen) -> tuple[str, ...]:
+    def _remarks(self, seen: Seen, *, at_the_end: bool = False) -> tuple[str, ...]:
         cluster = self._cluster
         views = cluster.desk.view(*self._id)
-        return (*seen.unknown, *remarks(self._attempt, views, cluster.settings, cluster.catalogue))
+        lost = ending.lost_lines(seen, views) if at_the_end else {view.worker: view.missing for view in views}
+        return (*seen.unknown, *remarks(self._attempt, lost, cluster.settings, cluster.catalogue))
 
     def _say(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterable
 
 from server_stub.runtimes.kube.acts import Acts
@@ -23,6 +24,7 @@ TAIL_TRIES = 4
 SILENCE_S = 60.0
 BATCH_BYTES = 256 * 2**10
 AGAIN_S = 1.0
+READ_OUT_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class PodLogs:
     def __init__(self, api: Api, acts: Acts, desk: WorkerDesk) -> None:
         self._api, self._acts, self._desk = api, acts, desk
         self._followers: dict[tuple[AttemptKey, str], Follower] = {}
+        self._given_up: set[tuple[AttemptKey, str]] = set()
 
     async def read_tail(self, key: AttemptKey, pod: Pod) -> None:
         """What is left of the log of a pod that ended, where its node can still be asked."""
@@ -56,9 +59,6 @@ class PodLogs:
                 self._followers[key, pod.uid] = follower
                 follower.start()
 
-    def forget(self, key: AttemptKey) -> None:
-        for known in [known for known in self._followers if known[0] == key]:
-            self._followers.pop(known).stop()
     async def read_out(self, key: AttemptKey, pods: Iterable[Pod]) -> None:
         """Wait until all that there is of those that are over was read: with the pods it goes."""
         over = {(key, pod.uid) for pod in pods if pod.over and not pod.gone and not pod.unanswered}
@@ -73,6 +73,10 @@ class PodLogs:
             wait.cancel()
             self._given_up.add(waits[wait])
 
+    def forget(self, key: AttemptKey) -> None:
+        for known in [known for known in self._followers if known[0] == key]:
+            self._followers.pop(known).stop()
+            self._given_up.discard(known)
 
 
 class Follower:
@@ -81,24 +85,42 @@ class Follower:
     def __init__(self, api: Api, path: str, key: AttemptKey, pod: Pod, desk: WorkerDesk) -> None:
         self._path, self._key, self._pod, self._desk = path, key, pod, desk
         self._loop = asyncio.get_running_loop()
+        self._last_round = threading.Event()
+        self.done = asyncio.Event()
+        """All that there is was read."""
         self._reading = Reading(api, f"log {path}", self._run)
 
     def start(self) -> None:
         self._reading.start()
 
+    def come_to_an_end(self) -> None:
+        """The container writes nothing any more."""
+        self._last_round.set()
+
     def stop(self) -> None:
         self._reading.stop()
 
     def _run(self) -> None:
-        """A stream that ended may have ended for any reason: it is read again, until nothing new comes of it."""
         while not self._reading.stopping.is_set():
+            if self._is_read():
+                break
+            self._reading.stopping.wait(AGAIN_S)
+        try:
+            self._loop.call_soon_threadsafe(self.done.set)
+        except RuntimeError:
+            pass  # the loop is closed: the server has ended
+
+    def _is_read(self) -> bool:
+        """A stream that ended may have ended for any reason: it is read again, until nothing new comes of it though
+        the container ended before. False: not yet, and a pause is due."""
+        while True:
+            last_round = self._last_round.is_set()
             try:
-                if not self._read_once():
-                    self._reading.stopping.wait(AGAIN_S)
+                new = self._read_once()
             except ApiError as error:
-                if error.not_found:
-                    return
-                self._reading.stopping.wait(AGAIN_S)
+                return error.not_found
+            if not new:
+                return last_round
 
     def _read_once(self) -> int:
         query = {"container": CONTAINER, "follow": "true"}

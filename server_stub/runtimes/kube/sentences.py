@@ -180,6 +180,11 @@ def out_of_memory(worker: int, limit: str | None) -> str:
     return f"worker {worker} was killed for using more than {than}"
 
 
+def lost_lines(worker: int, count: int) -> str:
+    """Of its log."""
+    return f"{count} lines of worker {worker} are lost" if count > 1 else f"1 line of worker {worker} is lost"
+
+
 def listed(workers: Sequence[int], of: int) -> str:
     """Which workers: `worker 1`, `workers 1, 2`, `all 4 workers`."""
     if len(workers) == of and of > 1:
