@@ -142,6 +142,7 @@ def _kwok(machine: Machine) -> list[str]:
         "config": f"{machine.places.config}/kwok.yaml",
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
+        "node-lease-duration-seconds": "30",  # else each node is NotReady for a moment after each grace period
         "node-ip": node_ip,
         "node-port": "10247",
         "server-address": f"{node_ip}:10247",

@@ -25,6 +25,15 @@ instance_types:
   - {name: small, cpu: 0.4, memory_gib: 0.5}
   - {name: tiny, cpu: 0.15, memory_gib: 0.25}
   - {name: vast, cpu: 500, memory_gib: 1}
+  - name: fake  # on the fake nodes of KWOK; given up soon after such a node vanishes
+    cpu: 1
+    memory_gib: 1
+    node_selector: {type: kwok}
+    annotations: {cluster.test/fate: hang}
+    tolerations:
+    - {key: kwok, operator: Exists}
+    - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, toleration_seconds: 10}
+    - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, toleration_seconds: 10}
 defaults:
   instance_type: small
 images:

@@ -1,0 +1,149 @@
+"""Faults that take a minute each and don't feel each other, side by side on one cluster.
+
+Floods: five pods at once that print as fast as they can, where `pods/log` loses up to two thirds; one job's server is
+away in the middle, the other's can't be reached by pods at all.
+
+Nodes that vanish: fake ones, whose heart stops with KWOK. To Kubernetes a pod there runs on for ever, or ends for ever
+once it is deleted, for nobody is there who could end it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from client_lib.job import Job
+from client_lib.spec.states import Reason, State
+from tests.cluster import Cluster, missing
+from tests.cluster.waiting import until
+from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.places import ClusterPlace, becomes, ended, prints
+from tests.contract.test_promises import STAY
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+PODS, LINES = 5, 300_000
+AWAY_S = 30.0
+PATIENCE_S = 300.0
+FLOOD = f"""
+import sys
+print("begun", flush=True)
+for n in range({LINES}):
+    sys.stdout.write(f"{{n:07d}} {{'x' * 92}}\\n")
+"""
+
+
+@dataclass
+class Begun:
+    """Jobs in the middle of what happens to them."""
+
+    flood: Job
+    flood_alone: Job
+    """Of the server that pods can't reach."""
+    nodes: ClusterPlace
+    lost: Job
+    again: Job
+    cancelled: Job
+    first_pods: set[str]
+    """UIDs of those of `again`."""
+
+
+@pytest.fixture(scope="module")
+def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
+    if lack := missing(["kwok"]):
+        pytest.skip(lack)
+    cluster.up({"node", "kwok"})
+    vanishing = cluster.fake_nodes(2, {"cpu": "2", "memory": "4Gi", "pods": "10"}, prefix="vanishing")
+    for name in vanishing:  # a zone of their own: where most of a zone is gone, but not all, Kubernetes evicts nothing
+        zone = {"topology.kubernetes.io/zone": "vanishing"}
+        cluster.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": zone}})
+    reached = ClusterPlace(tmp_path_factory.mktemp("reached"), cluster, "contract-flood")
+    alone = ClusterPlace(tmp_path_factory.mktemp("alone"), cluster, "contract-alone", WORKER_SERVER_URL="")
+    nodes = ClusterPlace(tmp_path_factory.mktemp("nodes"), cluster, "contract-nodes", WORKER_SERVER_URL="")
+    places = [reached, alone, nodes]
+    try:
+        yield _begin(reached, alone, nodes, vanishing)
+        for place in places:
+            assert_nothing_is_left(place)
+    finally:
+        for place in places:
+            place.close()
+        for name in vanishing:
+            cluster.api.delete(f"/api/v1/nodes/{name}")
+        cluster.kill("kwok")
+
+
+def _begin(reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, vanishing: list[str]) -> Begun:
+    def fake(node: str, **fields: int) -> Job:
+        return nodes.job(STAY, instance_type="fake", include_nodes=[node], grace_s=1, **fields)
+
+    lost, cancelled, again = fake(vanishing[0]), fake(vanishing[0]), fake(vanishing[1], n_workers=2, max_retry=1)
+    flood, flood_alone = (place.job(FLOOD, instance_type="tiny", n_workers=PODS) for place in (reached, alone))
+    for job in (lost, cancelled, again, flood, flood_alone):
+        job.submit()
+    for job in (lost, cancelled, again):
+        becomes(job, State.RUNNING)
+    first_pods = {pod["metadata"]["uid"] for pod in nodes.pods(again)}
+    nodes.cluster.kill("kwok")
+    cancelled.cancel()
+    prints(flood, "begun", times=PODS)
+    reached.restart(signal.SIGKILL, pause=lambda: time.sleep(AWAY_S))
+    flood = reached.client.get_job(str(flood.name))
+    return Begun(flood, flood_alone, nodes, lost, again, cancelled, first_pods)
+
+
+def test_a_flood_arrives_whole_though_the_server_is_away_in_the_middle(begun: Begun) -> None:
+    job = ended(begun.flood, PATIENCE_S)
+    assert (job.info().state, job.info().attempt) == (State.SUCCEEDED, 1), job.info().message
+    for worker in range(PODS):
+        assert numbers(job, worker) == list(range(LINES))
+    assert not [event.message for event in job.events() if "lost" in event.message]
+
+
+def test_of_a_flood_where_pods_reach_no_server_every_lost_line_is_counted(begun: Begun) -> None:
+    job = ended(begun.flood_alone, PATIENCE_S)
+    assert job.info().state is State.SUCCEEDED, job.info().message
+    told = [event.message for event in job.events() if "lost" in event.message]
+    for worker in range(PODS):
+        came = numbers(job, worker)
+        assert came, "something came"
+        assert came == sorted(set(came))
+        lost = [int(message.split()[0]) for message in told if f"of worker {worker} " in message]
+        assert len(came) + (lost[-1] if lost else 0) == LINES, (worker, len(came), told)
+
+
+def numbers(job: Job, worker: int) -> list[int]:
+    """Of the lines of the flood that came, each looked at whole."""
+    found = []
+    for entry in job.log_entries(follow=False, rank=[worker], stream=["stdout"]):
+        number, _, rest = entry.text.partition(" ")
+        if number != "begun":
+            assert (len(number), rest) == (7, "x" * 92), entry
+            found.append(int(number))
+    return found
+
+
+def test_jobs_on_nodes_that_vanish_end_or_begin_anew_and_wait_for_no_node(begun: Begun) -> None:
+    info = ended(begun.lost, PATIENCE_S).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.NODE_LOST), info.message
+    assert info.message.startswith("worker 0 was taken away from node vanishing-0: "), info.message
+    assert ended(begun.cancelled, PATIENCE_S).info().state is State.CANCELLED
+    again, place = begun.again, begun.nodes
+    for _ in until(PATIENCE_S, pause_s=0.2):
+        if again.info().attempt == 2:
+            break
+
+    place.cluster.start("kwok")
+    becomes(again, State.RUNNING, PATIENCE_S)
+    running = [pod for pod in place.pods(again) if not pod["metadata"].get("deletionTimestamp")]
+    assert len(running) == 2
+    assert begun.first_pods.isdisjoint(pod["metadata"]["uid"] for pod in running)
+    for pod in running:
+        path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}"
+        place.cluster.api.merge(path, {"metadata": {"annotations": {"cluster.test/fate": "succeed"}}})
+    assert (ended(again).info().state, again.info().attempt) == (State.SUCCEEDED, 2), again.info().message
+    told = [event.message for event in again.events()]
+    assert any("was taken away from node vanishing-1" in message for message in told), told
