@@ -44,9 +44,9 @@ def kube(cluster_place: ClusterPlace) -> Iterator[ClusterPlace]:
     assert_nothing_is_left(cluster_place)
 
 
-def assert_nothing_is_left(place: Place) -> None:
+def assert_nothing_is_left(place: Place, limit_s: float = GONE_S) -> None:
     left: list[str] = []
-    for _ in until(GONE_S, pause_s=0.3):
+    for _ in until(limit_s, pause_s=0.3):
         left = place.leftovers()
         if not left:
             return

@@ -269,22 +269,7 @@ def test_a_launcher_that_is_killed_leaves_the_tail_of_its_log(kube: ClusterPlace
     assert "last words" in texts(job, stream=["stdout"])
 
 
-# --- the API server
-
-
-def test_the_api_server_away_for_a_while_is_noticed_by_nobody(other: ClusterPlace) -> None:
-    job = other.job(COUNT.format(seconds=12), n_workers=2)
-    job.submit()
-    prints(job, "line 5")
-    other.cluster.kill("kube-apiserver")
-    waiting = other.job("print('ran')")
-    waiting.submit()
-    says(waiting, "the Kubernetes API does not answer")
-    prints(job, "line 80")
-    other.cluster.start("kube-apiserver")
-    assert ended(job, 150).info().state is State.SUCCEEDED, job.info().message
-    assert lines_of(job, 0) == lines_of(job, 1) == [f"line {i}" for i in range(120)]
-    assert ended(waiting, 150).info().state is State.SUCCEEDED
+# --- the operator
 
 
 def test_the_operator_away_for_a_while_is_waited_for(other: ClusterPlace) -> None:
