@@ -125,17 +125,13 @@ class Stream:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
-        self.pauses = False
-        """The line just given was the last of what has come: the next may take a while."""
 
     def __iter__(self) -> Iterator[bytes]:
         rest = b""
         try:
             for chunk in self._response.stream(_CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
-                for number, line in enumerate(lines, start=1):
-                    self.pauses = number == len(lines)
-                    yield line
+                yield from lines
                 if len(rest) > _LINE_MAX:
                     raise ApiError(0, f"a line of more than {_LINE_MAX} bytes")
         except (urllib3.exceptions.HTTPError, OSError, AttributeError):

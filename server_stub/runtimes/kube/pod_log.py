@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 
 from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError
@@ -22,9 +23,10 @@ from server_stub.workers import WorkerDesk
 
 TAIL_TRIES = 4
 SILENCE_S = 60.0
-BATCH_BYTES = 256 * 2**10
+WAITING_BYTES = 4 * 2**20
 AGAIN_S = 1.0
 READ_OUT_S = 60.0
+STOPPED_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -60,18 +62,21 @@ class PodLogs:
                 follower.start()
 
     async def read_out(self, key: AttemptKey, pods: Iterable[Pod]) -> None:
-        """Wait until all that there is of those that are over was read: with the pods it goes."""
+        """Wait until all that there is of those that are over was read: with the pods it goes. After READ_OUT_S the
+        rest is given up. Nothing more comes of any of them."""
         over = {(key, pod.uid) for pod in pods if pod.over and not pod.gone and not pod.unanswered}
         reading = {known: self._followers[known] for known in over - self._given_up if known in self._followers}
         if not reading:
             return
         for follower in reading.values():
             follower.come_to_an_end()
-        waits = {asyncio.ensure_future(follower.done.wait()): known for known, follower in reading.items()}
-        _, unfinished = await asyncio.wait(waits, timeout=READ_OUT_S)
-        for wait in unfinished:
-            wait.cancel()
-            self._given_up.add(waits[wait])
+        loop = asyncio.get_running_loop()
+        until = loop.time() + READ_OUT_S
+        for known, follower in reading.items():
+            if not await _is_set(follower.done, until - loop.time()):
+                follower.stop()
+                await _is_set(follower.done, STOPPED_S)
+                self._given_up.add(known)
 
     def forget(self, key: AttemptKey) -> None:
         for known in [known for known in self._followers if known[0] == key]:
@@ -124,19 +129,69 @@ class Follower:
 
     def _read_once(self) -> int:
         query = {"container": CONTAINER, "follow": "true"}
-        stream = self._reading.open(self._path, query, SILENCE_S)
-        new, batch, size = 0, [], 0
-        for line in stream:
-            batch.append(line)
-            size += len(line)
-            if size > BATCH_BYTES or stream.pauses:
-                new += self._hand_over(batch)
-                batch, size = [], 0
-        return new + self._hand_over(batch)
+        handing = Handing(self._append, self._loop)
+        for line in self._reading.open(self._path, query, SILENCE_S):
+            if self._reading.stopping.is_set():
+                break
+            handing.add(line)
+        return handing.finish()
 
-    def _hand_over(self, lines: list[bytes]) -> int:
-        if not lines or self._reading.stopping.is_set():
-            return 0
-        data = b"\n".join(lines) + b"\n"
-        append = self._desk.append(self._key.job_id, self._key.attempt, self._pod.worker, self._pod.uid, data)
-        return asyncio.run_coroutine_threadsafe(append, self._loop).result()
+    async def _append(self, records: bytes) -> int:
+        return await self._desk.append(self._key.job_id, self._key.attempt, self._pod.worker, self._pod.uid, records)
+
+
+async def _is_set(event: asyncio.Event, limit_s: float) -> bool:
+    """It is, or becomes so in time."""
+    try:
+        await asyncio.wait_for(event.wait(), max(limit_s, 0.0))
+    except asyncio.TimeoutError:
+        return event.is_set()
+    return True
+
+
+class Handing:
+    """Lines from a thread to the event loop, in order and one batch at a time: what comes while one is on its way is
+    the next one. The API sends a chatty container's log line by line; a hand-over for each would be far too slow."""
+
+    def __init__(self, append: Callable[[bytes], Coroutine[None, None, int]], loop: asyncio.AbstractEventLoop) -> None:
+        self._append, self._loop = append, loop
+        self._free = threading.Condition()
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._under_way = False
+        self._new = 0
+        self._failure: BaseException | None = None
+
+    def add(self, line: bytes) -> None:
+        """Blocks while too much waits already."""
+        with self._free:
+            self._lines.append(line)
+            self._size += len(line)
+            self._send()
+            self._free.wait_for(lambda: self._size < WAITING_BYTES)
+
+    def finish(self) -> int:
+        """When all have arrived: how many were new."""
+        with self._free:
+            self._free.wait_for(lambda: not self._under_way)
+        if self._failure is not None:
+            raise self._failure
+        return self._new
+
+    def _send(self) -> None:
+        if self._under_way or not self._lines:
+            return
+        data = b"\n".join(self._lines) + b"\n"
+        self._lines, self._size, self._under_way = [], 0, True
+        asyncio.run_coroutine_threadsafe(self._append(data), self._loop).add_done_callback(self._arrived)
+
+    def _arrived(self, sent: Future[int]) -> None:
+        with self._free:
+            self._under_way = False
+            try:
+                self._new += sent.result()
+            except BaseException as error:  # noqa: BLE001  # raised where the thread waits for it
+                self._failure = error
+                self._lines, self._size = [], 0
+            self._send()
+            self._free.notify_all()
