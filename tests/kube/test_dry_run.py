@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,20 @@ def test_a_dry_run_shows_what_a_submit_creates_twice_and_creates_nothing(
 
     manifest = shown[0].json()
     assert manifest["runtime"] == "kubernetes"
-    assert server.call("POST", "/api/v1/jobs", json=REQUEST).status_code == 201
+    submitted = server.call("POST", "/api/v1/jobs", json=REQUEST)
+    assert submitted.status_code == 201
     kinds = [made["kind"] for made in manifest["objects"]]
     assert kinds == ["ConfigMap", "ConfigMap", "Secret", "Secret", "NetworkPolicy", "PyTorchJob"]
-    for dry in manifest["objects"]:
+    for dry in with_id(manifest["objects"], submitted.json()["id"]):
         assert_holds(existing(control_plane, dry), dry, dry["kind"])
+
+
+def with_id(objects: list[dict[str, Any]], job_id: str) -> list[dict[str, Any]]:
+    """As of this job: which launcher's ConfigMap it shares depends on its id, and a dry run has none."""
+    launcher = objects[0]["metadata"]["name"]
+    assert launcher.endswith("-00")
+    found: list[dict[str, Any]] = json.loads(json.dumps(objects).replace(launcher, launcher[:-2] + job_id[:2]))
+    return found
 
 
 def existing(cluster: Cluster, dry: dict[str, Any]) -> dict[str, Any]:
