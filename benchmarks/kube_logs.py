@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -141,6 +142,7 @@ def main() -> None:
             for _ in range(options.rounds):
                 for way, measure in ways.items():
                     runs[way].append(measure())
+                    print(f"{way}, {pods} pods: {runs[way][-1]}", file=sys.stderr, flush=True)
             for way, found in runs.items():
                 rate = statistics.median(rate for rate, _ in found)
                 lost = ", ".join(f"{lost / options.lines:.0%}" if lost else "0" for _, lost in found)

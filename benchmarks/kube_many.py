@@ -116,7 +116,7 @@ def by_hand(place: Place, count: int) -> float:
         _at_once(
             count, lambda number: api.create(place.pytorch_jobs, wanted | {"metadata": {"name": f"by-hand-{number}"}})
         )
-        becomes(lambda: _succeeded_by_operator(place) - before == count, f"{count} by hand", LIMIT_S, 0.25)
+        becomes(lambda: _succeeded_by_operator(place) - before == count, f"{count} by hand", LIMIT_S, 0.5)
         took = time.perf_counter() - began
     api.request("DELETE", place.pytorch_jobs, {"propagationPolicy": "Background"})
     place.until_gone()
@@ -140,7 +140,7 @@ def ours(place: Place, count: int, series: str) -> dict[str, Any]:
     with played(place, ours=True) as workers:
         began = time.perf_counter()
         _at_once(count, lambda number: job_of(place, f"{series}-{number}").submit())
-        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, 0.25)
+        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, 0.5)
         took = time.perf_counter() - began
         cpu_until_success = place.cpu_s() - cpu
         place.until_gone()
@@ -189,7 +189,7 @@ def held(place: Place, count: int) -> None:
     with played(place, ours=True, hold=True) as workers:
         began = time.perf_counter()
         _at_once(count, lambda number: job_of(place, f"held-{number}").submit())
-        becomes(lambda: _in_state(place, "RUNNING") == count, f"{count} run", LIMIT_S, 0.25)
+        becomes(lambda: _in_state(place, "RUNNING") == count, f"{count} run", LIMIT_S, 0.5)
         print(f"all run after {time.perf_counter() - began:.1f} s", file=sys.stderr)
         cpu, since = place.cpu_s(), time.perf_counter()
         time.sleep(10)
@@ -197,7 +197,7 @@ def held(place: Place, count: int) -> None:
         idle = (place.cpu_s() - cpu) / (time.perf_counter() - since)
         print(f"| its CPU while they run, of a core | {idle:.1%} | |", flush=True)
         workers.go_on()
-        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} end", LIMIT_S, 0.25)
+        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} end", LIMIT_S, 0.5)
         place.until_gone()
     row("all of them ended")
 
