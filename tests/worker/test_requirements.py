@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import zipfile
 from collections.abc import Callable
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +168,81 @@ def test_an_interpreter_without_pip_gets_one(worker: MakeWorker, tmp_path: Path)
     one = job(worker, tmp_path, python, "import extra; print(extra.__version__)", "extra")
     go(one.start())
     assert (one.report(PATIENCE_S)["reason"], one.lines()) == ("Completed", ["1.0"])
+
+
+def conda_environment(prefix: Path, *left_out: str) -> str:
+    """The python of a folder as conda makes them: an installation of its own, and no virtual environment. Its standard
+    library is that of the Python which runs the tests, without `left_out`."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    library = prefix / "lib" / standard.name
+    (library / "site-packages").mkdir(parents=True)
+    for entry in standard.iterdir():
+        if entry.name not in ("site-packages", "dist-packages", "sitecustomize.py", *left_out):
+            (library / entry.name).symlink_to(entry)
+    (prefix / "conda-meta").mkdir()
+    (prefix / "bin").mkdir()
+    python = prefix / "bin" / "python"
+    shutil.copy2(Path(sys._base_executable).resolve(), python)  # type: ignore[attr-defined]
+    return str(python)
+
+
+def packages_of(python: str) -> Path:
+    """Where it looks for installed packages first."""
+    ask = [python, "-c", "import site; print(site.getsitepackages()[0])"]
+    place = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(worker: MakeWorker, tmp_path: Path) -> None:
+    python = conda_environment(tmp_path / "conda")
+    inherited = packages_of(python)
+    (inherited / "inherited.py").write_text("__version__ = 'of conda'")
+    (inherited / "pip.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    wheel(tmp_path / "wheels", "extra")
+    one = job(
+        worker, tmp_path, python, "import extra, inherited; print(extra.__version__, inherited.__version__)", "extra"
+    )
+    go(one.start())
+    assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
+    assert one.lines() == ["1.0 of conda"]
+    assert [path.name for path in inherited.iterdir() if path.suffix == ".py"] == ["inherited.py"]
+    assert not list(inherited.glob("extra*"))
+
+
+def test_where_python_brings_no_pip_uv_puts_one_there(worker: MakeWorker, tmp_path: Path) -> None:
+    python = conda_environment(tmp_path / "conda", "ensurepip")
+    wheel(tmp_path / "wheels", "extra")
+    pip_as_wheel(tmp_path / "wheels")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    path = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+    variables = path | only_from(tmp_path / "wheels")
+    with_uv = variables | {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(tmp_path / "wheels"), "UV_NO_INDEX": "1"}
+    script = "import extra; print(extra.__version__)"
+    one = job(worker, tmp_path, python, script, "extra", environment=with_uv)
+    go(one.start())
+    assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
+    assert one.lines() == ["1.0"]
+
+    (tmp_path / "bin" / "uv").unlink()
+    elsewhere = str(tmp_path / "others")
+    without = job(worker, tmp_path, python, script, "extra", environment=variables, environments_dir=elsewhere).start()
+    assert "the interpreter has no pip, and there is no uv in PATH" in str(without.report(PATIENCE_S)["message"])
+
+
+def pip_as_wheel(folder: Path) -> None:
+    """The pip that this machine has, as an index would give it."""
+    about = distribution("pip")
+    with zipfile.ZipFile(folder / f"pip-{about.version}-py3-none-any.whl", "w") as archive:
+        for file in about.files or ():
+            if (
+                ".." not in file.parts
+                and file.suffix != ".pyc"
+                and file.name not in ("INSTALLER", "REQUESTED", "RECORD")
+            ):
+                archive.write(str(file.locate()), str(file))
+        archive.writestr(f"pip-{about.version}.dist-info/RECORD", "")
 
 
 def made(folder: Path, key: str, size: int, used_at: float) -> Environment:
