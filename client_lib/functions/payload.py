@@ -96,7 +96,10 @@ def _write(call: Call, root: str | None, file: _Bounded) -> None:
     found = Finder(cast(IO[bytes], _Nowhere()))
     found.dump((call.function, call.args, call.kwargs))
     pickler = Pickler(cast(IO[bytes], file))
-    pickler.dump({"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)})
+    needs = {"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)}
+    if found.main:  # relative imports inside of its functions, where it was run by `python -m`
+        needs["package"] = vars(sys.modules["__main__"]).get("__package__")
+    pickler.dump(needs)
     pickler.dump((call.args, call.kwargs))
 
 

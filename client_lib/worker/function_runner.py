@@ -195,6 +195,8 @@ class _Call:
 def _bind(needs: Dict[str, Any]) -> Any:
     """Put what came from the caller's `__main__` into this one; the function itself."""
     vars(sys.modules["__main__"]).update(needs["main"])
+    if needs.get("package"):
+        vars(sys.modules["__main__"])["__package__"] = needs["package"]
     if needs["sources"]:
         import linecache
 

@@ -270,6 +270,27 @@ def test_modules_beside_the_script_are_found_from_any_directory(script: Script, 
     assert script(text, cwd=elsewhere).splitlines() == ["from the project"] * 4
 
 
+def test_a_function_of_a_package_s_main_module_takes_its_siblings_along(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").touch()
+    (folder / "package" / "steps.py").write_text("def step():\n    return 'a sibling'\n")
+    (folder / "package" / "train.py").write_text(
+        "from client_lib import Job\n"
+        "from .steps import step\n"
+        "def train():\n"
+        "    from . import steps\n"
+        "    return step(), steps.step()\n"
+        "if __name__ == '__main__':\n"
+        "    for code in ('auto', 'snapshot'):\n"
+        "        job = Job(script=train, code=code)\n"
+        "        job.submit()\n"
+        "        print(job.result(timeout=60))\n"
+    )
+    command = [sys.executable, "-m", "package.train"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == ["('a sibling', 'a sibling')"] * 2, done.stderr
+
+
 def test_another_process_gets_a_result_by_name_after_the_server_was_restarted(folder: Path, client: Client) -> None:
     job = Job(script=echo, args=("kept",))
     job.submit()
