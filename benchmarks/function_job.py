@@ -1,11 +1,12 @@
 """A function that does nothing, two ranks with torch imported, from the call to its result: ours beside accelerate's
 notebook_launcher, pyspark's TorchDistributor and Kubeflow's local process backend, in turns.
 
-    python benchmarks/function_job.py [-n ROUNDS]
+    python benchmarks/function_job.py [-n ROUNDS] [--into FILE]
 
 Each run is a process of its own, as a cell run first; its imports are not counted, nor the start of Spark's JVM. Ours
 is forked from the warm pool from the second run on, as for every user. What the last two need is in
-.venv-bench-functions (`make bench`); without it, or without Java, they are left out, and that is said.
+.venv-bench-functions (`make bench`); without it, or without Java, they are left out, and that is said. --into keeps the
+times of several runs together (interleave.joined).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import rivals.functions
-from interleave import table, wall_times
+from interleave import joined, table, wall_times
 from own_server import own_server, until_pools_are_ready
 
 _SCRIPT = """
@@ -33,6 +34,7 @@ if __name__ == "__main__":
     notebook_launcher(train, num_processes=2)
     print(time.perf_counter() - began, file=sys.stderr)
 """
+_TITLE = "a function, call to result"
 _IMPORTS = {
     "accelerate.notebook_launcher": "import torch\nfrom accelerate import notebook_launcher",
     "ours": "import torch\nfrom client_lib.notebook import notebook_launcher",  # the result is a class of torch
@@ -42,7 +44,8 @@ _IMPORTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", "--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--into", type=Path)
+    options = parser.parse_args()
     with own_server() as scratch:
         ways = {}
         for number, (name, imports) in enumerate(_IMPORTS.items()):
@@ -50,7 +53,8 @@ def main() -> None:
             script.write_text(_SCRIPT.format(imports=imports))
             ways[name] = partial(_run, script)
         ways |= {name: partial(_seconds, command, scratch) for name, command in rivals.functions.commands().items()}
-        print(table("a function, call to result", wall_times(ways, rounds), to=("accelerate.notebook_launcher",)))
+        samples = joined(wall_times(ways, options.rounds), options.into, _TITLE)
+        print(table(_TITLE, samples, to=("accelerate.notebook_launcher",)))
 
 
 def _run(script: Path) -> float:
