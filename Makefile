@@ -102,7 +102,7 @@ docs: $(READY)  ## write docs/ and the tables of README.md from the code
 	@$(RUN)/python docs/readme_tables.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev server bench bench-functions mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev server bench bench-functions kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
 	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
@@ -110,5 +110,5 @@ lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproje
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean:  ## remove the virtual environments and all caches
-	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) .venv-kubernetes-* .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
