@@ -107,9 +107,11 @@ def _processes(folder_of_cluster: Path) -> list[str]:
         try:
             command = (folder / "cmdline").read_bytes()
             cgroup = (folder / "cgroup").read_text().splitlines()[0]
+            variables = (folder / "environ").read_bytes().split(NUL)
         except OSError:
             continue  # ended meanwhile
         program = command.partition(b"\0")[0]
         if bytes(folder_of_cluster) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
-            found.append(f"{command.replace(NUL, b' ').decode(errors='replace')}, {cgroup}")
+            whose = [each for each in variables if each.startswith(b"CLUSTER_RUN=")]
+            found.append(b" ".join([*command.split(NUL), cgroup.encode(), *whose]).decode(errors="replace"))
     return sorted(found)
