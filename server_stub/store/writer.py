@@ -67,11 +67,9 @@ class _Syncing:
             return True
         return False
 
-    def wait(self) -> None:
-        """Raises what `sync` raised."""
-        error = self._done.get()
-        if error is not None:
-            raise error
+    def wait(self) -> BaseException | None:
+        """What `sync` raised."""
+        return self._done.get()
 
     def _run(self) -> None:
         while self._wanted.get():
@@ -172,8 +170,9 @@ class Writer:
                 # at the same time as the commit: two waits for the disk one after the other would take twice as long
                 syncs = self._syncing is not None and self._syncing.begin()
         finally:
-            if self._syncing and syncs:
-                self._syncing.wait()
+            failure = self._syncing.wait() if self._syncing and syncs else None
+        for order in group:
+            order.error = failure  # not raised: what is committed must not run again, and find itself there
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

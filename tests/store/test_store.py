@@ -405,3 +405,19 @@ def test_a_commit_that_fails_takes_its_files_sync_with_it(tmp_path: Path) -> Non
         await store.close()
 
     asyncio.run(check())
+
+
+def test_what_is_committed_does_not_run_again_where_its_files_could_not_be_synced(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    async def check() -> None:
+        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater())
+        await store.open()
+        await store.write(rows.counts)
+        writes = [store.write(lambda _, n=n: ran.append(n)) for n in (1, 2)]  # type: ignore[misc]
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(result) for result in results] == [OSError, OSError]
+        await store.close()
+
+    asyncio.run(check())
+    assert ran == [1, 2]
