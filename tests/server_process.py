@@ -13,20 +13,31 @@ from typing import Any
 
 import requests
 
+ROOT = Path(__file__).parents[1]
 DEADLINE_S = 60.0  # of a start on a busy machine
 
 
 class ServerProcess:
-    """A server with its state directory. `before`: a command that execs what follows it (unshare, prlimit)."""
+    """A server with its state directory. `before`: a command that execs what follows it (unshare, prlimit); `python`:
+    another interpreter than ours, which finds this project by its path."""
 
-    def __init__(self, state_dir: Path, *flags: str, before: tuple[str, ...] = (), **variables: str) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *flags: str,
+        before: tuple[str, ...] = (),
+        python: Path | None = None,
+        **variables: str,
+    ) -> None:
         self.state_dir = state_dir
         self._out = state_dir.with_name(f"{state_dir.name}.out")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CLIENT_LIB_")}
+        if python is not None:
+            variables = {"PYTHONPATH": str(ROOT)} | variables
         with open(self._out, "ab") as output:  # no pipe: a server that logs much would stall on one that nobody reads
             self._begin = output.tell()
             self.process = subprocess.Popen(
-                [*before, sys.executable, "-m", "server_stub", "--state-dir", str(state_dir), *flags],
+                [*before, str(python or sys.executable), "-m", "server_stub", "--state-dir", str(state_dir), *flags],
                 env=clean | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

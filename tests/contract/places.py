@@ -98,9 +98,17 @@ class ClusterPlace(Place):
 
     name = "kubernetes"
 
-    def __init__(self, folder: Path, cluster: Cluster, namespace: str = "contract", **variables: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        namespace: str = "contract",
+        python: Path | None = None,
+        **variables: str,
+    ) -> None:
+        """`python`: the server's, if another one than ours; `variables`: of its settings."""
         self.cluster, self.namespace = cluster, namespace
-        self._variables = variables
+        self._python, self._variables = python, variables
         cluster.namespace(namespace)
         self._port = _free_port(cluster.network.host_ip)
         (folder / "catalogue.yaml").write_text(CATALOGUE)
@@ -123,7 +131,7 @@ class ClusterPlace(Place):
             "USERS_FILE": str(self.folder / "users.toml"),
         } | self._variables
         wanted = {f"CLIENT_LIB_SERVER_{name}": value for name, value in settings.items() if value}
-        return ServerProcess(self.folder / "state", **wanted)
+        return ServerProcess(self.folder / "state", python=self._python, **wanted)
 
     def _client(self) -> Client:
         self.server.facts()
