@@ -105,12 +105,14 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
 ) -> None:
     seen = []
     for text in ("one", "two", "two"):
-        project = tmp_path / f"project-{len(seen)}"
-        project.mkdir()
-        wheel(project / "wheels", "own", text=f"text = {text!r}")
-        (project / "train.py").write_text("import own; print(own.text, own.__file__)")
+        project = tmp_path / text
+        if not project.exists():
+            project.mkdir()
+            wheel(project / "wheels", "own", text=f"text = {text!r}")
+            (project / "train.py").write_text("import own; print(own.text, own.__file__)")
         with tarfile.open(tmp_path / "snapshot.tar.gz", "w:gz") as archive:
-            archive.add(project, "")
+            for entry in project.iterdir():
+                archive.add(entry, entry.name)
         given = {"snapshot": str(tmp_path / "snapshot.tar.gz"), "working_dir": ".", "command": ["train.py"]}
         one = job(worker, tmp_path, parent, "", "./wheels/own-1.0-py3-none-any.whl", **given)
         go(one.start())
