@@ -53,7 +53,9 @@ def test_a_long_name_keeps_42_characters_in_later_attempts() -> None:
 
 
 def test_a_launcher_is_named_by_its_bytes() -> None:
-    assert names.launcher_name(b"one", "0af") == names.launcher_name(b"one", "0af") != names.launcher_name(b"two", "0af")
+    assert (
+        names.launcher_name(b"one", "0af") == names.launcher_name(b"one", "0af") != names.launcher_name(b"two", "0af")
+    )
 
 
 def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
