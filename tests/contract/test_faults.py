@@ -338,7 +338,7 @@ def test_a_name_of_a_job_that_is_there_is_refused(kube: ClusterPlace) -> None:
     ended(job)
 
 
-def test_many_jobs_at_once_share_one_launcher(kube: ClusterPlace) -> None:
+def test_many_jobs_at_once_all_succeed(kube: ClusterPlace) -> None:
     jobs = [kube.job("print('ran')", name=f"many-{number}") for number in range(6)]
     threads = [threading.Thread(target=job.submit) for job in jobs]
     for thread in threads:
