@@ -25,7 +25,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 @contextmanager
 def refusing(place: ClusterPlace, group: str, resource: str, would_make: Callable[[], object]) -> Iterator[None]:
-    """A policy of the cluster refuses to have these made; `would_make` tries it, dry, until it does."""
+    """A policy of the cluster refuses to have these made: `would_make` tries, dry, until it does, or no longer does."""
     name, api = f"no-{resource}", place.cluster.api
     rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}}
@@ -47,6 +47,9 @@ def refusing(place: ClusterPlace, group: str, resource: str, would_make: Callabl
     finally:
         for path in reversed(paths):
             api.delete(f"{path}/{name}")
+        for _ in until(30, pause_s=0.1):  # the API server notices late, and the next test's pods would be refused
+            if not _is_refused(would_make):
+                break
 
 
 def _is_refused(would_make: Callable[[], object]) -> bool:

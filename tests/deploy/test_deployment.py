@@ -212,7 +212,7 @@ def test_a_job_that_waits_explains_itself(kind: Kind, option: list[str], reason:
     kind.client_lib("submit", "--name", name, *option, "examples/digits_ddp.py")
     for _ in until(180, pause_s=0.5):
         text = kind.client_lib("explain", name)
-        if reason in text.splitlines()[0]:
+        if said in text.splitlines()[0]:
             break
     kind.client_lib("delete", "--force", name)
     assert f"job {name} is PENDING ({reason}), for" in text
