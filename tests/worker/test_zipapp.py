@@ -33,4 +33,4 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         build(str(tmp_path / name))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").stat().st_size < 110_000
+    assert (tmp_path / "a").stat().st_size < 150_000  # a ConfigMap takes a megabyte, and every pod compiles it anew
