@@ -95,7 +95,7 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
     poll(lambda: begun(server, job, 1) == 2 and texts(server, job, 1)[-1].startswith("line"))
     (server.folder / "enough").touch()
     ended = server.ended("elastic")
-    assert ended["state"] == "SUCCEEDED", ended
+    assert ended["state"] == "SUCCEEDED", json.dumps(ended)
     assert_whole(server, job, 1)
     lines = texts(server, job, 1)
     again = max(n for n, text in enumerate(lines) if text.startswith("begun"))
@@ -114,7 +114,7 @@ def test_another_pod_goes_on_with_the_log_of_one_that_was_deleted(server: Site) 
     poll(lambda: begun(server, job, 1) == 2 and len(server.stored_log(job, 1)) > length + 1000)
     (server.folder / "enough").touch()
     ended = server.ended("elastic")
-    assert ended["state"] == "SUCCEEDED", ended
+    assert ended["state"] == "SUCCEEDED", json.dumps(ended)
     assert_whole(server, job, 1)
     assert (new / "stdout").read_bytes() == server.stored_log(job, 1)[length:]
     poll(lambda: not lives(new))
