@@ -99,7 +99,10 @@ def by_raw_api(place: Place, pods: int, lines: int) -> Run:
 
     for number in range(pods):
         threading.Thread(target=follow, args=(number,), daemon=True).start()
-    came_all = lambda: sum(map(len, pieces)) >= lines + pods or time.time() - max(last_at) > QUIET_S  # noqa: E731
+
+    def came_all() -> bool:
+        return sum(map(len, pieces)) >= lines + pods or time.time() - max(last_at) > QUIET_S
+
     becomes(came_all, f"the logs of {name}", limit_s=300)
     place.delete_by_hand(name)
     came = Came()
