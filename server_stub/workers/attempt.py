@@ -8,17 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
-from client_lib.worker.directory import read_json, write_json
+from server_stub.workers.gate import Gate
 from server_stub.workers.log_file import Lengths, LogFile
 from server_stub.workers.views import Gang, Order, Speaker, State, WorkerView, order, stays
 from server_stub.workers.worker import Worker, on_disk
 
-GATE = "gate.json"
-"""In the attempt's directory: {open: every worker was ready once, closed: its token is dead}."""
 SILENT_S = 600.0
 """Who stays for another worker waits no longer for one that was not heard of for so long."""
 
@@ -31,7 +28,7 @@ class OpenAttempt:
         self.gang = gang
         self._on_change = on_change
         self._workers = self._new_workers()
-        self._gate_open = False
+        self._gate = Gate(gang.folder)
         self._ordered: Order | None = None
         self._failed = False
         """Some worker has reported a failure: the others are to stop."""
@@ -47,8 +44,7 @@ class OpenAttempt:
     def open(self) -> None:
         """Find what was said before, and let the workers in."""
         self.gang.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._gate_open = bool((read_json(str(self.gang.folder / GATE)) or {}).get("open"))
-        self._write_gate(is_open=self._gate_open)
+        self._gate.write()
         for worker in self._workers:
             worker.open()
         self._failed = any(map(self._stops_the_others, self.views()))
@@ -68,7 +64,7 @@ class OpenAttempt:
 
     @property
     def begun(self) -> bool:
-        return self._gate_open
+        return self._gate.is_open
 
     async def append(self, number: int, pod_uid: str, records: bytes) -> int:
         worker = self._workers[number]
@@ -84,13 +80,13 @@ class OpenAttempt:
             worker.forget()
             worker.wake()
         self._workers = self._new_workers()
-        self._gate_open, self._failed, self._ordered = False, False, None
-        self._write_gate(is_open=False)
+        self._failed, self._ordered = False, None
+        self._gate.shut()
 
     def close(self) -> None:
         self._closed = True
         if self.gang.folder.exists():
-            self._write_gate(is_open=self._gate_open)
+            self._gate.close()
         self._wake_all()
 
     # --- for the workers
@@ -128,9 +124,8 @@ class OpenAttempt:
         Raises StorageFull: say it again.
         """
         news = await worker.become(state)
-        if not self._gate_open and all(view.state in ("ready", "started") for view in self.views()):
-            await on_disk(self._write_gate, is_open=True)
-            self._gate_open = True
+        if not self._gate.is_open and self._all_are_ready():
+            await on_disk(self._gate.open_if, self._all_are_ready)
             self._wake_all()
         if news:
             worker.wake()
@@ -155,7 +150,7 @@ class OpenAttempt:
             raise Conflict("the gang of this pod was taken back: nothing may start in it")
         others = self._waited_for() if worker.view.state == "ended" else []
         stop = self._ordered or (Order("stop") if self._failed else None)
-        return order(worker.view, others, self._gate_open, stop, stays=stays(worker.view, self.gang))
+        return order(worker.view, others, self._gate.is_open, stop, stays=stays(worker.view, self.gang))
 
     def _waited_for(self) -> list[WorkerView]:
         if self._released:
@@ -186,6 +181,10 @@ class OpenAttempt:
 
     # --- within
 
+    def _all_are_ready(self) -> bool:
+        """Not after `close`; after `forget` it begins anew."""
+        return not self._closed and all(view.state in ("ready", "started") for view in self.views())
+
     def _stops_the_others(self, view: WorkerView) -> bool:
         return view.failed and self.gang.may_return is None
 
@@ -202,15 +201,6 @@ class OpenAttempt:
     def _tell_if(self, news: bool) -> None:
         if news and not self._closed:
             self._on_change()
-
-    def _write_gate(self, *, is_open: bool) -> None:
-        write_json(str(self.gang.folder / GATE), {"open": is_open, "closed": self._closed}, durable=True)
-
-
-def is_open_on_disk(folder: Path) -> bool:
-    """An attempt of this folder was opened, perhaps by a server process before this one, and not closed."""
-    found = read_json(str(folder / GATE))
-    return found is not None and not found["closed"]
 
 
 def token_is_dead() -> Unauthorized:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client_lib.errors import Unavailable
-from server_stub.workers.attempt import OpenAttempt, is_open_on_disk, token_is_dead
+from server_stub.workers.attempt import OpenAttempt, token_is_dead
+from server_stub.workers.gate import is_open_on_disk
 from server_stub.workers.tokens import Holder, Tokens
 from server_stub.workers.views import Gang, WorkerView
 

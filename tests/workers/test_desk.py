@@ -77,6 +77,18 @@ async def test_the_gate_opens_for_all_when_the_last_is_ready_and_stays_open(tmp_
     assert await again.say(0, "ready") == "go"
 
 
+async def test_the_gate_opens_though_all_say_at_once_that_they_are_ready(tmp_path: Path) -> None:
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        desk = Desk(folder)
+        for worker in (0, 1):
+            await desk.say(worker, "preparing")
+        await asyncio.gather(*(desk.say(worker, "ready") for worker in (0, 1) * 4))
+        assert await desk.say(0, "ready") == "go"
+        assert await desk.again().say(1, "ready") == "go"
+
+
 async def test_who_waits_for_an_order_gets_it_at_once(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     await desk.say(0, "ready")
