@@ -338,6 +338,15 @@ def test_a_name_of_a_job_that_is_there_is_refused(kube: ClusterPlace) -> None:
     ended(job)
 
 
+def test_a_name_is_free_as_soon_as_its_job_is_deleted(kube: ClusterPlace) -> None:
+    """Though the cluster still has pods of it."""
+    for word in ("first", "second", "third"):
+        job = kube.run(f"print('{word}')", name="again")
+        assert job.info().state is State.SUCCEEDED, job.info().message
+        assert texts(job, stream=["stdout"]) == [word]
+        job.delete()
+
+
 def test_many_jobs_at_once_all_succeed(kube: ClusterPlace) -> None:
     jobs = [kube.job("print('ran')", name=f"many-{number}") for number in range(6)]
     threads = [threading.Thread(target=job.submit) for job in jobs]

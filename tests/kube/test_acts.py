@@ -137,6 +137,18 @@ def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Calla
         make()
 
 
+def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    before, after = attempt(job_name="again"), attempt(job_name="again")
+    job = place.make(before)
+    place.cluster.api.merge(path_of(before.owned()[0]), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.acts.delete_job(job["metadata"]["name"], job["metadata"]["uid"], nothing_runs=True)
+    assert place.acts.find_own(before.job) is None  # at once; what it owns goes when the garbage collector comes
+    found = place.acts.make_job(after.job)
+    make, *_ = place.acts.rest(after, found)
+    with pytest.raises(Leaving, match="ConfigMap"):
+        make()
+
+
 def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:
     objects = attempt()
     job = place.make(objects)

@@ -77,6 +77,8 @@ class Acts:
             raise Leaving(_name(wanted)) if error.not_found else error from None
         if found["metadata"].get("deletionTimestamp"):
             raise Leaving(_name(wanted))
+        if _has_lost_its_owner(found, wanted):
+            raise Leaving(_name(wanted))
         if _identity(found) != _identity(wanted):
             raise Taken(_name(wanted), by_job=_is_of_another_job(found, wanted))
         return found
@@ -120,9 +122,14 @@ class Acts:
             raise
         return found if _identity(found) == _identity(job) else None
 
-    def delete_job(self, name: str, uid: str) -> None:
-        """Begin to delete it with all that it owns, pods first. One that is gone already is no error."""
-        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+    def delete_job(self, name: str, uid: str, *, nothing_runs: bool = False) -> None:
+        """Begin to delete it with all that it owns. One that is gone already is no error.
+
+        Pods first, so that its name is free when none runs; where `nothing_runs` it goes first, as that takes the
+        garbage collector, which makes 20 requests/s for the whole cluster, a third of the requests.
+        """
+        policy = "Background" if nothing_runs else "Foreground"
+        body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
             self._api.request("DELETE", f"{self.jobs}/{name}", body)
         except ApiError as error:
@@ -172,6 +179,13 @@ def _owner(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _owned_by(wanted: Object, owner: dict[str, Any]) -> Object:
     return wanted | {"metadata": wanted["metadata"] | {"ownerReferences": [owner]}}
+
+
+def _has_lost_its_owner(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """It was of a PyTorchJob that had the name of the one that owns `wanted`, and is gone."""
+    uids = {(each["kind"], each["name"]): each["uid"] for each in wanted["metadata"].get("ownerReferences") or ()}
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(uids.get((each["kind"], each["name"]), each["uid"]) != each["uid"] for each in owners)
 
 
 def _is_owned_by(found: Mapping[str, Any], uid: str) -> bool:

@@ -294,28 +294,30 @@ class Gang:
             self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
         await self._delete()
 
-    async def _delete(self) -> None:
+    async def _delete(self, *, nothing_runs: bool = False) -> None:
         uid = self._record.uid
         if uid is not None:
-            await insist(lambda: self._cluster.acts.delete_job(self._name, uid))
+            await insist(lambda: self._cluster.acts.delete_job(self._name, uid, nothing_runs=nothing_runs))
 
     async def _clear_away(self) -> None:
         """After its end: nothing of it stays on the cluster. Pods that have succeeded are given time to end."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + LEAVING_S
+        until, nothing_runs = loop.time() + LEAVING_S, False
         while self._record.removed_because is None and loop.time() < until:
             self._dirty.clear()
-            if all(pod.over for pod in self._pods()):
+            if nothing_runs := all(pod.over for pod in self._pods()):
                 break
             await self._pause(until - loop.time())
-        await self._delete()
+        await self._delete(nothing_runs=nothing_runs)
         await self._until_gone()
 
     async def _until_gone(self) -> None:
         uid = self._record.uid
         while uid is not None:
             self._dirty.clear()
-            if self._cluster.inventory.job(self._key) is None and await self._is_gone():
+            inventory = self._cluster.inventory
+            pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
+            if pods_are_gone and inventory.job(self._key) is None and await self._is_gone():
                 return
             await self._pause(LOOK_AGAIN_S)
 
