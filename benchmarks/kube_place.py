@@ -11,6 +11,7 @@ import contextlib
 import copy
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -123,6 +124,7 @@ class Place(places.ClusterPlace):
 @contextlib.contextmanager
 def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
     """One that runs already under this name is taken as it is, and left; else it is started, and removed at the end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # and so without servers left behind
     cluster = Cluster(name)
     was_up = cluster.is_up()
     try:

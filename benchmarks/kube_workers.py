@@ -1,4 +1,5 @@
-"""The workers of `kube_many.py`, a process of its own: what 4000 agents would do in as many real pods.
+"""The workers of `kube_many.py`, a process of its own: what 4000 agents would do in as many real pods, and those who
+follow every tenth job.
 
     python kube_workers.py < OPTIONS.json
 
@@ -18,6 +19,7 @@ import ssl
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ class Seen:
     """When a job's last pod was seen to have a node, by the job's name."""
     reported_at: dict[str, float] = field(default_factory=dict)
     """When the last report of a job was sent to the server."""
+    told_at: dict[str, dict[str, float]] = field(default_factory=dict)
+    """When the server told a follower of a job that it starts (or is further), and that it has succeeded."""
     ended: int = 0
     """Pods."""
     problems: list[str] = field(default_factory=list)
@@ -88,19 +92,41 @@ class Workers:
                             begun(meta)
 
     def placed(self, meta: dict[str, Any]) -> None:
-        self.seen.placed_at[meta["labels"]["training.kubeflow.org/job-name"]] = time.time()
+        name = meta["labels"]["training.kubeflow.org/job-name"]
+        if name not in self.seen.placed_at and self._options["server"] and name.rpartition("-")[2].endswith("0"):
+            self._begin(self._follow(name))
+        self.seen.placed_at[name] = time.time()
 
     def runs(self, meta: dict[str, Any]) -> None:
         work = self._work if self._options["server"] else self._work_alone
-        task = asyncio.create_task(self._whole(work, meta))
+        self._begin(work(meta))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._whole(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _whole(self, work: Any, meta: dict[str, Any]) -> None:
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work(meta)
+            await work
         except (aiohttp.ClientError, RuntimeError, OSError) as error:
-            self.seen.problems.append(f"{meta['name']}: {error!r}"[:300])
+            self.seen.problems.append(repr(error)[:300])
+
+    async def _follow(self, name: str) -> None:
+        """As `wait` does it: asks again as soon as it is told."""
+        told = self.seen.told_at.setdefault(name, {})
+        headers = {"Authorization": f"Bearer {self._options['token']}"}
+        info: dict[str, Any] = {"version": 0, "state": "PENDING"}
+        while info["state"] in ("PENDING", "RUNNING"):
+            query = {"after_version": str(info["version"]), "wait": f"{WAIT_S:g}"}
+            async with self._server.get(
+                self._options["server"] + paths.job(name), params=query, headers=headers
+            ) as answer:
+                info = await answer.json()
+            if info["state"] != "PENDING" or info["reason"] == "Starting":
+                told.setdefault("STARTING", time.time())
+            if info["state"] == "SUCCEEDED":
+                told["SUCCEEDED"] = time.time()
 
     # --- one pod
 
