@@ -19,36 +19,11 @@ from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, prints
 from tests.contract.test_shared_folders import home_of, make_volume
+from tests.elastic_training import TRAINS
 
 NAMESPACE = "elastic"
 PATIENCE_S = 120.0
 FOR_TORCH = "instance_types:\n  - {name: trainer, cpu: 0.8, memory_gib: 1}\n"
-TRAINS = """
-import os, pathlib, signal, time
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-folder = pathlib.Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
-step = int((folder / "step").read_text()) if (folder / "step").exists() else 0
-dist.barrier()
-print(f"begin {rank} of {size} at {step}", flush=True)
-while True:
-    stop = torch.tensor(float((folder / "stop").exists()))
-    dist.all_reduce(stop)
-    if stop:
-        break
-    step += 1
-    if rank == 0:
-        (folder / "step.new").write_text(str(step))
-        (folder / "step.new").replace(folder / "step")
-    if (folder / f"kill-{rank}").exists():
-        (folder / f"kill-{rank}").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.05)
-print(f"end {rank} of {size}", flush=True)
-"""
 ONCE = """
 import os, time
 print("attempt", os.environ["CLIENT_LIB_ATTEMPT"], flush=True)
@@ -99,7 +74,7 @@ class Group:
         return found
 
     def begun(self) -> list[list[str]]:
-        """The words of the lines of ranks that began: 0 of 2 at 17. Each line has to carry its own rank."""
+        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line has to carry its own rank."""
         found = []
         for entry in self.job.log_entries(follow=False, stream=["stdout"]):
             words = entry.text.split()

@@ -16,32 +16,10 @@ from server_stub.runtimes import elastic, log_dir
 from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import Stage, Worker
+from tests.elastic_training import TRAINS
 from tests.runtimes.conftest import Site, poll, running
 
 PATIENCE_S = 150.0  # agents and ranks import torch, one after the other
-TRAINS = """
-import os, pathlib, time
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
-folder = pathlib.Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
-step = int((folder / "step").read_text()) if (folder / "step").exists() else 0
-dist.barrier()
-print(f"begin {rank} of {size} at {step} pid {os.getpid()}", flush=True)
-while True:
-    stop = torch.tensor(float((folder / "stop").exists()))
-    dist.all_reduce(stop)
-    if stop:
-        break
-    step += 1
-    if rank == 0:
-        (folder / "step.new").write_text(str(step))
-        (folder / "step.new").replace(folder / "step")
-    time.sleep(0.05)
-print(f"end {rank} of {size}", flush=True)
-"""
 SLEEPS = """
 import os, time
 print("begin", os.environ["RANK"], flush=True)
