@@ -94,23 +94,23 @@ class Workers:
     def placed(self, meta: dict[str, Any]) -> None:
         name = meta["labels"]["training.kubeflow.org/job-name"]
         if name not in self.seen.placed_at and self._options["server"] and name.rpartition("-")[2].endswith("0"):
-            self._begin(self._follow(name))
+            self._begin(name, self._follow(name))
         self.seen.placed_at[name] = time.time()
 
     def runs(self, meta: dict[str, Any]) -> None:
         work = self._work if self._options["server"] else self._work_alone
-        self._begin(work(meta))
+        self._begin(meta["name"], work(meta))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._whole(work))
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._whole(name, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _whole(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (aiohttp.ClientError, RuntimeError, OSError) as error:
-            self.seen.problems.append(repr(error)[:300])
+            self.seen.problems.append(f"{name}: {error!r}"[:300])
 
     async def _follow(self, name: str) -> None:
         """As `wait` does it: asks again as soon as it is told."""
@@ -122,6 +122,8 @@ class Workers:
             async with self._server.get(
                 self._options["server"] + paths.job(name), params=query, headers=headers
             ) as answer:
+                if answer.status != 200:
+                    raise RuntimeError(f"{answer.status}: {(await answer.read())[:200]!r}")
                 info = await answer.json()
             if info["state"] != "PENDING" or info["reason"] == "Starting":
                 told.setdefault("STARTING", time.time())

@@ -38,12 +38,12 @@ class Gate:
             self._put(is_open=False)
 
     def close(self) -> None:
-        """The attempt is over. A machine that crashes may forget it: then its token is asked for in vain for longer."""
+        """The attempt is over: its token is dead, also for a server that starts anew."""
         with self._writing:
-            write_json(self._path, {"open": self.is_open, "closed": True})
+            self._put(is_open=self.is_open, closed=True)
 
-    def _put(self, *, is_open: bool) -> None:
-        write_json(self._path, {"open": is_open, "closed": False}, durable=True)
+    def _put(self, *, is_open: bool, closed: bool = False) -> None:
+        write_json(self._path, {"open": is_open, "closed": closed}, durable=True)
         self.is_open = is_open
 
 

@@ -75,9 +75,7 @@ class Acts:
             found: Object = self._api.get(f"{path}/{wanted['metadata']['name']}")
         except ApiError as error:
             raise Leaving(_name(wanted)) if error.not_found else error from None
-        if found["metadata"].get("deletionTimestamp"):
-            raise Leaving(_name(wanted))
-        if _has_lost_its_owner(found, wanted):
+        if found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
             raise Leaving(_name(wanted))
         if _identity(found) != _identity(wanted):
             raise Taken(_name(wanted), by_job=_is_of_another_job(found, wanted))
