@@ -105,6 +105,13 @@ def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objec
     assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
 
 
+def test_what_is_made_is_not_sent_back(place: Place, attempt: Callable[..., Objects]) -> None:
+    """The launcher has 150 kB."""
+    made = place.acts.make_job(attempt().job)
+    assert "spec" not in made
+    assert made["metadata"]["uid"]
+
+
 def test_what_is_of_somebody_else_is_left_alone(place: Place, attempt: Callable[..., Objects]) -> None:
     theirs, ours = attempt(job_name="wanted"), attempt(job_name="wanted")
     uid = place.make(theirs)["metadata"]["uid"]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import STRATEGIC_MERGE, Api, ApiError
+from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError
 from server_stub.runtimes.kube.objects import Object, Objects
 
 TAIL_LINES = 5000
@@ -49,7 +49,7 @@ class Acts:
         }
 
     def make_job(self, job: Object) -> Object:
-        """The PyTorchJob as it is on the cluster, made now or by an earlier try. Raises ApiError, Taken, Leaving."""
+        """The PyTorchJob, at least its metadata, made now or by an earlier try. Raises ApiError, Taken, Leaving."""
         return self._create_or_find(job)
 
     def rest(self, objects: Objects, job: Mapping[str, Any]) -> list[Callable[[], None]]:
@@ -88,7 +88,7 @@ class Acts:
         patch = {"metadata": {"ownerReferences": [owner]}}
         for last in [False] * (_SHARING_TRIES - 1) + [True]:
             try:
-                self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE)
+                self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
                 return
             except ApiError as error:
                 if not (error.not_found or error.conflict) or last:
@@ -129,7 +129,7 @@ class Acts:
         policy = "Background" if nothing_runs else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
-            self._api.request("DELETE", f"{self.jobs}/{name}", body)
+            self._api.request("DELETE", f"{self.jobs}/{name}", body, accept=METADATA)
         except ApiError as error:
             if not (error.not_found or error.conflict):
                 raise

@@ -23,6 +23,8 @@ from client_lib.errors import ServerError
 
 JSON = "application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
+"""An object without its content: who has written it knows that, and it may be large."""
 CONNECT_S, READ_S = 5.0, 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
@@ -64,9 +66,17 @@ class Api:
         self._pool: urllib3.PoolManager = client.ApiClient(configuration).rest_client.pool_manager
         self.host = str(configuration.host)
 
-    def request(self, method: str, path: str, body: Any = None, query: Query | None = None, kind: str = JSON) -> Any:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Query | None = None,
+        kind: str = JSON,
+        accept: str = JSON,
+    ) -> Any:
         """What the API answers, as JSON. `kind`: the Content-Type of `body`. Raises ApiError."""
-        response = self._send(method, path, body, query, kind, READ_S)
+        response = self._send(method, path, body, query, READ_S, kind, accept)
         try:
             text = response.read()
         except urllib3.exceptions.HTTPError as error:
@@ -79,12 +89,12 @@ class Api:
         return self.request("GET", path, query=query)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
-        """POST to a collection; a field that the cluster doesn't know is an error."""
-        return self.request("POST", path, body, {"fieldValidation": "Strict"})
+        """POST to a collection; a field that the cluster doesn't know is an error. The metadata of what was made."""
+        return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
         """The answer as it is. Raises ApiError."""
-        response = self._send("GET", path, None, query, JSON, READ_S)
+        response = self._send("GET", path, None, query, READ_S)
         try:
             return bytes(response.read())
         except urllib3.exceptions.HTTPError as error:
@@ -94,13 +104,20 @@ class Api:
 
     def stream(self, path: str, query: Query, read_s: float) -> Stream:
         """An answer that goes on. Silence of `read_s` ends it. Raises ApiError."""
-        return Stream(self._send("GET", path, None, query, JSON, read_s))
+        return Stream(self._send("GET", path, None, query, read_s))
 
     def _send(
-        self, method: str, path: str, body: Any, query: Query | None, kind: str, read_s: float
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Query | None,
+        read_s: float,
+        kind: str = JSON,
+        accept: str = JSON,
     ) -> urllib3.BaseHTTPResponse:
         url = self.host + path + ("?" + urlencode(_plain(query)) if query else "")
-        headers = {"Accept": JSON, "Content-Type": kind, "User-Agent": "client-lib-server"}
+        headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
         settings: Mapping[str, Any] = self._configuration.auth_settings()  # reads a new token when the old one is due
         headers |= {setting["key"]: str(setting["value"]) for setting in settings.values()}
         try:
