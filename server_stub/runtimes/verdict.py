@@ -50,7 +50,8 @@ class Worker:
     def failed(self) -> bool:
         return self.stage is Stage.LOST or (self.report is not None and self.report["reason"] != Reason.COMPLETED)
 
-    def info(self) -> WorkerInfo:
+    def info(self, **known: Any) -> WorkerInfo:
+        """`known`: fields of which somebody knows more."""
         state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(self.stage, "starting")
         report = self.report or {}
         return WorkerInfo.model_validate(
@@ -61,6 +62,7 @@ class Worker:
                 "message": self.lost_because or report.get("message"),
                 "exit_code": report.get("exit_code"),
                 "warm": self.warm,
+                **known,
             }
         )
 

@@ -183,12 +183,11 @@ def _judged(report: Mapping[str, Any], number: int, pod: Pod | None) -> dict[str
 
 
 def _info(worker: Worker, pod: Pod | None, obstacle: Obstacle | None) -> WorkerInfo:
-    info = worker.info()
+    host = worker.host or None
     if worker.stage is not Stage.STARTING:
-        return info.model_copy(update={"host": worker.host or None})
+        return worker.info(host=host)
     state = "starting" if pod is not None and pod.scheduled else "waiting"
-    message = obstacle.message if obstacle else None
-    return info.model_copy(update={"host": worker.host or None, "state": state, "message": message})
+    return worker.info(host=host, state=state, message=obstacle.message if obstacle else None)
 
 
 def taken_away(sight: Sight, object_name: str) -> tuple[Reason, str]:
