@@ -51,6 +51,8 @@ TYPE = {
 }
 THREADS = 4
 LIMIT_S = 900.0
+LOOK_S = 1.0
+"""Between two looks at how many have succeeded: of ours each costs the server some milliseconds."""
 
 
 class Played:
@@ -117,7 +119,7 @@ def by_hand(place: Place, count: int, *, removed: bool = False) -> dict[str, Any
         _at_once(
             count, lambda number: api.create(place.pytorch_jobs, wanted | {"metadata": {"name": f"by-hand-{number}"}})
         )
-        becomes(lambda: len(names) == count, f"{count} by hand", LIMIT_S, 0.5)
+        becomes(lambda: len(names) == count, f"{count} by hand", LIMIT_S, LOOK_S)
         took, machine = time.perf_counter() - began, machine_s() - machine
     return {"took": took, "machine": machine / count}
 
@@ -158,7 +160,7 @@ def ours(place: Place, count: int, series: str) -> dict[str, Any]:
     with played(place, ours=True) as workers:
         began, machine = time.perf_counter(), machine_s()
         _at_once(count, lambda number: job_of(place, f"{series}-{number}").submit())
-        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, 0.5)
+        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, LOOK_S)
         took, machine = time.perf_counter() - began, machine_s() - machine
         cpu_until_success = place.cpu_s() - cpu
         place.until_gone()

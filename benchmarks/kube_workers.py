@@ -159,30 +159,27 @@ class Workers:
         }
         await self._say(base, headers, "preparing")
         await self._say(base, headers, "ready")
-        await self._until(base, headers, "ready", "go")
+        await self._until(base, headers, ["ready"], "wait", "go")
         began = time.time()
         await self._say(base, headers, "started")
-        holds = asyncio.create_task(self._holds(base, headers))
+        state = ["started"]
+        leaves = asyncio.create_task(self._until(base, headers, state, "go", "exit"))
         await self.hold.wait()
-        holds.cancel()
         await asyncio.sleep(self._options["run_s"])
         record = f"0 {time_text(began).replace('+00:00', 'Z')} {worker} stdout it ran\n".encode()
         await self._put(f"{base}/log?offset=0", headers, record)
         report = _report(worker, key.attempt, began, len(record))
         self.seen.reported_at[job] = time.time()
         await self._put(f"{base}/report", headers, json.dumps(report).encode())
+        state[0] = "ended"
         await self._say(base, headers, "ended")
-        await self._until(base, headers, "ended", "exit")
+        await leaves
         await self._end_pod(meta["name"], digest(report))
 
-    async def _holds(self, base: str, headers: dict[str, str]) -> None:
-        while True:
-            await self._say(base, headers, "started", "go", WAIT_S)
-
-    async def _until(self, base: str, headers: dict[str, str], state: str, wanted: str) -> None:
-        knows = "go" if state == "ended" else "wait"
-        while (knows := await self._say(base, headers, state, knows, WAIT_S)) != wanted:
-            pass
+    async def _until(self, base: str, headers: dict[str, str], state: list[str], knows: str, wanted: str) -> None:
+        """Beside what is said: `state` holds the last of it."""
+        while knows != wanted:
+            knows = await self._say(base, headers, state[0], knows, WAIT_S)
 
     async def _say(self, base: str, headers: dict[str, str], state: str, knows: str = "", wait_s: float = 0) -> str:
         body = json.dumps({"state": state, "signs_of_life": 0}).encode()
