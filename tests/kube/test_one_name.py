@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -43,18 +44,30 @@ def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
     return replace(made, job_id=uuid.uuid4().hex, owner=owner, fresh=True)
 
 
-async def make(cluster: Cluster, attempt: Attempt, known: Record | None = None) -> tuple[GivenUp | None, Making]:
+async def make(
+    cluster: Cluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
+) -> tuple[GivenUp | None, Making]:
+    """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
+    said: list[Refusal] = []
+
     async def take(_: TrainingJob) -> None: ...
 
-    async def pause(_: float) -> None: ...
+    async def pause(_: float) -> None:
+        """Nobody collects garbage here."""
+        owned = (f"configmaps/{names.plan_name(goes or '')}", f"secrets/{names.secret_name(goes or '')}")
+        for path in (f"{JOBS}/{goes}", *(f"/api/v1/namespaces/{NAMESPACE}/{each}" for each in owned)):
+            cluster.api.delete(path)
 
-    def say(refusal: Refusal) -> None:
-        raise AssertionError(refusal)
+    def is_ended(key: names.AttemptKey) -> bool:
+        return key.job_id in {each.job_id for each in ended}
 
     acts = Acts(connect(cluster.kubeconfig, None), NAMESPACE)
     settings = replace(CLUSTER, namespace=NAMESPACE)
-    making = Making(attempt, settings, Builder().build("x").catalogue, acts, take, say, pause)
-    return await making.make("token", known or Record(), lambda: False), making
+    making = Making(attempt, settings, Builder().build("x").catalogue, acts, is_ended, take, said.append, pause)
+    made = await making.make("token", Record(), lambda: False)
+    awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
+    assert [(each.reason, each.message) for each in said] == ([(Reason.QUEUED, awaited)] if goes else [])
+    return made, making
 
 
 def job_ids(cluster: Cluster, prefix: str) -> dict[str, str]:
@@ -100,3 +113,14 @@ async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: Clust
     assert given_up.message == (
         f"PyTorchJob {making.name} is there already, and not of this job: give the job another name"
     )
+
+
+async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster: Cluster) -> None:
+    """A name that is given again and again, while a thousand jobs before it are being removed."""
+    attempts = [attempt_of("ann", "repeated") for _ in range(3)]
+    await make(cluster, attempts[0])
+    marked = (await make(cluster, attempts[1], ended=attempts))[1].name
+    assert marked != "repeated"
+    given_up, making = await make(cluster, attempts[2], ended=attempts, goes=marked)
+    assert (given_up, making.name) == (None, marked)
+    assert job_ids(cluster, "repeated") == {"repeated": attempts[0].job_id, marked: attempts[2].job_id}

@@ -4,6 +4,7 @@ Only the application that builds a server imports this, from `assembly`; the ser
 
     assembly, runtime     the parts put together; the Runtime protocol
     gang, making, record  one attempt, from its objects to its end; what is written down of it
+    removals              attempts that have ended take turns to be removed
     catalogue, catalogue_parts, catalogue_file
                           what a job may ask for; `catalogue_file` reads it, the others are pure
     fields, needs, names, plan, pod, storage, policy, render, objects, options, opening

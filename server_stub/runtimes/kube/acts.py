@@ -22,11 +22,11 @@ _SHARING_TRIES = 5
 class Taken(Exception):
     """An object of that name is there, and is not of this attempt.
 
-    `by_job`: it is of another job of ours, as two users may give their jobs one name."""
+    `by`: the attempt of another job of ours that has it, as two users may give their jobs one name."""
 
-    def __init__(self, name: str, *, by_job: bool) -> None:
+    def __init__(self, name: str, by: names.AttemptKey | None) -> None:
         super().__init__(name)
-        self.by_job = by_job
+        self.by = by
 
 
 class Leaving(Exception):
@@ -78,7 +78,7 @@ class Acts:
         if found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
             raise Leaving(_name(wanted))
         if _identity(found) != _identity(wanted):
-            raise Taken(_name(wanted), by_job=_is_of_another_job(found, wanted))
+            raise Taken(_name(wanted), _other_attempt(found, wanted))
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
@@ -161,9 +161,10 @@ def _identity(found: Mapping[str, Any]) -> tuple[str | None, str | None]:
     return (meta.get("labels") or {}).get(names.JOB_ID), (meta.get("annotations") or {}).get(names.HASH)
 
 
-def _is_of_another_job(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    keys = [names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted)]
-    return all(keys) and len({key.job_id for key in keys if key}) == 2
+def _other_attempt(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> names.AttemptKey | None:
+    """Of another job of ours, whose object it is."""
+    theirs, mine = (names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted))
+    return theirs if theirs and mine and theirs.job_id != mine.job_id else None
 
 
 def _owner(job: Mapping[str, Any]) -> dict[str, Any]:

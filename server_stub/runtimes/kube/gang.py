@@ -7,6 +7,7 @@ special case. What things mean is decided in `observe` and `runtimes.verdict`; w
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -30,12 +31,14 @@ from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Refusal
 from server_stub.runtimes.kube.remarks import remarks
+from server_stub.runtimes.kube.removals import Removals
 from server_stub.runtimes.verdict import Stage, Step
 from server_stub.workers import WorkerDesk
 
 DRAIN_S = 60.0  # the rest of a log that hasn't come so long after the pod's end never will
 EXPLAINED_S = 5.0  # a watch is not so late
 LEAVING_S = 30.0  # pods that succeeded end by themselves in less
+TURN_S = 30.0  # what somebody's finalizer holds lets others pass
 LOOK_AGAIN_S = 15.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 
@@ -50,6 +53,7 @@ class Cluster:
     settings: ClusterSettings
     catalogue: Catalogue
     logs: PodLogs
+    removals: Removals
 
 
 class Gang:
@@ -90,11 +94,12 @@ class Gang:
             cluster.desk.open(opening(self._attempt, cluster.settings, cluster.catalogue), self._dirty.set)
             if self._record.end is None:
                 await self._to_its_end()
-            self._cluster.desk.release(*self._id)
+            cluster.desk.release(*self._id)
             assert self._record.end is not None
             self._tell(record.observation(*self._id, self._record.end))
-            await self._clear_away()
-            self._cluster.desk.close(*self._id)
+            with cluster.removals.ended(self._key):
+                await self._clear_away()
+            cluster.desk.close(*self._id)
         finally:
             self._cluster.inventory.forget(self._key)
             self._cluster.logs.forget(self._key)
@@ -130,7 +135,14 @@ class Gang:
             return None
         cluster = self._cluster
         making = Making(
-            self._attempt, cluster.settings, cluster.catalogue, cluster.acts, self._made, self._say_refused, self._pause
+            self._attempt,
+            cluster.settings,
+            cluster.catalogue,
+            cluster.acts,
+            cluster.removals.__contains__,
+            self._made,
+            self._say_refused,
+            self._pause,
         )
         token = cluster.desk.token(*self._id)
         given_up = await making.make(token, self._record, lambda: self.stopped)
@@ -308,18 +320,24 @@ class Gang:
             if nothing_runs := all(pod.over for pod in self._pods()):
                 break
             await self._pause(until - loop.time())
-        await self._delete(nothing_runs=nothing_runs)
+        if nothing_runs:
+            async with self._cluster.removals.turn():
+                await self._delete(nothing_runs=True)
+                await self._until_gone(TURN_S)
+        else:
+            await self._delete()
         await self._until_gone()
 
-    async def _until_gone(self) -> None:
-        uid = self._record.uid
-        while uid is not None:
+    async def _until_gone(self, limit_s: float = math.inf) -> None:
+        loop = asyncio.get_running_loop()
+        uid, until = self._record.uid, loop.time() + limit_s
+        while uid is not None and loop.time() < until:
             self._dirty.clear()
             inventory = self._cluster.inventory
             pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
-            if pods_are_gone and inventory.job(self._key) is None and await self._is_gone():
+            if pods_are_gone and inventory.job(self._key) is None and inventory.jobs_known:
                 return
-            await self._pause(LOOK_AGAIN_S)
+            await self._pause(min(LOOK_AGAIN_S, until - loop.time()))
 
     def _is_overdue(self, seen: Seen) -> bool:
         """The gang isn't complete for too long."""

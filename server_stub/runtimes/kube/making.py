@@ -19,6 +19,7 @@ from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.asking import asked
 from server_stub.runtimes.kube.catalogue import Catalogue
 from server_stub.runtimes.kube.facts import TrainingJob
+from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import Object, Objects
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.record import Record
@@ -43,8 +44,9 @@ class GivenUp(NamedTuple):
 
 
 class Making:
-    """Of one attempt. `made` is awaited as soon as the PyTorchJob is there; `say` gets what is in the way; `pause`
-    returns after so many seconds, or when something has changed."""
+    """Of one attempt. `ended`: whether another attempt has, and what is left of it goes by itself. `made` is awaited as
+    soon as the PyTorchJob is there; `say` gets what is in the way; `pause` returns after so many seconds, or when
+    something has changed."""
 
     def __init__(
         self,
@@ -52,12 +54,13 @@ class Making:
         settings: ClusterSettings,
         catalogue: Catalogue,
         acts: Acts,
+        ended: Callable[[AttemptKey], bool],
         made: Callable[[TrainingJob], Awaitable[None]],
         say: Callable[[Refusal], None],
         pause: Callable[[float], Awaitable[None]],
     ) -> None:
         self._attempt, self._settings, self._catalogue, self._acts = attempt, settings, catalogue, acts
-        self._made, self._say, self._pause = made, say, pause
+        self._ended, self._made, self._say, self._pause = ended, made, say, pause
         self.name = names.object_name(attempt.job_name, attempt.number)
         """Of the PyTorchJob: the first choice, or where another user's job has that, the one with the owner's mark."""
         self._marked = names.object_name(attempt.job_name, attempt.number, attempt.owner)
@@ -114,8 +117,10 @@ class Making:
         except Leaving as leaving:
             return Refusal(Reason.QUEUED, f"waits until {leaving}, which is being deleted, is gone", Patience.EVER)
         except Taken as taken:
-            if taken.by_job and self._may_be_marked:
+            if taken.by is not None and self._may_be_marked:
                 return _MARKED
+            if taken.by is not None and self._ended(taken.by):
+                return Refusal(Reason.QUEUED, f"waits until {taken}, of a job that has ended, is gone", Patience.EVER)
             text = f"{taken} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Patience.NONE)
         return None

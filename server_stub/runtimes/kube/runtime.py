@@ -27,6 +27,7 @@ from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import masked
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pod_log import PodLogs
+from server_stub.runtimes.kube.removals import Removals
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.watch import Change, Listed, Watch
 from server_stub.tasks import Tasks
@@ -69,6 +70,7 @@ class KubeRuntime:
         self._inventory = Inventory()
         self._logs = PodLogs(parts.api, self._acts, parts.desk)
         self._gangs: dict[AttemptKey, Gang] = {}
+        self._removals = Removals()
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
         self._watches: list[Watch] = []
         self._sink: Sink | None = None
@@ -172,7 +174,8 @@ class KubeRuntime:
         self._tasks.begin(self._to_its_end(key, attempt))
 
     def _gang(self, attempt: Attempt) -> Gang:
-        shared = Cluster(self._acts, self._inventory, self._parts.desk, self._settings, self._catalogue, self._logs)
+        desk, settings, catalogue = self._parts.desk, self._settings, self._catalogue
+        shared = Cluster(self._acts, self._inventory, desk, settings, catalogue, self._logs, self._removals)
         return Gang(attempt, shared, self._tell)
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:

@@ -12,6 +12,7 @@ from server_stub.runtimes.kube import making
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.facts import TrainingJob
 from server_stub.runtimes.kube.making import GivenUp, Making
+from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import Object, Objects
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.refusals import Refusal
@@ -53,8 +54,10 @@ class Site:
         self.waited_s = 0.0
         self.made: list[TrainingJob] = []
         acts: Any = self.acts
+        ended: set[AttemptKey] = set()
         self._making = Making(
-            case.attempt, case.cluster, case.catalogue, acts, self._take, self.said.append, self._pause
+            *(case.attempt, case.cluster, case.catalogue, acts),
+            *(ended.__contains__, self._take, self.said.append, self._pause),
         )
 
     async def _take(self, job: TrainingJob) -> None:
