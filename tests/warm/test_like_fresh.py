@@ -46,7 +46,8 @@ seen["cwd"] = os.getcwd()
 seen["path"] = sys.path
 main = sys.modules["__main__"]
 seen["main"] = [__name__, __file__, str(__spec__), str(__package__), __cached__, vars(main) is globals(),
-                type(__loader__).__name__, __loader__.path, sorted(n for n in globals() if n.startswith("__"))]
+                type(__loader__).__name__, __loader__.path,
+                sorted({n for n in globals() if n.startswith("__")} - {"__warningregistry__"})]  # left by a collection
 umask = os.umask(0o77); os.umask(umask)
 seen["umask"] = umask
 seen["limits"] = {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")}
