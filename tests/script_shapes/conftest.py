@@ -20,6 +20,7 @@ from tests.cli.conftest import processes_of
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).with_name("scripts")
 
+_ABORTED = "terminate called without an active exception"
 OURS = "client-lib submit -f -N 2 --processes-per-worker 2"
 TORCHRUN = "torchrun --standalone --nproc-per-node 4"
 
@@ -54,13 +55,19 @@ class Shell:
     def loss(self, *started: subprocess.Popen[str]) -> str:
         """What rank 0 of all these processes printed."""
         outputs = [process.communicate(timeout=250) for process in started]
-        assert [process.returncode for process in started] == [0] * len(started), outputs
+        assert all(map(_went_well, started, [err for _, err in outputs])), (started, outputs)
         found = re.findall(r"loss [\d.]+ of \d+ ranks", "".join(out for out, _ in outputs))
         assert len(found) == 1, outputs
         return str(found[0])
 
     def of(self, line: str, **variables: str) -> str:
         return self.loss(self.start(line, **variables))
+
+
+def _went_well(process: subprocess.Popen[str], stderr: str) -> bool:
+    """Of what ours is compared with, a rank that has done its work may abort at its exit, as PyTorch's do at times."""
+    is_ours = str(process.args).startswith("['client-lib'")
+    return process.returncode == 0 or (not is_ours and _ABORTED in stderr)
 
 
 @pytest.fixture(scope="session")
