@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 from server_stub.runtimes.kube.names import AttemptKey
 
@@ -23,7 +23,7 @@ class Removals:
         self._ended: set[AttemptKey] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    def __contains__(self, key: AttemptKey | None) -> bool:
+    def __contains__(self, key: AttemptKey) -> bool:
         """It has ended, and what is left of it goes by itself."""
         return key in self._ended
 
@@ -36,8 +36,6 @@ class Removals:
         finally:
             self._ended.discard(key)
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """To remove one, in the order of asking."""
-        async with self._turns:
-            yield
+    def turn(self) -> asyncio.Semaphore:
+        """`async with` it to remove one, in the order of asking."""
+        return self._turns
