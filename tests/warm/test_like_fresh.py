@@ -40,14 +40,14 @@ seen["streams"] = [stream(s) for s in (sys.stdin, sys.stdout, sys.stderr)]
 seen["streams"] += [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__]
 seen["stdin"] = sys.stdin.read()
 seen["environment"] = dict(os.environ)
-seen["environment of a child"] = sorted(l for l in os.popen("env -0").read().split("\\0") if not l.startswith("_="))
+with os.popen("env -0") as child:  # one that is left open may leave __warningregistry__ here
+    seen["environment of a child"] = sorted(l for l in child.read().split("\\0") if not l.startswith("_="))
 seen["argv"] = [sys.argv, sys.orig_argv[1:], sys.executable, sys._base_executable, sys.prefix, repr(sys.flags)]
 seen["cwd"] = os.getcwd()
 seen["path"] = sys.path
 main = sys.modules["__main__"]
 seen["main"] = [__name__, __file__, str(__spec__), str(__package__), __cached__, vars(main) is globals(),
-                type(__loader__).__name__, __loader__.path,
-                sorted({n for n in globals() if n.startswith("__")} - {"__warningregistry__"})]  # left by a collection
+                type(__loader__).__name__, __loader__.path, sorted(n for n in globals() if n.startswith("__"))]
 umask = os.umask(0o77); os.umask(umask)
 seen["umask"] = umask
 seen["limits"] = {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")}
