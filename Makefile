@@ -8,11 +8,17 @@ FUNCTIONS_VENV := .venv-bench-functions
 FUNCTIONS_READY := $(FUNCTIONS_VENV)/.ready
 RUN := $(VENV)/bin
 
+# The tests wait for more than half of their time: twice as many workers as cores. With bytecode, also where the machine
+# writes none by default: each worker would compile all tests.
+JOBS ?= 4
+ONE_BY_ONE = PYTHONDONTWRITEBYTECODE= $(RUN)/python -m pytest
+PARALLEL = $(ONE_BY_ONE) -n $(JOBS) --dist loadgroup
+
 FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | awk '$$1 < 500' | wc -l)
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean
+.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -36,20 +42,23 @@ demo: $(READY)  ## train a real model on two workers of this machine, followed l
 	@. $(RUN)/activate && client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py
 	@echo "== next: . $(RUN)/activate; client-lib list; client-lib logs NAME --rank 0; make test"
 
-test: $(READY)  ## every test, few rounds of the long ones (make test PYTEST="-k logs")
+test: $(READY)  ## the tests, of those that start processes a sample (make test PYTEST="-k logs" JOBS=0)
 	@echo "== pytest"
-	@$(RUN)/python -m compileall -q client_lib server_stub
-	@$(RUN)/python -m pytest $(PYTEST)
+	@$(PARALLEL) -m "(smoke or not process) and not long and not cluster and not gpu" $(PYTEST)
 
-test-long: $(READY)  ## every test with all rounds: the server killed 50 times, and so on
+test-all: $(READY)  ## every test but those of clusters, few rounds of the long ones
+	@echo "== pytest, the tests of processes among them"
+	@$(PARALLEL) $(PYTEST)
+
+test-long: $(READY)  ## the same with all rounds: the server killed 50 times, and so on
 	@echo "== pytest, all rounds"
-	@$(RUN)/python -m pytest -m "not cluster and not gpu" $(PYTEST)
+	@$(PARALLEL) -m "not cluster and not gpu" $(PYTEST)
 
 test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root; minutes to build it the first time)
 	@echo "== build of what the clusters run"
 	@$(RUN)/python -m tests.cluster build --image python --image torch || [ $$? = 69 ]
 	@echo "== pytest, with real clusters"
-	@$(RUN)/python -m pytest -m "cluster and not long" --timeout 300 -rs $(PYTEST)
+	@$(ONE_BY_ONE) -m "cluster and not long" --timeout 300 -rs $(PYTEST)
 
 cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (root; make cluster LAYERS="api kwok")
 	@$(RUN)/python -m tests.cluster up $(LAYERS)
@@ -93,13 +102,15 @@ bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine 
 	@for command in kube_start.py kube_logs.py kube_many.py "kube_many.py --hold"; do echo "== benchmarks/$$command"; \
 	  $(RUN)/python benchmarks/$$command || exit 1; done
 
-docs: $(READY)  ## write docs/ and the tables of README.md from the code
+docs: $(READY)  ## write what docs/ repeats of the code, and build the site in build/docs
 	@echo "== docs/openapi*.json, docs/*.schema.json"
 	@$(RUN)/python -m server_stub.openapi --write docs
 	@echo "== docs/cli.md"
 	@$(RUN)/python -m client_lib.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
-	@echo "== tables of README.md, docs/mlspace.md"
-	@$(RUN)/python docs/readme_tables.py
+	@echo "== tables of docs/*.md"
+	@$(RUN)/python docs/tables.py
+	@echo "== build/docs (warnings are errors)"
+	@$(RUN)/python -m sphinx -q -W --keep-going docs build/docs
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
 	@for name in bootstrap dev server bench bench-functions kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \

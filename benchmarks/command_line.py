@@ -2,7 +2,7 @@
 
     python benchmarks/command_line.py [--torchx /path/to/torchx] [--rounds 15]
 
-Goals: `--help` <= 0.75 x `torchx --help`; `status` and `list`, which ask the local server, <= 1.1 x;
+Goals: `--help`, `status`, `list` and `logs` <= 0.6 x `torchx --help`; `submit` <= 1.1 x;
 `import client_lib` <= 1.5 x `python -c pass`. torchx wants an environment of its own:
 `python -m venv /tmp/tx && /tmp/tx/bin/pip install torchx`.
 """

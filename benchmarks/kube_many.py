@@ -36,7 +36,7 @@ from server_memory import memory_mb
 
 from client_lib import Job
 from server_stub.runtimes.kube.api import Api, connect
-from server_stub.runtimes.kube.watch import Change, Listed, Watch
+from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
 
 WORKERS = 4
 NODES = 100
@@ -141,7 +141,7 @@ def succeeded(place: Place, api: Api) -> Iterator[set[str]]:
             if any(each["type"] == "Succeeded" and each["status"] == "True" for each in conditions):
                 names.add(made["metadata"]["name"])
 
-    watch = Watch(api, place.pytorch_jobs, {}, take)
+    watch = ObjectWatch(api, place.pytorch_jobs, {}, take)
     watch.start()
     try:
         yield names

@@ -29,12 +29,13 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from client_lib.spec import paths
-from client_lib.worker.outcome import COMPLETED, Ended, Outcome
+from client_lib.worker.outcome import COMPLETED, Ended, WorkerOutcome
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.pod.digest import digest
-from client_lib.worker.report import as_json, time_text
+from client_lib.worker.pod.termination_message import termination_message
+from client_lib.worker.report import Report, as_json, time_text
 from server_stub.runtimes.kube import names
-from server_stub.workers.tokens import Holder, Tokens
+from server_stub.runtimes.kube.pytorchjob import manifest
+from server_stub.worker_gateway.tokens import Holder, Tokens
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 OF_JOBS = "training.kubeflow.org/operator-name=pytorchjob-controller"
@@ -146,7 +147,7 @@ class Workers:
 
     async def _work(self, meta: dict[str, Any]) -> None:
         labels = meta["labels"]
-        key, worker = names.attempt_of(labels), names.worker_of(labels)
+        key, worker = names.attempt_of(labels), manifest.worker_of(labels)
         assert key is not None
         assert worker is not None
         job = labels[names.JOB_NAME]
@@ -174,7 +175,7 @@ class Workers:
         state[0] = "ended"
         await self._say(base, headers, "ended")
         await leaves
-        await self._end_pod(meta["name"], digest(report))
+        await self._end_pod(meta["name"], termination_message(report))
 
     async def _until(self, base: str, headers: dict[str, str], state: list[str], knows: str, wanted: str) -> None:
         """Beside what is said: `state` holds the last of it."""
@@ -204,7 +205,7 @@ class Workers:
     async def _end_pod(self, name: str, message: bytes) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ended = {"exitCode": 0, "reason": "Completed", "message": message.decode(), "startedAt": now, "finishedAt": now}
-        container = {"name": names.CONTAINER, "image": "none", "imageID": "", "ready": False, "restartCount": 0}
+        container = {"name": manifest.CONTAINER, "image": "none", "imageID": "", "ready": False, "restartCount": 0}
         status = {"phase": "Succeeded", "containerStatuses": [container | {"state": {"terminated": ended}}]}
         headers = {"Content-Type": "application/merge-patch+json"}
         async with (
@@ -216,11 +217,11 @@ class Workers:
         self.seen.ended += 1
 
 
-def _report(worker: int, attempt: int, began: float, length: int) -> dict[str, Any]:
+def _report(worker: int, attempt: int, began: float, length: int) -> Report:
     now = time.time()
-    rank = Ended(worker, 0, None, began, now, now, False, None, None, [])
+    rank = Ended(worker, 0, None, began, now, now, False, False, None, None, [])
     plan = WorkerPlan.__new__(WorkerPlan, **_plan(worker, attempt))
-    return as_json(plan, Outcome(0, COMPLETED, "", None), [rank], began, now, 1, length)
+    return as_json(plan, WorkerOutcome(0, COMPLETED, "", None), [rank], began, now, 1, length)
 
 
 def _plan(worker: int, attempt: int) -> dict[str, Any]:

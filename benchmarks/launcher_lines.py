@@ -105,7 +105,7 @@ def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
     process = subprocess.Popen(launcher_command(directory.path))
     while not os.path.exists(directory.control):
         time.sleep(0.001)
-    peer = control.Connection(directory.control)
+    peer = control.ControlConnection(directory.control)
     peer.send(control.go())
     began = let_go(release)
     while (message := peer.receive(60)) and message["event"] != control.ENDED:

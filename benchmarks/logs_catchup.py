@@ -21,14 +21,13 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "logs"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from log_server import NAME, log_directory, write_job
-from log_support import LogWriter, ServerProcess, stamp
-
-from client_lib.log_frames import Params
-from client_lib.log_reader import log_entries, log_lines, log_params
+from client_lib.log_reading.frames import Params
+from client_lib.log_reading.reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON, job_logs
+from tests.logs.log_server import NAME, log_directory, write_job
+from tests.logs.support import LogWriter, ServerProcess, stamp
 
 TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "  # about 120 bytes with its head
 

@@ -21,17 +21,17 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "logs"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from log_server import NAME, log_directory, write_job
-from log_support import ServerProcess, eventually
 from logs_catchup import open_stream
 
-from client_lib.log_reader import log_lines, log_params
+from client_lib.log_reading.reader import log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, job_logs
-from client_lib.worker.control import Connection, go
+from client_lib.worker.control import ControlConnection, go
 from client_lib.worker.directory import Directory, launcher_command
 from client_lib.worker.plan import WorkerPlan
+from tests.logs.log_server import NAME, log_directory, write_job
+from tests.logs.support import ServerProcess, eventually
 
 TIMED = 10
 RANK = """
@@ -92,7 +92,7 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
         try:
             eventually(lambda: count_followers(server.port) == followers, within_s=60)
             time.sleep(0.5)
-            connection = Connection(Directory(str(launcher)).control)
+            connection = ControlConnection(Directory(str(launcher)).control)
             connection.send(go())
             while connection.receive() != {"event": "ended"}:
                 pass

@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 
 from own_server import INSTANCE_TYPE, own_server
 
-from client_lib import Job, State, list_jobs, local_server
+from client_lib import Job, State, list_jobs
 from client_lib.spec import paths
+from client_lib.transport import local_server
 
 PRINTS = "import time\nwhile True:\n    print('x' * 100, flush=True)\n    time.sleep(0.5)\n"
 SETTLED_S = 3.0  # after which caches and group commits are where they stay

@@ -79,7 +79,7 @@ def launcher(folder: Path, rank_runner: bool) -> float:
     process = subprocess.Popen(launcher_command(directory.path))
     while not os.path.exists(directory.control):
         time.sleep(0.001)
-    peer = control.Connection(directory.control)
+    peer = control.ControlConnection(directory.control)
     peer.send(control.go())
     process.wait()
     took = time.perf_counter() - began

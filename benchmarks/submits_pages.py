@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -26,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, JobInfo
+from server_stub.files.request_log import Place
+from server_stub.files.snapshots import Snapshots
 from server_stub.service import JobFilters, Service
+from server_stub.service.values import User
 from server_stub.settings import Settings
-from server_stub.snapshots import Snapshots
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow, NewJob
-from server_stub.submissions import Place
-from server_stub.users import User
 from tests.fakes import FakeRuntime
 
 ANN = User("ann")
@@ -71,20 +70,20 @@ async def _measure(calls: int) -> None:
 
 
 async def _filled(folder: Path, size: int) -> Service:
-    settings = Settings(state_dir=folder, retention_every_s=10**6)
+    settings = Settings(state_dir=folder)
     settings.data_dir.mkdir(parents=True)
     Snapshots(settings.data_dir / "snapshots", 1, 0).open()
     store = Store(settings.database_url)
     await store.open()
     for first in range(0, size, 5000):
-        await store.write(partial(_add_some, range(first, min(first + 5000, size))))
+        await store.write(_add_some, range(first, min(first + 5000, size)))
     await store.close()
     service = Service(settings, FakeRuntime())
     await service.start()
     return service
 
 
-def _add_some(numbers: range, connection: Connection) -> None:
+def _add_some(connection: Connection, numbers: range) -> None:
     for number in numbers:
         _add(connection, number)
 

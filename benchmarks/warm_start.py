@@ -25,10 +25,10 @@ from interleave import Samples, joined, table, time_until_one_succeeds
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command, read_json
-from client_lib.worker.environment import processes
 from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_environment import processes
 from client_lib.worker.warm import fit
-from server_stub.runtimes.local.warm_pool import WarmPool
+from server_stub.runtimes.local.warm import WarmPool
 
 DDP = """
 import torch, torch.distributed as dist
@@ -105,10 +105,10 @@ class Job:
         why = self._loop.run_until_complete(self.pool.launch(directory.path))
         assert why is None, why
 
-    def go(self, directory: Directory) -> control.Connection:
+    def go(self, directory: Directory) -> control.ControlConnection:
         while not os.path.exists(directory.control):
             time.sleep(0.001)
-        peer = control.Connection(directory.control)
+        peer = control.ControlConnection(directory.control)
         peer.send(control.go())
         return peer
 

@@ -6,176 +6,85 @@
     job.submit()
     job.logs()
 
-Public is what `__all__` lists, and nothing else. Every name is loaded when it is first used, so that
-`import client_lib` loads neither requests, pydantic, the server nor torch.
+The public names are those of `__all__`. Each is loaded when it is first used, so that `import client_lib` loads neither
+requests, pydantic, the server nor torch.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # checkers read it as True; importing it from typing would double the cost of this import
 
-if TYPE_CHECKING:
-    from client_lib.client import Client, get_job, list_jobs, resubmit
-    from client_lib.errors import (
-        BadResponse,
-        ClientLibError,
-        Conflict,
-        Forbidden,
-        InvalidRequest,
-        JobCancelled,
-        JobEnded,
-        JobFailed,
-        KeyReused,
-        NeverFits,
-        NoResult,
-        NotFound,
-        NotShared,
-        NotSupported,
-        RemoteError,
-        ServerError,
-        ServerUnreachable,
-        StorageFull,
-        TooLarge,
-        Unauthorized,
-        Unavailable,
-        WaitTimeout,
-    )
-    from client_lib.job import Job
-    from client_lib.log_reader import LogEntry
-    from client_lib.mlspace.elsewhere import (
-        ImageBuildJob,
-        S3CopyJob,
-        copy_from_nfs,
-        get_transfer_data_logs,
-        save_aws_credentials,
-        update,
-    )
-    from client_lib.mlspace.environment import Environment, environment
-    from client_lib.mlspace.instance_types import get_available_resources_count, get_docker_images, get_instance_types
-    from client_lib.mlspace.verbs import get_job_status, job_status, jobs, kill, logs
-    from client_lib.mlspace.words import (
-        ClusterType,
-        JobHealthAction,
-        JobHealthParams,
-        JobHealthSubAction,
-        RegionEnum,
-        RegionMT,
-    )
-    from client_lib.remote_function import remote
-    from client_lib.spec.explanation import Explanation
-    from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
-    from client_lib.spec.states import Reason, State
-    from client_lib.spec.wire import Event, Failure, JobInfo, Manifest
+# fmt: off
+if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may import from here
+    # isort: off
+    from client_lib.client import Client as Client, get_job as get_job, list_jobs as list_jobs, remote as remote
+    from client_lib.client import resubmit as resubmit
+    from client_lib.errors import BadResponse as BadResponse, ClientLibError as ClientLibError, Conflict as Conflict
+    from client_lib.errors import Forbidden as Forbidden, InvalidRequest as InvalidRequest, JobCancelled as JobCancelled
+    from client_lib.errors import JobEnded as JobEnded, JobFailed as JobFailed, KeyReused as KeyReused
+    from client_lib.errors import NeverFits as NeverFits, NoResult as NoResult, NotFound as NotFound
+    from client_lib.errors import NotShared as NotShared, NotSupported as NotSupported, RemoteError as RemoteError
+    from client_lib.errors import ServerError as ServerError, ServerUnreachable as ServerUnreachable
+    from client_lib.errors import StorageFull as StorageFull, TooLarge as TooLarge, Unauthorized as Unauthorized
+    from client_lib.errors import Unavailable as Unavailable, WaitTimeout as WaitTimeout
+    from client_lib.job import Job as Job
+    from client_lib.log_reading.reader import LogEntry as LogEntry
+    from client_lib.mlspace.calls import get_available_resources_count as get_available_resources_count
+    from client_lib.mlspace.calls import get_docker_images as get_docker_images
+    from client_lib.mlspace.calls import get_instance_types as get_instance_types, get_job_status as get_job_status
+    from client_lib.mlspace.calls import job_status as job_status, jobs as jobs, kill as kill, logs as logs
+    from client_lib.mlspace.calls import ImageBuildJob as ImageBuildJob, S3CopyJob as S3CopyJob
+    from client_lib.mlspace.calls import copy_from_nfs as copy_from_nfs
+    from client_lib.mlspace.calls import get_transfer_data_logs as get_transfer_data_logs
+    from client_lib.mlspace.calls import save_aws_credentials as save_aws_credentials, update as update
+    from client_lib.mlspace.constants import ClusterType as ClusterType, Environment as Environment
+    from client_lib.mlspace.constants import JobHealthAction as JobHealthAction, JobHealthParams as JobHealthParams
+    from client_lib.mlspace.constants import JobHealthSubAction as JobHealthSubAction, RegionEnum as RegionEnum
+    from client_lib.mlspace.constants import RegionMT as RegionMT, environment as environment
+    from client_lib.spec.job import HealthParams as HealthParams, JobSpec as JobSpec, JobType as JobType
+    from client_lib.spec.job import PriorityClass as PriorityClass
+    from client_lib.spec.states import Reason as Reason, State as State
+    from client_lib.spec.wire import Event as Event, Explanation as Explanation, Failure as Failure, JobInfo as JobInfo
+    from client_lib.spec.wire import Manifest as Manifest
+    # isort: on
+# fmt: on
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BadResponse",
-    "Client",
-    "ClientLibError",
-    "ClusterType",
-    "Conflict",
-    "Environment",
-    "Event",
-    "Explanation",
-    "Failure",
-    "Forbidden",
-    "HealthParams",
-    "ImageBuildJob",
-    "InvalidRequest",
-    "Job",
-    "JobCancelled",
-    "JobEnded",
-    "JobFailed",
-    "JobHealthAction",
-    "JobHealthParams",
-    "JobHealthSubAction",
-    "JobInfo",
-    "JobSpec",
-    "JobType",
-    "KeyReused",
-    "LogEntry",
-    "Manifest",
-    "NeverFits",
-    "NoResult",
-    "NotFound",
-    "NotShared",
-    "NotSupported",
-    "PriorityClass",
-    "Reason",
-    "RegionEnum",
-    "RegionMT",
-    "RemoteError",
-    "S3CopyJob",
-    "ServerError",
-    "ServerUnreachable",
-    "State",
-    "StorageFull",
-    "TooLarge",
-    "Unauthorized",
-    "Unavailable",
-    "WaitTimeout",
-    "__version__",
-    "copy_from_nfs",
-    "environment",
-    "get_available_resources_count",
-    "get_docker_images",
-    "get_instance_types",
-    "get_job",
-    "get_job_status",
-    "get_transfer_data_logs",
-    "job_status",
-    "jobs",
-    "kill",
-    "list_jobs",
-    "logs",
-    "remote",
-    "resubmit",
-    "save_aws_credentials",
-    "update",
-]
-
-_ELSEWHERE = {
-    "client": ("Client", "get_job", "list_jobs", "resubmit"),
-    "job": ("Job",),
-    "log_reader": ("LogEntry",),
-    "mlspace.elsewhere": (
-        "ImageBuildJob",
-        "S3CopyJob",
-        "copy_from_nfs",
-        "get_transfer_data_logs",
-        "save_aws_credentials",
-        "update",
+_MODULES = {
+    "client_lib.client": "Client get_job list_jobs remote resubmit",
+    "client_lib.errors": (
+        "BadResponse ClientLibError Conflict Forbidden InvalidRequest JobCancelled JobEnded JobFailed KeyReused "
+        "NeverFits NoResult NotFound NotShared NotSupported RemoteError ServerError ServerUnreachable StorageFull "
+        "TooLarge Unauthorized Unavailable WaitTimeout"
     ),
-    "mlspace.environment": ("Environment", "environment"),
-    "mlspace.instance_types": ("get_available_resources_count", "get_docker_images", "get_instance_types"),
-    "mlspace.verbs": ("get_job_status", "job_status", "jobs", "kill", "logs"),
-    "remote_function": ("remote",),
-    "mlspace.words": (
-        "ClusterType",
-        "JobHealthAction",
-        "JobHealthParams",
-        "JobHealthSubAction",
-        "RegionEnum",
-        "RegionMT",
+    "client_lib.job": "Job",
+    "client_lib.log_reading.reader": "LogEntry",
+    "client_lib.mlspace.calls": (
+        "get_available_resources_count get_docker_images get_instance_types get_job_status job_status jobs kill logs "
+        "ImageBuildJob S3CopyJob copy_from_nfs get_transfer_data_logs save_aws_credentials update"
     ),
-    "spec.explanation": ("Explanation",),
-    "spec.job": ("HealthParams", "JobSpec", "JobType", "PriorityClass"),
-    "spec.states": ("Reason", "State"),
-    "spec.wire": ("Event", "Failure", "JobInfo", "Manifest"),
+    "client_lib.mlspace.constants": (
+        "ClusterType Environment JobHealthAction JobHealthParams JobHealthSubAction RegionEnum RegionMT environment"
+    ),
+    "client_lib.spec.job": "HealthParams JobSpec JobType PriorityClass",
+    "client_lib.spec.states": "Reason State",
+    "client_lib.spec.wire": "Event Explanation Failure JobInfo Manifest",
 }
-_MODULE = {name: module for module, names in _ELSEWHERE.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = sorted(["__version__", *_MODULE_OF])
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'client_lib' has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(f"client_lib.{_MODULE.get(name, 'errors')}"), name)
-    globals()[name] = value  # the next look does not come here
+    value: object = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # the next access does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

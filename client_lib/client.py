@@ -1,28 +1,32 @@
-"""The way in: a Client is one server, `get_job` and `list_jobs` ask the configured one. Public."""
+"""Entry points: a Client is one server; `get_job`, `list_jobs` and `resubmit` use the configured one. Public."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from client_lib import naming, resubmission, submission
-from client_lib.api import Api, configured
-from client_lib.config import resolve
 from client_lib.job import Job
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
+from client_lib.submit import arguments, changes, request
+from client_lib.transport.api import Api, configured
+from client_lib.transport.config import resolve
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _log = logging.getLogger("client_lib")
 
 
 class Client(Api):
-    """One server, for those who use more than one: `Job(..., client=client)`, `client.get_job(name)`.
+    """One server, for programs that use more than one: `Job(..., client=client)`, `client.get_job(name)`.
 
-    What isn't given comes from CLIENT_LIB_* variables and the configuration file; with nothing configured it is the
-    local server of this machine, started when the first call needs it. `endpoint="local"` means that one in any case.
-    Thread-safe. Its other methods are the typed calls of the REST API.
+    Missing arguments come from CLIENT_LIB_* variables and the configuration file. With nothing configured it is the
+    local server of this machine, started when the first call needs it; `endpoint="local"` always means that server.
+    Thread-safe. The other methods are the typed calls of the REST API.
     """
 
     def __init__(
@@ -35,10 +39,10 @@ class Client(Api):
         ca_bundle: str | None = None,
         retry_s: float | None = None,
     ) -> None:
-        """Stores and checks; connects at the first call.
+        """Store and check the arguments; the first call connects.
 
         `insecure`: the token may travel over plain http to another host. `ca_bundle`: file of certificate authorities.
-        `retry_s`: seconds for which a call is tried again while the server doesn't answer (30).
+        `retry_s`: seconds for which a call is repeated while the server does not answer (30).
 
         Raises:
             InvalidRequest: an endpoint that is no URL, an unknown profile, a broken configuration file.
@@ -54,16 +58,16 @@ class Client(Api):
         self.close()
 
     def get_job(self, name: str) -> Job:
-        """A handle on the job of that name, whichever process or machine submitted it. Raises NotFound."""
+        """The job of that name, whatever process or machine submitted it. Raises NotFound."""
         return get_job(name, client=self)
 
-    def resubmit(self, name: str, *, new_name: str | None = None, python: str | None = None, **changes: Any) -> Job:
+    def resubmit(self, name: str, *, new_name: str | None = None, python: str | None = None, **fields: Any) -> Job:
         """Run the job `name` again as a new one; see `client_lib.resubmit`."""
-        return resubmit(name, client=self, new_name=new_name, python=python, **changes)
+        return resubmit(name, client=self, new_name=new_name, python=python, **fields)
 
 
 def get_job(name: str, *, client: Api | None = None) -> Job:
-    """A handle on the job of that name, whichever process or machine submitted it. Raises NotFound."""
+    """The job of that name, whatever process or machine submitted it. Raises NotFound."""
     api = client or configured()
     return Job.of(api, api.job_info(name))
 
@@ -74,27 +78,27 @@ def resubmit(
     client: Api | None = None,
     new_name: str | None = None,
     python: str | None = None,
-    **changes: Any,
+    **fields: Any,
 ) -> Job:
-    """Run a job again as a new one: the same code and spec but for `changes`, with the caller's environment of now.
+    """Run a job again as a new one: the same code and spec except for `fields`, with the caller's present environment.
 
         resubmit(job, n_workers=4, env_variables={"LR": "0.1"})
 
-    What differs, and which code runs, is said in the log. Of a job that has ended the checkpoints are handed on: the
-    new one starts with a copy of them. `new_name` None: one is made. `python`: the interpreter for a job on this
-    machine; None: this one.
+    The log lists the differences and the code that runs. If the old job has ended, the new one starts with a copy of
+    its checkpoints. `new_name` None: a new name is drawn. `python`: the interpreter for a job on this machine; None:
+    this one.
 
-    Raises InvalidRequest: a field that isn't there, a wrong value, or one that would make it other code.
+    Raises InvalidRequest: an unknown field, a wrong value, or a field that would change the code.
     """
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
     stored, before = api.job_request(name), api.job_info(name)
-    spec = resubmission.changed(stored.spec, changes)
-    spec = spec.model_copy(update={"name": new_name or naming.draw(spec)})
-    for sentence in resubmission.sentences(before, stored, spec, submission.script_digest(stored)):
+    spec = changes.changed(stored.spec, fields)
+    spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
+    for sentence in changes.sentences(before, stored, spec, request.script_digest(stored)):
         _log.info("%s", sentence)
     ended = before if before.state.final else None
-    return Job.of(api, submission.resubmit(api, stored, spec, uuid.uuid4().hex, python, ended))
+    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, ended))
 
 
 def list_jobs(
@@ -105,5 +109,78 @@ def list_jobs(
     *,
     client: Api | None = None,
 ) -> Iterator[JobInfo]:
-    """One's jobs, newest first, `limit` at most; see `Client.list_jobs`."""
+    """The caller's jobs, newest first, at most `limit`; see `Client.list_jobs`."""
     return (client or configured()).list_jobs(state, label, name, limit)
+
+
+# --- functions as jobs
+
+
+class RemoteFunction(Generic[P, R]):
+    """A function whose calls run as jobs. In a worker it is the plain function."""
+
+    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
+        self.__client_lib_function__ = function
+        self._options = options
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the job, wait, and return the function's value of rank 0. Raises as `Job.result`."""
+        value: R = self.submit(*args, **kwargs).result()
+        return value
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Submit the job and return it without waiting."""
+        job = self.job(*args, **kwargs)
+        job.submit()
+        return job
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """The job, not submitted yet."""
+        return Job(script=self.__client_lib_function__, args=args, kwargs=kwargs, **self._options)
+
+    def options(self, **options: Any) -> RemoteFunction[P, R]:
+        """The same function with more arguments of Job."""
+        return RemoteFunction(self.__client_lib_function__, self._options | options)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Bind a method: the object travels as its first argument."""
+        if instance is None:
+            return self
+        return RemoteFunction(self.__client_lib_function__.__get__(instance, owner), self._options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (self.__client_lib_function__,)  # a worker may lack this package
+
+
+@overload
+def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+@overload
+def remote(**options: Any) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
+def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Decorate a function so that a call runs a job and returns the value of rank 0. `options`: arguments of `Job`. ::
+
+        @client_lib.remote(n_workers=2)
+        def train(lr):
+            ...
+
+        accuracy = train(0.1)       # waits
+        job = train.submit(0.1)     # does not wait
+
+    Raises TypeError at once for an option that Job does not have.
+    """
+    if function is None:
+        return partial(_decorated, options=options)
+    return _decorated(function, options)
+
+
+def _decorated(function: Callable[..., Any], options: dict[str, Any]) -> RemoteFunction[..., Any]:
+    for name in ("script", "args", "kwargs"):
+        if name in options:
+            raise TypeError(f"remote() takes no {name}: the function and the arguments of its calls replace it")
+    Job(script=_nothing, **options)
+    return RemoteFunction(function, options)
+
+
+def _nothing() -> None:
+    """Stand-in without parameters: only the options are checked."""

@@ -1,26 +1,26 @@
-"""Every error this library raises, as one tree; the class survives HTTP by its `code`.
+"""The errors of this library, as one tree. A `code` carries the class over HTTP.
 
     ClientLibError                  error
     ├── InvalidRequest              invalid_request     a field, its value, what is allowed (also a ValueError)
     │   ├── NeverFits               never_fits          the job is larger than anything this server has
     │   ├── NotSupported            not_supported       known, but not on this runtime or not in this version
     │   └── TooLarge                too_large           a body, snapshot or spec over its bound
-    ├── Unauthorized                unauthorized        no token, or one that the server does not know
-    ├── Forbidden                   forbidden           a known user who may not do this
+    ├── Unauthorized                unauthorized        no token, or an unknown one
+    ├── Forbidden                   forbidden           the user may not do this
     ├── NotFound                    not_found           no such job, snapshot, attempt (also a LookupError)
-    │   └── NoResult                no_result           a function gave nothing in that rank; says why
+    │   └── NoResult                no_result           the function has no result in that rank; with the reason
     ├── Conflict                    conflict            the name is taken, the job is running, ...
-    │   ├── KeyReused               key_reused          the Idempotency-Key belongs to another spec
-    │   └── NotShared               not_shared          the server does not see the folder of the script
+    │   ├── KeyReused               key_reused          the Idempotency-Key was used for another spec
+    │   └── NotShared               not_shared          the server can't see the folder of the script
     ├── StorageFull                 storage_full        the server's disk is full; nothing was accepted
-    ├── ServerError                 server_error        the server failed; its log says why
-    │   └── Unavailable             unavailable         it is starting, stopping or overloaded: try again
-    ├── ServerUnreachable           unreachable         no answer at all (client side; also a ConnectionError)
-    ├── BadResponse                 bad_response        something answered, but not this server (client side)
-    ├── JobEnded                    job_ended           wait(): final, but not succeeded; carries the JobInfo
-    │   ├── JobFailed               job_failed          it ended FAILED; the message is the report
-    │   │   └── RemoteError         remote_error        its function raised what can't be rebuilt here
-    │   └── JobCancelled            job_cancelled       it was cancelled
+    ├── ServerError                 server_error        the server failed; its log has the reason
+    │   └── Unavailable             unavailable         it is starting, stopping or overloaded: retry
+    ├── ServerUnreachable           unreachable         no answer (client side; also a ConnectionError)
+    ├── BadResponse                 bad_response        an answer that is not this server's (client side)
+    ├── JobEnded                    job_ended           wait(): the job did not succeed; has the JobInfo
+    │   ├── JobFailed               job_failed          it FAILED; the message is the failure report
+    │   │   └── RemoteError         remote_error        its function's exception can't be rebuilt here
+    │   └── JobCancelled            job_cancelled       it was CANCELLED
     └── WaitTimeout                 wait_timeout        wait(timeout): not final yet (also a TimeoutError)
 
 Standard library only: the server, the client and `import client_lib` all load it.
@@ -32,9 +32,9 @@ from typing import Any, ClassVar
 
 
 class ClientLibError(Exception):
-    """The root. `message` names the thing and the value, `hint` the way out.
+    """The root of the tree. `message` names the thing and the value, `hint` the way out.
 
-    `str(error)` begins with "Error", as the texts of the ML Space platform do: scripts that print it read the same.
+    `str(error)` begins with "Error" like the messages of the ML Space platform, which scripts check for.
     """
 
     code: ClassVar[str] = "error"
@@ -49,7 +49,7 @@ class ClientLibError(Exception):
         return f"Error: {self.message}" + (f"\n{self.hint}" if self.hint else "")
 
     def body(self) -> dict[str, Any]:
-        """The JSON object that travels: code, message, hint (absent when there is none)."""
+        """The JSON object sent over HTTP: code, message and, if there is one, hint."""
         return {"code": self.code, "message": self.message} | ({"hint": self.hint} if self.hint else {})
 
 
@@ -126,7 +126,7 @@ class BadResponse(ClientLibError):
 
 
 class JobEnded(ClientLibError):
-    """What `wait()` raises when a job did not succeed. `info` is the job's last JobInfo."""
+    """Raised by `wait()` for a job that did not succeed. `info` is its last JobInfo."""
 
     code = "job_ended"
 
@@ -159,4 +159,4 @@ def _tree(root: type[ClientLibError]) -> dict[str, type[ClientLibError]]:
 
 
 BY_CODE: dict[str, type[ClientLibError]] = _tree(ClientLibError)
-"""code -> class; the server sends the code, the client raises the class."""
+"""Class by code: the server sends the code, the client raises the class."""

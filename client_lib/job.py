@@ -1,30 +1,70 @@
 """One job as an object, described and submitted: the platform's verbs (`submit status logs kill`) and typed ones.
 
-Public. A Job is a description until `submit()`; afterwards, or from `get_job`, it is a handle on a job of a server, and
-what that can be asked is `handle`. What travels is `api`, how the code gets there `submission`.
+Public. A Job is a description until `submit()`; afterwards, or from `get_job`, it stands for a job of a server, which
+every call asks.
 """
 
 from __future__ import annotations
 
+import html
 import os
+import sys
+import textwrap
 import threading
+import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from client_lib import arguments, legacy, naming, submission
-from client_lib.api import Api, OnUpload
-from client_lib.errors import Conflict
+from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
-from client_lib.handle import Handle
+from client_lib.log_reading import reader as log_reader
+from client_lib.log_reading.cell import in_cell_or_terminal
+from client_lib.log_reading.reader import LogEntry
+from client_lib.log_reading.text_output import LogOutput, TextOut, several_ranks
+from client_lib.mlspace import old_arguments
+from client_lib.reports import display
+from client_lib.reports import failure as failure_report
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
 from client_lib.spec.mlspace import PlatformType
-from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.spec.states import State
+from client_lib.spec.wire import Event, Explanation, JobInfo, Manifest
+from client_lib.submit import arguments, request
+from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
+
+if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call that uses it
+    from typing_extensions import Unpack
+
+    from client_lib.functions.results import Outcome
+    from client_lib.transport import download as downloads
+
+Ranks = int | Sequence[int] | None
+Streams = str | Sequence[str] | None
+
+_TABLE_LINES = 5  # log lines in a notebook's table of a job
+_TABLE_PATIENCE_S = 2.0  # longest wait for them
+_SCRIPT_SHOWN = 60  # characters of a script in repr(job)
 
 
-class Job(Handle):
+@dataclass(frozen=True)
+class _Draft:
+    """The description that `submit` sends."""
+
+    spec: JobSpec
+    script: str
+    call: functions.Call | None = None
+    """The function that runs instead of a script."""
+    attached: bool = False
+    """`submit` shows the log and returns when the job has ended."""
+
+
+class Job:
     """A distributed job. Only `script` is needed; every field is described in `client_lib.JobSpec`.
 
         job = Job(script="train.py", n_workers=2)
@@ -32,12 +72,13 @@ class Job(Handle):
         job.logs()          # prints, and follows until the job ends
         job.wait()          # raises JobFailed with the report
 
-    Thread-safe. Nothing of the calling process is changed. An argument of None counts as not given, except `log_file`.
+    Thread-safe. The calling process is left as it is. None counts as not given, except for `log_file`.
     """
 
     Type = PlatformType
     """The ML Space platform's names of the types: `Job.Type.pytorch2`."""
 
+    @old_arguments.shown_in_signature
     def __init__(
         self,
         base_image: str | None = None,
@@ -84,74 +125,71 @@ class Job(Handle):
         labels: Mapping[str, str] | None = None,
         logs_dir: str | os.PathLike[str] | None = None,
         client: Api | None = None,
-        n_gpus: int | None = None,
-        detached: bool | None = None,
-        warm_cache: bool | None = None,
-        memory_limit: Any = None,
-        cpu_limit: Any = None,
-        spark_executor_memory: float | None = None,
-        cuda11: bool | None = None,
-        preflight_check: bool | None = None,
-        forbid_s3: bool | None = None,
-        forbid_internet: bool | None = None,
-        in_communal_cluster: bool | None = None,
+        **earlier: Unpack[old_arguments.OldArguments],
     ) -> None:
-        """Checks the values and stores them; touches neither disk nor network.
+        """Check the values and store them; neither disk nor network is touched.
 
-        `script` may be a function: every rank calls it with `args` and `kwargs`, and `result()` gives what it returned.
-        `client`: the server that it goes to (a `client_lib.Client`); None: the configured one. Those behind it are the
-        ML Space platform's of earlier years: a DeprecationWarning each says what to write instead.
+        `script` may be a function: every rank calls it with `args` and `kwargs`, and `result()` returns its value.
+        `client`: the server that receives the job (a `client_lib.Client`); None: the configured one. `earlier`:
+        arguments of the ML Space platform's earlier years, each with a DeprecationWarning that names today's one.
 
         Raises:
-            InvalidRequest: with a line for each field that is wrong.
-            NotSupported: something of the platform that can't be had, by name.
+            InvalidRequest: with a line for each wrong field.
+            NotSupported: a feature of the platform that does not exist here, by name.
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
-        old = legacy.translate(given)
+        old = old_arguments.translate(given, earlier)
         for sentence in old.sentences:
             warnings.warn(sentence, DeprecationWarning, stacklevel=2)
-        self._call = functions.taken_from(given)
-        self._script = os.fspath(given["script"]) if given["script"] is not None else ""
-        self._spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
-        self._attached = old.attached
-        self._drawn: str | None = None
-        self._key = uuid.uuid4().hex  # one for the object's life: a submit that is repeated is the same job
-        self._lock = threading.Lock()
-        super().__init__(client, None)
+        call = functions.taken_from(given)
+        text = os.fspath(given["script"]) if given["script"] is not None else ""
+        spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
+        self._set_up(_Draft(spec, text, call, old.attached), client)
 
     @classmethod
     def of(cls, client: Api, info: JobInfo) -> Job:
-        """A handle on a job that is there already; used by `get_job`."""
-        job = object.__new__(cls)
-        job._script, job._spec = info.spec.script, info.spec
-        job._key, job._lock, job._attached, job._call = "", threading.Lock(), False, None
-        Handle.__init__(job, client, info)
+        """Return the object for a job that a server has; `get_job` is the public way."""
+        job = cls.__new__(cls)  # no arguments of Job to check
+        job._set_up(_Draft(info.spec, info.spec.script), client, info)
         return job
+
+    def _set_up(self, draft: _Draft, client: Api | None, last: JobInfo | None = None) -> None:
+        """`last`: the job as the server last described it; None: it is not submitted yet."""
+        self._draft, self._client, self._last = draft, client, last
+        self._drawn_name: str | None = None
+        self._key = uuid.uuid4().hex  # one per object: a repeated submit is the same job
+        self._lock = threading.Lock()
+        self._shown_notices: set[str] = set()
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job:
-        """A job of one worker that calls the function with these arguments; `Job(script=function, ...)` has it all."""
+        """A job of one worker that calls the function with these arguments; `Job(script=function, ...)` has options."""
         return cls(script=function, args=args, kwargs=kwargs)
 
     @property
     def spec(self) -> JobSpec:
-        """What was asked for; once submitted, as the server shows it."""
-        return self._last.spec if self._last else self._spec
+        """The request; after the submit, as the server shows it."""
+        return self._last.spec if self._last else self._draft.spec
 
     @property
     def name(self) -> str | None:
-        """The name that the job has or was given; None: it gets one at the submit."""
-        return self.job_name or self._spec.name
+        """The job's name; None: the submit will choose one."""
+        return self.job_name or self._draft.spec.name
+
+    @property
+    def job_name(self) -> str | None:
+        """The platform's attribute: the name of the submitted job; None before the submit and after a failed one."""
+        return self._last.name if self._last else None
 
     def submit(self, *, python: str | None = None, on_upload: OnUpload | None = None) -> str:
         """Hand the job over; it is stored durably when this returns `Job "<name>" created.`
 
-        `python`: interpreter that runs the script where jobs run on this machine; None: the one that runs this.
-        `on_upload`: called with (bytes sent, bytes in all) where the code is uploaded. After a failure it may be
-        called again: it is the same job, never a second one.
+        `python`: interpreter for a job on this machine; None: the one that runs this code. `on_upload`: called with
+        (bytes sent, bytes in all) while the code is uploaded. Calling `submit` again after a failure is safe: it is
+        the same job, never a second one.
 
         Raises:
-            InvalidRequest: a field, or the script, is wrong; names it, its value and the way out.
+            InvalidRequest: a field or the script is wrong; the message names it, its value and the way out.
             Conflict: the name is taken, or this object was submitted already.
             ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`.
         """
@@ -161,26 +199,292 @@ class Job(Handle):
                     f"this job was submitted already, as {self._last.name}",
                     hint="make a new Job(...), or `client-lib resubmit`, to run it again",
                 )
-            self._drawn = self._spec.name or self._drawn or naming.draw(self._spec)
-            spec = self._spec.model_copy(update={"name": self._drawn})
-            self._client = self._api  # from here on it is that server, whatever the environment says later
-            prepared = submission.prepare(self._client, spec, self._script, python, self._call)
-            self._last = submission.submit(self._client, prepared, self._key, on_upload)
-        if self._attached:
+            self._drawn_name = self._drawn_name or arguments.draw_name(self._draft.spec)
+            self._client = self.client  # this server from now on, even if the environment changes
+            prepared = self._prepared(self._draft.spec.name or self._drawn_name, python)
+            self._last = request.submit(self._client, prepared, self._key, on_upload)
+        if self._draft.attached:
             self.logs()
         return mlspace.submitted(self._last.name)
 
     def render(self, *, python: str | None = None) -> Manifest:
-        """What the server would create (locally worker plans), secrets masked. Before the submit a dry run: nothing is
-        created, and the same answer twice (in the place of a name to come it shows `...-xxxxx`).
+        """The objects that the server would create (locally worker plans), secrets masked.
 
-        Raises what `submit` would raise for the same job.
+        Before the submit this is a dry run: nothing is created, and a second call gives the same answer (a name that
+        the submit would choose is shown as `...-xxxxx`). Raises what `submit` would raise for the same job.
         """
         if self._last:
-            return self._api.job_manifest(self._last.name)
-        spec = self._spec.model_copy(update={"name": self._spec.name or naming.name_for(self._spec.script, "xxxxx")})
-        return submission.render(self._api, submission.prepare(self._api, spec, self._script, python, self._call))
+            return self.client.job_manifest(self._last.name)
+        name = self._draft.spec.name or arguments.name_for(self._draft.spec.script, "xxxxx")
+        return request.render(self.client, self._prepared(name, python))
+
+    def _prepared(self, name: str, python: str | None) -> request.Submission:
+        draft = self._draft
+        spec = draft.spec.model_copy(update={"name": name})
+        return request.prepare(self.client, spec, draft.script, python, draft.call)
+
+    # --- the platform's verbs
+
+    def status(self) -> str:
+        """The platform's sentence: `Job status=Running` (Pending, Running, Completed, Failed, Deleted).
+
+        Scripts read the word after the last `=`.
+        """
+        return f"Job status={mlspace.shown_status(self.info().state)}"
+
+    def logs(
+        self,
+        tail: int | None = None,
+        verbose: bool | None = None,
+        *,
+        follow: bool | None = None,
+        since: str | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
+        timestamps: bool = False,
+        attempt: int | None = None,
+        collapse: bool = False,
+        file: TextOut | None = None,
+    ) -> None:
+        """Print the job's lines and follow until it is final. Notices, and the reason of a wait, go to stderr.
+
+        `tail`: number of last lines to begin with. `since`: `10m`, `2h` or a time. `rank`, `stream`: one or several.
+        `attempt`: None prints all attempts in order. Messages of the launcher go to stderr, unless `stream` names it.
+        `collapse`: identical lines that several ranks print within 0.3 s become one line, `[0-3] loading`.
+        `verbose`: the platform's name for `timestamps`. `follow=False` prints the lines so far, for a pending job the
+        platform's sentence. Ctrl-C stops following; the job keeps running. `file` None: sys.stdout; a notebook's cell
+        shows the state and progress bars above the lines, and only the first and last lines of a long log.
+        """
+        info = self.info()
+        if follow is False and info.state is State.PENDING:
+            (sys.stdout if file is None else file).write(f"{mlspace.in_queue(info.name)}\n")
+            return
+        params = log_reader.log_params(
+            follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
+        )
+        prefix = not isinstance(rank, int) and several_ranks(info.spec.model_dump())
+        self._print(info, params, file, prefix=prefix, timestamps=timestamps or bool(verbose), collapse=collapse)
+
+    def kill(self) -> str:
+        """Cancel the job and return the platform's sentence. The logs stay."""
+        return mlspace.deleted(self.cancel().name)
+
+    # --- typed
+
+    def info(self) -> JobInfo:
+        """Everything about the job as it is now. Raises NotFound if it was deleted."""
+        self._last = self.client.job_info(self._submitted)
+        return self._last
+
+    @property
+    def state(self) -> State:
+        """The state as it is now; asks the server."""
+        return self.info().state
+
+    def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
+        """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the change.
+
+        `follow`: print the logs meanwhile.
+
+        Raises:
+            JobFailed: with the report: the first failing rank, its exit code and the meaning of that, its last lines.
+            JobCancelled: it was cancelled.
+            WaitTimeout: it is not final after `timeout` seconds; the message names its state.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        info = self.info()
+        if follow:
+            prefix = several_ranks(info.spec.model_dump())
+            self._print(info, log_reader.log_params(follow=True), prefix=prefix, deadline=deadline)
+            info = self.info()
+        while not info.state.final:
+            info = self._changed(info, deadline)
+        if info.state is not State.SUCCEEDED:
+            raise failure_report.ended(info)
+        return info
+
+    def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> Any:
+        """Wait for the end of the job and return the value of its function in this rank.
+
+        The value is unpickled here, which runs code of the job's owner: another owner's job needs `trust=True`.
+
+        Raises:
+            the function's exception, from a JobFailed with the remote traceback; RemoteError, if its class can't be
+            rebuilt here.
+            NoResult: no readable value exists (or this is no job of a function); the message explains why.
+            NotFound: the job has no such rank; the message lists the ranks.
+            JobFailed, JobCancelled, WaitTimeout: as `wait`.
+        """
+        return self._outcome(timeout, trust).value(rank)
+
+    def results(self, timeout: float | None = None, *, trust: bool = False) -> list[Any]:
+        """The function's values, one per rank, in order of ranks. Raises as `result` does."""
+        return self._outcome(timeout, trust).values()
+
+    def _outcome(self, timeout: float | None, trust: bool) -> Outcome:
+        """Wait for the end of the job. Raises the exception of its function."""
+        from client_lib.functions.results import Outcome
+
+        try:
+            info = self.wait(timeout)
+        except JobFailed as failed:
+            raised = Outcome(self.client, failed.info, trust).failure(failed)
+            raise raised from raised.__cause__
+        return Outcome(self.client, info, trust)
+
+    def download(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        pattern: str | None = None,
+        *,
+        on_download: downloads.OnDownload | None = None,
+    ) -> list[Path]:
+        """Fetch the files that ranks left (`outputs`) into `folder` and return their paths; also while the job runs.
+
+        `folder` None: `./<job name>`. `pattern`: a glob such as `*.pt` or `out/**`; None: all. Files that are complete
+        in `folder` are not fetched again, and an interrupted download continues. `on_download`: called with the
+        progress. A job that runs in place leaves its files in its folder: only those that match its `outputs` are
+        fetched, and a warning names the folder.
+
+        Raises:
+            InvalidRequest: a link or another thing in `folder` is in the way.
+            NotFound: a running job keeps replacing a file.
+        """
+        from client_lib.transport import download as downloads
+
+        info = self.info()
+        return downloads.download(
+            self.client, info, Path(info.name if folder is None else folder), pattern, on_download
+        )
+
+    def log_lines(
+        self,
+        *,
+        follow: bool = True,
+        tail: int | None = None,
+        since: str | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
+        attempt: int | None = None,
+    ) -> Iterator[str]:
+        """The job's own lines without their ends, as they arrive; filters as in `logs`. A progress bar is one line.
+
+        Messages of the launcher are left out; `stream="launcher"` selects them.
+        """
+        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return log_reader.log_lines(
+            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
+        )
+
+    def log_entries(
+        self,
+        *,
+        follow: bool = True,
+        tail: int | None = None,
+        since: str | None = None,
+        rank: Ranks = None,
+        stream: Streams = None,
+        attempt: int | None = None,
+    ) -> Iterator[LogEntry]:
+        """The lines with their time, worker, rank, stream and so on; filters as in `logs`.
+
+        All streams are included, also `launcher`: messages of the launcher about the job.
+        """
+        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return log_reader.log_entries(
+            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
+        )
+
+    def cancel(self) -> JobInfo:
+        """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""
+        self._last = self.client.cancel_job(self._submitted)
+        return self._last
+
+    def delete(self, *, force: bool = False) -> str:
+        """Remove the job with its logs; return the server's message. `force`: stop it first if it runs.
+
+        Raises Conflict: it is not final and `force` is False.
+        """
+        return self.client.delete_job(self._submitted, force=force)
+
+    def events(self) -> list[Event]:
+        """The job's events, oldest first; every change of its state is one."""
+        return self.client.job_events(self._submitted)
+
+    def explain(self) -> str:
+        """Explain why the job waits, runs or failed: the reason, the last events and the next step, on some lines."""
+        from client_lib.reports import explanation
+
+        return explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
+
+    def explanation(self) -> Explanation:
+        """The explanation as data, for programs. `docs/explanation.schema.json` describes it."""
+        from client_lib.reports import explanation
+
+        return explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
 
     def __repr__(self) -> str:
-        state = f", {self._last.state} when last asked" if self._last else ", not submitted"
-        return f"Job({self.name or self._script!r}{state})"
+        state = f"{self._last.state} when last asked" if self._last else "not submitted"
+        return f"Job({self.name or textwrap.shorten(self._draft.script, _SCRIPT_SHOWN)!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: the job as it is now, or as it was if the server does not answer at once."""
+        if self._last is None:
+            return f"<code>{html.escape(repr(self))}</code>"
+        try:
+            self._last = self.client.job_info(self._last.name, retry_s=0)
+        except ClientLibError as problem:
+            return display.as_html(self._last, note=problem.message)
+        return display.as_html(self._last, lines=self._last_lines(self._last))
+
+    def _last_lines(self, info: JobInfo) -> Sequence[str]:
+        """The last lines of the failing rank, else of the whole job. The wait is short: every display fetches them."""
+        if info.failure is not None and info.failure.last_lines:
+            return info.failure.last_lines[-_TABLE_LINES:]
+        params = log_reader.log_params(tail=_TABLE_LINES)
+        stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
+        try:
+            return list(log_reader.log_lines(stream, params, retry_s=0))[-_TABLE_LINES:]
+        except ClientLibError:  # the table is useful without them
+            return ()
+
+    # ---
+
+    @property
+    def client(self) -> Api:
+        """The job's server; before the submit, the one that would receive it."""
+        return self._client or configured()
+
+    @property
+    def _submitted(self) -> str:
+        """The job's name. Raises Conflict before the submit."""
+        if self._last is None:
+            raise Conflict(f"{self!r} is no job of a server yet", hint="call submit() first")
+        return self._last.name
+
+    def _changed(self, info: JobInfo, deadline: float | None) -> JobInfo:
+        """Wait for the job's next change, or for some time. Raises WaitTimeout at the deadline."""
+        left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            why = f": {info.message}" if info.message else ""
+            raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}")
+        self._last = self.client.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
+        return self._last
+
+    def _print(
+        self, info: JobInfo, params: Mapping[str, str | list[str]], file: TextOut | None = None, **look: Any
+    ) -> None:
+        """`file` None: print as this process does, which may be into a notebook's cell. `look`: see LogOutput.
+
+        The job's notices (fields that the server interprets differently) are printed once per object.
+        """
+        new = [notice for notice in info.notices if notice not in self._shown_notices]
+        self._shown_notices.update(new)
+        with in_cell_or_terminal(info, file) as cell:
+            out = cell or (sys.stdout if file is None else file)
+            output = LogOutput(info.name, out, retry_s=self.client.config.retry_s, beside=cell, **look)
+            for notice in new:
+                output.say(f"{notice}\n")
+            output.write(partial(self.client.open_logs, info.name), params)
+            if cell:
+                cell.end(self.info())

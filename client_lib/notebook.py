@@ -78,7 +78,7 @@ def notebook_launcher(
 
 
 def _variables(precision: str, port: str | int) -> dict[str, str]:
-    """As accelerate sets them for its processes."""
+    """The variables that accelerate sets for its processes."""
     variables = {"ACCELERATE_MIXED_PRECISION": precision, "FORK_LAUNCHED": "1"}
     return variables if str(port) in (_PORT, "0") else {**variables, "MASTER_PORT": str(port)}
 

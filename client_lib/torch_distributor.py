@@ -33,7 +33,7 @@ class TorchDistributor:
 
         `num_processes`: of the whole job (1); `num_workers`, as documents write it too, is the same. `local_mode` True:
         one worker of so many processes; False: so many workers of one process, on the configured server. `use_gpu`: one
-        GPU per process; where there are none the processes run on the CPU, and a warning says so. `options`: of `Job`.
+        GPU per process; without a GPU the processes run on the CPU, with a warning. `options`: of `Job`.
 
         Raises ValueError: it is no number of processes, or two different ones are given.
         """
@@ -74,7 +74,7 @@ class TorchDistributor:
         return Job(**{**shape, **self._options, **what})
 
     def _capped(self) -> int:
-        """As pyspark does, with its sentence: never more processes than GPUs of this machine in local mode."""
+        """Limit the processes in local mode to this machine's GPUs, with pyspark's warning."""
         if not (self.local_mode and self.use_gpu):
             return self.num_processes
         gpus = _gpus_here()

@@ -1,18 +1,16 @@
 """Tables of docs/mlspace.md that repeat what the code says: every argument of Job, with what becomes of it where.
 
-`readme_tables` writes them (`make docs`); a test compares what is committed with what this makes.
+`tables` writes them (`make docs`); a test compares what is committed with what this makes.
 """
 
 from __future__ import annotations
 
 import inspect
 
-from client_lib import legacy
 from client_lib.job import Job
+from client_lib.mlspace import old_arguments as legacy
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.kube import fields as cluster
-from server_stub.runtimes.local import notices as local
-from server_stub.runtimes.orders import Fate
+from server_stub.runtimes.fields import FIELDS, Support
 
 _OTHERWISE = {
     "base_image": "not pulled: your interpreter runs the script, and a notice says so",
@@ -25,7 +23,7 @@ _OTHERWISE |= dict.fromkeys(
     ("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     "honoured for `pytorch_elastic`; no effect for other types, and a notice says so",
 )
-"""Fields of which more is to be said than their fate."""
+"""Texts for fields that the table of the runtimes describes too briefly."""
 
 _ON_A_CLUSTER = {
     "base_image": "honoured; the catalogue may pull another image for it",
@@ -65,17 +63,16 @@ def _arguments() -> list[str]:
 def _row(name: str) -> tuple[str, ...]:
     if name in _BESIDE:
         return f"`{name}`", _BESIDE[name], "honoured", "honoured"
-    here = _fate(name, _OTHERWISE, local.FIELDS, local.MEANS_NOTHING)
-    there = _fate(name, _ON_A_CLUSTER, cluster.FIELDS, cluster.MEANS_NOTHING)
+    here, there = _support(name, "local", _OTHERWISE), _support(name, "kubernetes", _ON_A_CLUSTER)
     return f"`{name}`", JobSpec.model_fields[name].description or "", here, there
 
 
-def _fate(name: str, otherwise: dict[str, str], fields: dict[str, Fate], means_nothing: dict[str, str]) -> str:
+def _support(name: str, runtime: str, otherwise: dict[str, str]) -> str:
     if name in otherwise:
         return otherwise[name]
-    if fields[name] is Fate.NAMED:
-        return f"no effect, and a notice says so: {means_nothing[name]}"
-    return {Fate.REFUSED: "refused by name"}.get(fields[name], "honoured")
+    if (reason := FIELDS[name].reason(runtime)) is not None:
+        return f"no effect, and a notice says so: {reason}"
+    return "refused by name" if FIELDS[name].support(runtime) is Support.REJECTED else "honoured"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

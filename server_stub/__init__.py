@@ -1,1 +1,1 @@
-"""The REST service behind `client_lib`: accepts jobs, runs them on a runtime, keeps their state and logs."""
+"""The REST service of `client_lib`: accepts jobs, runs them on a runtime, keeps their state and logs."""

@@ -1,11 +1,13 @@
-"""`python -m server_stub`: starts the server, or makes a token. Flags only; the rest is imported when it is needed.
+"""`python -m server_stub`: starts the server, or makes a token.
 
-A start that can't be is one sentence on stderr and exit code 1; a wrong flag is exit code 2.
+The module parses flags and imports the server only when it is needed. A failed start is one message on stderr and exit
+code 1; a wrong flag is exit code 2.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -18,7 +20,7 @@ FLAGS_OF_SETTINGS = ("state_dir", "data_dir", "host", "port", "users_file", "dat
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command; returns its exit code."""
     options = _parser().parse_args(argv)
     try:
         return _make_token(options) if options.command == "token" else _serve(options)
@@ -39,11 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="0: a free one (default)")
     parser.add_argument("--users-file", type=_path, help="TOML of users and digests of their tokens")
     parser.add_argument("--database-url", help="sqlite:///... or postgresql+psycopg://...")
-    parser.add_argument("--idle-exit-s", type=float, help="end after so long without a job and a request")
+    parser.add_argument("--idle-exit-s", type=float, help="end after this time without a job and a request")
     commands = parser.add_subparsers(dest="command", metavar="")
     token = commands.add_parser("token", help="make a token for a user; it is shown once")
     token.add_argument("name")
-    token.add_argument("--admin", action="store_true", help="sees and acts on the jobs of all")
+    token.add_argument("--admin", action="store_true", help="may see and change the jobs of all users")
     token.add_argument("--users-file", type=_path, required=True, help="appended to; made if it is missing")
     return parser
 
@@ -53,7 +55,7 @@ def _path(text: str) -> Path:
 
 
 def _make_token(options: argparse.Namespace) -> int:
-    from server_stub import users_file
+    from server_stub.http import users_file
 
     print(users_file.add(options.users_file, options.name, admin=options.admin))  # noqa: T201
     return 0
@@ -61,18 +63,21 @@ def _make_token(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     _close_inherited()
-    from server_stub.log_lines import log_to_stderr
     from server_stub.serve import serve
+    from server_stub.server_log import log_to_stderr
+    from server_stub.settings import unknown_variables
 
     given = {name: getattr(options, name) for name in FLAGS_OF_SETTINGS if getattr(options, name) is not None}
     settings = _settings(given)
     log_to_stderr(settings.log_level)
+    for name in unknown_variables(os.environ):
+        logging.getLogger(__name__).warning("%s is no setting of this server; it is ignored", name)
     serve(settings)
     return 0
 
 
 def _settings(given: dict[str, Any]) -> Any:
-    """Flags over variables. Raises InvalidRequest naming the setting."""
+    """The settings; flags override variables. Raises InvalidRequest with the name of the setting."""
     from pydantic import ValidationError
 
     from client_lib.spec.validation import invalid_request
@@ -85,7 +90,7 @@ def _settings(given: dict[str, Any]) -> Any:
 
 
 def _close_inherited() -> None:
-    """Close every descriptor above stderr: a pipe of `client-lib submit | tee` held open here would hang it."""
+    """Close every descriptor above stderr: an inherited pipe would keep `client-lib submit | tee` from ending."""
     for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
         if int(name) > 2:
             try:

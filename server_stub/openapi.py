@@ -11,67 +11,31 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 
-from client_lib.spec import wire
-from client_lib.spec.explanation import Explanation
 from client_lib.spec.job import JobSpec
-from server_stub.api.operation import ERROR
-from server_stub.api.public_v2 import application as public_v2
-from server_stub.app import routes
-
-MODELS: tuple[type[BaseModel], ...] = (
-    wire.SubmitRequest,
-    wire.JobInfo,
-    wire.JobPage,
-    wire.EventList,
-    wire.Answer,
-    wire.Manifest,
-    wire.ServerInfo,
-    wire.DoctorReport,
-    wire.InstanceTypes,
-    wire.WorkerSays,
-    wire.WorkerOrder,
-    wire.LogLengths,
-    wire.OutputList,
-    wire.OutputLength,
-    wire.ErrorBody,
-)
-"""What travels; the models inside them come along."""
+from client_lib.spec.wire import Explanation
+from server_stub.app import rest_api
+from server_stub.http.api.public_v2 import application as public_v2
 
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI document of `/api/v1`."""
-    document = routes().openapi()
-    _, schemas = models_json_schema(
-        [(model, "validation") for model in MODELS], ref_template="#/components/schemas/{model}"
-    )
-    _answer_errors_alike(document)
-    components = document.setdefault("components", {})
-    components["schemas"] = schemas["$defs"]
-    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    document["security"] = [{"token": []}]
-    return document
-
-
-def _answer_errors_alike(document: dict[str, Any]) -> None:
-    """FastAPI documents a 422 of its own form for handlers with parameters; ours answer it like any other error."""
-    for path in document["paths"].values():
-        for description in path.values():
-            description["responses"].pop("422", None)
-            description["responses"].setdefault("default", ERROR)
+    return _with_tokens(rest_api().openapi())
 
 
 def public_v2_openapi() -> dict[str, Any]:
-    """The OpenAPI document of `/public/v2`, the words of ML Space."""
-    document = public_v2.routes().openapi()
+    """The OpenAPI document of `/public/v2`, the API of ML Space."""
+    return _with_tokens(public_v2.routes().openapi())
+
+
+def _with_tokens(document: dict[str, Any]) -> dict[str, Any]:
     document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"token": []}]
     return document
 
 
 def schema(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """The JSON Schema of what users write, or of what they get."""
+    """The JSON Schema of a model as users write it, or as they receive it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema(mode=mode)
 
 

@@ -1,13 +1,12 @@
-"""Runs the application: locks, socket, uvicorn, and an end in the right order. Only `server_stub.__main__` imports it.
+"""Runs the application: locks, socket, uvicorn, and an ordered stop.
 
-At SIGTERM or SIGINT: `server.json` goes first (nobody new comes), long polls answer, log streams are cut without
-`@end` (their readers resume at the next server), other answers get `stop_grace_s`. Workers go on.
+At SIGTERM or SIGINT `server.json` is removed first (no new client connects), long polls answer, log streams are cut
+without `@end` (their readers resume at the next server), and other responses get STOP_GRACE_S. Workers keep running.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -23,27 +22,27 @@ from client_lib import __version__
 from client_lib.errors import Conflict, InvalidRequest, ServerError
 from client_lib.spec.state_dir import SERVER_LOG
 from server_stub import server_files
-from server_stub.api.context import Context
 from server_stub.app import build
-from server_stub.auth import FileUsers, LocalUsers, Users
-from server_stub.file_events import PollingEvents
-from server_stub.http_bounds import http_protocol
-from server_stub.log_lines import rotate
+from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.snapshots import Snapshots
+from server_stub.http.access_log import Traffic
+from server_stub.http.api.context import Context
+from server_stub.http.auth import FileUsers, LocalUsers, Users
+from server_stub.http.limits import http_protocol
 from server_stub.logs import LogHub
-from server_stub.outputs_intake import OutputsIntake
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings, is_loopback
-from server_stub.snapshots import Snapshots
-from server_stub.traffic import Traffic
-from server_stub.workers import WorkerDesk
+from server_stub.worker_gateway import WorkerRegistry
 
 BACKLOG = 2048
-_IDLE_LOOKS = 20  # how often idleness is looked at within idle_exit_s
+STOP_GRACE_S = 5  # at SIGTERM, for responses that are being sent; followers of logs resume at the next server
+SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; one old file is kept
+_IDLE_LOOKS = 20  # checks for idleness within idle_exit_s
 _LOG_LOOK_S = 60.0
 _DIRECTORY_LOOK_S = 2.0
-_COLLECT_EVERY = (20_000, 20, 20)  # objects, collections of the young, of the middle-aged
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ log = logging.getLogger(__name__)
 def serve(settings: Settings) -> None:
     """Run until a signal or idleness ends it.
 
-    Raises ClientLibError with a sentence where it can't start: a busy port, another server, a directory.
+    Raises ClientLibError if it can't start: a busy port, another server, a directory that can't be used.
     """
     server_files.prepare(settings.state_dir, settings.data_dir)
     users = _users(settings)
@@ -59,7 +58,7 @@ def serve(settings: Settings) -> None:
     with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
         facts["url"] = settings.public_url or _url(listening)
         for lock in locks:
-            lock.say(facts)
+            lock.write(facts)
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         try:
@@ -88,7 +87,7 @@ async def _run(
 ) -> None:
     parts = await _start(settings)
     try:
-        config = uvicorn_config(build(parts, users), settings)
+        config = uvicorn_config(build(parts, users))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _keep_log_small(settings)]
         tasks = [asyncio.create_task(watch) for watch in watches]
@@ -101,48 +100,32 @@ async def _run(
 
 
 async def _start(settings: Settings) -> Context:
-    """All parts, working; the database is migrated and running jobs are found again."""
+    """Start all parts of the server; the database is migrated and running jobs are adopted."""
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
     await asyncio.to_thread(snapshots.open)
-    desk = WorkerDesk(settings.data_dir / "worker.key", _attempt_folder(settings))
-    service = Service(settings, _runtime(settings, desk))
+    registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings))
+    service = Service(settings, _runtime(settings, registry))
     await service.start()
-    events = None if settings.inotify else PollingEvents()
-    hub, intake = LogHub(service, log_dir, events), OutputsIntake(settings.outputs_limit_bytes)
-    return Context(settings, service, snapshots, hub, Traffic(), desk, intake)
+    hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes)
+    return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
 
 
 def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
     return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
-def _runtime(settings: Settings, desk: WorkerDesk) -> Runtime:
+def _runtime(settings: Settings, registry: WorkerRegistry) -> Runtime:
     if settings.runtime == "kubernetes":
-        from server_stub.runtimes.kube.assembly import assemble  # half a second that a local server doesn't need
+        from server_stub.runtimes.kube.assembly import (
+            assemble,
+        )  # half a second of imports that a local server does not need
 
-        return assemble(settings, desk)
-    return LocalRuntime(
-        LocalOptions(
-            data_dir=settings.data_dir,
-            catalogue_file=settings.catalogue,
-            parse_instance_types=settings.parse_instance_types is not False,
-            max_cpu_jobs=settings.max_cpu_jobs,
-            max_processes=settings.max_processes,
-            rank_runner=settings.rank_runner,
-            warm=settings.warm,
-            warm_idle_s=settings.warm_idle_s,
-            log_limit_bytes=settings.log_limit_bytes,
-            segment_bytes=settings.segment_bytes,
-            max_result_bytes=settings.max_result_bytes,
-            environments_limit_bytes=settings.environments_limit_bytes,
-            outputs_limit_bytes=settings.outputs_limit_bytes,
-            outputs_every_s=settings.outputs_every_s,
-        )
-    )
+        return assemble(settings, registry)
+    return LocalRuntime(LocalOptions(settings))
 
 
 def _users(settings: Settings) -> Users:
-    """Raises InvalidRequest: other machines could reach a server that only has the token of a local one."""
+    """The users of this server. Raises InvalidRequest: other machines could reach it, and it has no users file."""
     if settings.users_file:
         return FileUsers(settings.users_file)
     if not is_loopback(settings.host):
@@ -154,7 +137,7 @@ def _users(settings: Settings) -> Users:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bound, not yet accepting. Raises Conflict for a busy port, InvalidRequest for an address that is none of ours."""
+    """A bound socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -175,14 +158,14 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _url(listening: socket.socket) -> str:
-    """How this machine reaches it. 0.0.0.0 and :: are every address; loopback is among them."""
+    """The URL on this machine. 0.0.0.0 and :: mean every address, loopback among them."""
     host, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """How uvicorn runs it: no log, no websockets, no lifespan of its own."""
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    """Options of uvicorn: no log, no websockets and no lifespan of its own."""
     return uvicorn.Config(
         app,
         http=http_protocol(),
@@ -194,21 +177,13 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(settings.stop_grace_s)),
+        timeout_graceful_shutdown=STOP_GRACE_S,
     )
 
 
 async def _announce(settings: Settings, facts: server_files.Facts) -> None:
-    _collect_less()
     server_files.write_server_json(settings.state_dir, facts)
     log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
-
-
-def _collect_less() -> None:
-    """What is there by now stays: the collector must not walk over all of it again and again. Requests leave no cycles,
-    and thousands of waiting jobs no garbage: with Python's own thresholds an eighth of a submit went into looking."""
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_EVERY)
 
 
 async def _end_when_idle(server: Server, parts: Context) -> None:
@@ -222,31 +197,31 @@ async def _end_when_idle(server: Server, parts: Context) -> None:
 
 
 async def _end_when_lost(server: Server, locks: Sequence[server_files.DirectoryLock]) -> None:
-    """A server that can keep nothing must not go on as if it could; its directories were removed under it."""
+    """Stop the server when its directories were removed: what it writes would be lost."""
     while True:
         await asyncio.sleep(_DIRECTORY_LOOK_S)
         try:
             for lock in locks:
                 lock.check()
-        except ServerError:  # `serve` says so at its end
+        except ServerError:  # `serve` raises it again at its end
             server.stop()
             return
 
 
 async def _keep_log_small(settings: Settings) -> None:
     while True:
-        rotate(settings.state_dir / SERVER_LOG, settings.server_log_bytes)
+        rotate(settings.state_dir / SERVER_LOG, SERVER_LOG_BYTES)
         await asyncio.sleep(_LOG_LOOK_S)
 
 
 class Server(uvicorn.Server):
-    """uvicorn, told when it listens and able to end without raising the signal again."""
+    """uvicorn with a callback once it listens, and a stop that does not raise the signal again."""
 
     def __init__(self, config: uvicorn.Config, parts: Context, retract: Callable[[], None]) -> None:
         super().__init__(config)
         self._parts = parts
         self._retract = retract
-        """Called first when it begins to stop."""
+        """Called at the beginning of a stop."""
         self._loop = asyncio.get_running_loop()
         self._announce: Callable[[], Awaitable[None]] | None = None
 
@@ -261,14 +236,14 @@ class Server(uvicorn.Server):
             await self._announce()
 
     def stop(self) -> None:
-        """Begin to end; on the event loop's thread."""
+        """Begin to stop; call it on the event loop's thread."""
         self.should_exit = True
         self._retract()
         self._parts.stopping.set()
         self._parts.hub.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as uvicorn calls it
-        """A second SIGINT doesn't wait for open answers."""
+        """A second SIGINT does not wait for open responses."""
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self._loop.call_soon_threadsafe(self.stop)

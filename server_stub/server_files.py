@@ -1,8 +1,8 @@
-"""The files by which this machine knows its server: locks, `server.json` and the local token.
+"""The files that identify the server of this machine: locks, `server.json` and the local token.
 
-One server per state directory and one per data directory, whichever way they were started: a flock held for the whole
-life, which dies with the process however it dies. What the files say is for people and for the client
-(`client_lib.spec.state_dir` has the names and where they lie); only the lock decides.
+Only one server runs per state directory and per data directory: each holds a flock on both, which the kernel releases
+when the process ends in any way. The content of the files is information for people and for the client
+(`client_lib.spec.state_dir` has their names and places); the lock alone decides.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from client_lib.errors import Conflict, ServerError
 from client_lib.spec import state_dir
 from client_lib.worker.system import boot_id
-from server_stub.users_file import new_token
+from server_stub.http.users_file import new_token
 
 Facts = dict[str, Any]
-"""What a server says about itself; see client_lib.spec.state_dir.SERVER_JSON."""
+"""Facts about a running server; see client_lib.spec.state_dir.SERVER_JSON."""
 
-_LOOKED_AT_S = 1.0  # clients see by a shared lock, held for microseconds, whether a server lives
+_SHARED_LOCKS_S = 1.0  # clients hold a shared lock for microseconds to check that a server lives
 
 
 class DirectoryLock:
@@ -37,7 +37,7 @@ class DirectoryLock:
         self._file: int | None = None
 
     def take(self, facts: Facts) -> None:
-        """Hold it, and say who holds it. A dead server's file is taken over.
+        """Take the lock and write the facts of its holder. The file of a dead server is reused.
 
         Raises:
             Conflict: another server lives; its pid and URL are named.
@@ -53,10 +53,10 @@ class DirectoryLock:
             ) from error
         except OSError as error:
             raise ServerError(f"the directory {self._path.parent} can't be used: {error.strerror}") from error
-        self.say(facts)
+        self.write(facts)
 
-    def say(self, facts: Facts) -> None:
-        """Replace what the lock file tells. A full disk is no reason not to run."""
+    def write(self, facts: Facts) -> None:
+        """Replace the content of the lock file. A failure, such as a full disk, does not matter."""
         assert self._file is not None
         text = json.dumps(facts).encode()
         try:
@@ -66,8 +66,8 @@ class DirectoryLock:
             pass
 
     def check(self) -> None:
-        """Raises ServerError: the directory, or its lock, was removed or replaced. Another server may hold the new one,
-        and what this one writes is nowhere."""
+        """Raises ServerError: the directory or its lock file was removed or replaced. Another server may hold the new
+        one, and files that this server writes are lost."""
         assert self._file is not None
         try:
             ours = os.path.samestat(os.fstat(self._file), os.stat(self._path))
@@ -76,11 +76,11 @@ class DirectoryLock:
         if not ours:
             raise ServerError(
                 f"{self._path.parent} is gone, or another one is in its place: the server ends",
-                hint="its next start begins anew there",
+                hint="its next start begins with an empty one",
             )
 
     def release(self) -> None:
-        """The file stays: removing it would let two servers hold two locks of one name."""
+        """Release the lock. The file stays: removing it would let two servers hold two locks of one name."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -98,8 +98,8 @@ class DirectoryLock:
 
 
 def _lock(file: int) -> None:
-    """Take the exclusive lock, past clients that only look. Raises BlockingIOError: another server has it."""
-    deadline = time.monotonic() + _LOOKED_AT_S
+    """Take the exclusive lock once clients release theirs. Raises BlockingIOError: another server has it."""
+    deadline = time.monotonic() + _SHARED_LOCKS_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,14 +107,14 @@ def _lock(file: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused beside a server, but not beside who looks
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused while a server holds it, granted beside clients
             fcntl.flock(file, fcntl.LOCK_UN)
             time.sleep(0.001)
 
 
 @contextmanager
 def locked(directories: list[Path], facts: Facts) -> Iterator[list[DirectoryLock]]:
-    """Hold all of them (each once); raises as DirectoryLock.take does."""
+    """Hold the locks of all directories (each once). Raises the errors of DirectoryLock.take."""
     locks: list[DirectoryLock] = []
     try:
         for directory in dict.fromkeys(path.resolve() for path in directories):
@@ -128,7 +128,7 @@ def locked(directories: list[Path], facts: Facts) -> Iterator[list[DirectoryLock
 
 
 def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
-    """What this process says about itself; `url` once it listens."""
+    """The facts about this process; `url` is known once it listens."""
     return {
         "url": url,
         "pid": os.getpid(),
@@ -141,7 +141,7 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
 
 
 def prepare(settings_state_dir: Path, data_dir: Path) -> None:
-    """Create both, ours alone. A data directory that is there already and another's (a volume in a cluster) is left so.
+    """Create both directories with mode 0700. An existing data directory of another user (a volume) stays as it is.
 
     Raises ServerError with the directory and what is wrong with it.
     """
@@ -157,12 +157,12 @@ def prepare(settings_state_dir: Path, data_dir: Path) -> None:
 
 
 def write_server_json(directory: Path, content: Facts) -> None:
-    """Atomically, 0600. Call it once the server listens."""
+    """Write the file atomically with mode 0600. Call it once the server listens."""
     _write_private(directory / state_dir.SERVER_JSON, json.dumps(content))
 
 
 def remove_server_json(directory: Path) -> None:
-    """Only if it is this process's own."""
+    """Remove the file if it names this process."""
     path = directory / state_dir.SERVER_JSON
     try:
         if json.loads(path.read_text()).get("pid") == os.getpid():
@@ -172,7 +172,7 @@ def remove_server_json(directory: Path) -> None:
 
 
 def local_token(directory: Path) -> str:
-    """The token of the local server, made 0600 at the first start. Another's readable copy is made private again."""
+    """The token of the local server. Its file is made at the first start, and its mode is set to 0600 at each start."""
     path = directory / state_dir.TOKEN
     try:
         token = path.read_text().strip()

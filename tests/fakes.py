@@ -14,7 +14,7 @@ from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
-from server_stub.runtimes import Attempt, Observation, Sink
+from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
 from server_stub.service.clock import Clock
 
 
@@ -93,9 +93,10 @@ class FakeRuntime:
         self._see(job_id, "running", Reason.RUNNING, "", workers=(WorkerInfo(worker=0, state="running"),))
 
     def end(
-        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", ranks: Sequence[RankReport] = ()
+        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: RankReport | None = None
     ) -> None:
-        self._see(job_id, "ended", reason, message, ranks=tuple(ranks))
+        first = FailingRank(0, failing) if failing else None
+        self._see(job_id, "ended", reason, message, first=first)
 
     def _see(
         self,
@@ -104,10 +105,10 @@ class FakeRuntime:
         reason: Reason,
         message: str,
         workers: tuple[WorkerInfo, ...] = (),
-        ranks: tuple[RankReport, ...] = (),
+        first: FailingRank | None = None,
     ) -> None:
-        number = self.attempts[job_id].number
-        self._send(Observation(job_id, number, phase, reason, message, workers, ranks))
+        number, ranks = self.attempts[job_id].number, (first.report,) if first else ()
+        self._send(Observation(job_id, number, phase, reason, message, workers, ranks, first_failing=first))
 
     def _send(self, seen: Observation) -> None:
         before = self.last.get((seen.job_id, seen.attempt))

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
@@ -35,4 +37,10 @@ def _runs(python: str) -> bool:
     return subprocess.run([python, "-c", "pass"], capture_output=True).returncode == 0
 
 
-PYTHONS = pythons()
+EACH_PYTHON = pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(path, id=version, marks=[] if path == sys.executable else pytest.mark.process)
+        for version, path in pythons().items()
+    ],
+)

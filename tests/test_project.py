@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +20,18 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
-COMES_WITH = {"urllib3": "requests", "starlette": "fastapi", "uvloop": "uvicorn", "pydantic_core": "pydantic"}
+COMES_WITH = {
+    "urllib3": "requests",
+    "starlette": "fastapi",
+    "uvloop": "uvicorn",
+    "pydantic_core": "pydantic",
+    "typing_extensions": "pydantic",
+    "certifi": "requests",
+}
 
 
 def sources(folder: str) -> Iterator[Path]:
@@ -93,7 +102,7 @@ def _locked(lock: Path) -> set[str]:
     return names
 
 
-def test_the_readme_has_every_variable_that_the_code_reads() -> None:
+def test_the_reference_has_every_variable_that_the_code_reads() -> None:
     used = {
         name
         for folder in ("client_lib", "server_stub", "tests")
@@ -101,24 +110,24 @@ def test_the_readme_has_every_variable_that_the_code_reads() -> None:
         if path != Path(__file__)
         for name in re.findall(r"\bCLIENT_LIB_[A-Z0-9_]*[A-Z0-9]\b", path.read_text())
     }
-    assert {name for name in used if f"`{name}`" not in README} == set()
+    assert {name for name in used if f"`{name}`" not in REFERENCE} == set()
 
 
 def test_the_tables_of_the_documents_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    from readme_tables import DOCUMENTS, with_tables  # type: ignore[import-not-found]
+    from tables import DOCUMENTS, with_tables  # type: ignore[import-not-found]
 
     for document in DOCUMENTS:
         assert with_tables(document.read_text()) == document.read_text(), "make docs writes them anew"
 
 
-def test_the_readme_names_every_reason_and_exit_code() -> None:
+def test_the_reference_names_every_reason_and_exit_code() -> None:
     from client_lib.cli import exits
     from client_lib.spec.states import Reason
 
-    assert [reason for reason in Reason if f"`{reason}`" not in README] == []
+    assert [reason for reason in Reason if f"`{reason}`" not in REFERENCE] == []
     codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
-    assert {code for code in codes if f"| {code} |" not in README} == set()
+    assert {code for code in codes if f"| {code} |" not in REFERENCE} == set()
 
 
 def test_the_readme_shows_a_job_in_ten_lines_and_it_is_the_example() -> None:
@@ -126,9 +135,82 @@ def test_the_readme_shows_a_job_in_ten_lines_and_it_is_the_example() -> None:
     assert shown == (ROOT / "examples" / "submit.py").read_text()
     assert len(shown.splitlines()) <= 10
     assert README[: README.index(shown)].count("\n") + 10 < 25
+    assert len(README.splitlines()) <= 150
 
 
 def test_make_demo_is_the_call_of_the_readme() -> None:
     recipe = (ROOT / "Makefile").read_text()
     assert "client-lib submit -f -N 2 -i cpu.1C.2G examples/digits_ddp.py" in README
     assert "client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py" in recipe
+
+
+FRAGMENTS = frozenset(
+    [
+        "As",
+        "Behind",
+        "Below",
+        "Beside",
+        "By",
+        "For",
+        "From",
+        "Here",
+        "How",
+        "Nobody",
+        "Nothing",
+        "Of",
+        "So",
+        "Somebody",
+        "That",
+        "Then",
+        "There",
+        "To",
+        "What",
+        "Whatever",
+        "When",
+        "Where",
+        "Whether",
+        "Which",
+        "While",
+        "Who",
+        "Whoever",
+        "Whom",
+        "Whose",
+        "Why",
+        "With",
+    ]
+)
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring of a file, those of fields and constants included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else []:
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield statement.lineno, value.value
+
+
+def test_a_docstring_starts_with_a_verb_or_the_noun_that_it_describes() -> None:
+    fragments = [
+        f"{path.relative_to(ROOT)}:{line}: {text.split()[0]} ..."
+        for folder in ("client_lib", "server_stub")
+        for path in sources(folder)
+        for line, text in docstrings(path)
+        if text.split()[0] in FRAGMENTS
+    ]
+    assert fragments == []
+
+
+SAME_IDEA = {"Gang", "Needs", "Record"}  # of the local and of the Kubernetes runtime
+
+
+@pytest.mark.parametrize("folder", ["client_lib", "server_stub"])
+def test_no_two_classes_of_a_package_have_one_name(folder: str) -> None:
+    names = Counter(
+        node.name
+        for path in sources(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in names.items() if times > 1} <= SAME_IDEA

@@ -4,11 +4,11 @@
 1    the job FAILED; of `doctor`: a check failed
 2    wrong usage: an option, an argument, a field of the job
 3    the job was CANCELLED
-4    no server answers, or what answers is none of ours
+4    no server answers, or another program does
 5    not found, or refused by the server
 124  the time given with --timeout is over (as `timeout` of coreutils)
 130  interrupted by Ctrl-C
-141  whoever read our output is gone, as in `client-lib list | head -1`
+141  the reader of the output is gone, as in `client-lib list | head -1`
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PATHS = ("working_dir",)
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; a key that stands there twice is an error, where YAML lets the last one win in silence."""
+    """Loads plain values only. A key that stands there twice is an error; YAML would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]

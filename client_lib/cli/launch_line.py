@@ -1,5 +1,6 @@
-"""A launcher's line in the place of SCRIPT (`client-lib submit torchrun ... train.py`): read, shown, and held against
-the options of the job. What the words mean is `client_lib.launch_lines`; here is what it takes from this machine.
+"""A launcher's line in the place of SCRIPT (`client-lib submit torchrun ... train.py`): read, shown, and compared with
+the options of the job. `client_lib.launch_lines` knows the launchers; this module reads the files and cores of this
+machine for it.
 """
 
 from __future__ import annotations
@@ -13,30 +14,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import job_spec
-from client_lib.cli.program import PROGRAM
+from client_lib.cli import PROGRAM, job_options
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobType
 
 if TYPE_CHECKING:
-    from client_lib.launch_lines import Reading
+    from client_lib.launch_lines import LaunchLine
 
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
 @dataclass(frozen=True)
-class Meant:
-    """The fields of the job, and what the user should know of how they came about."""
+class FieldsRead:
+    """The fields of the job, and what to show the user about the line that they were read from."""
 
     fields: dict[str, Any]
-    said: list[str]
+    notices: list[str]
     python: str | None
     """Absolute; None: the shell's."""
 
 
-def read(fields: dict[str, Any], local: bool) -> Meant:
+def read(fields: dict[str, Any], local: bool) -> FieldsRead:
     """`fields` as they are, unless their script is a launcher's line. `local`: workers run on this machine.
 
     With a type of `binary` the launcher itself is the command.
@@ -45,16 +45,16 @@ def read(fields: dict[str, Any], local: bool) -> Meant:
     """
     script = fields["script"]
     if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):
-        return Meant(fields, [], None)
+        return FieldsRead(fields, [], None)
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
-    caller = launch_lines.Caller(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
-    reading = launch_lines.read([*_words(script), *fields.get("args", [])], caller)
+    machine = launch_lines.Machine(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
+    reading = launch_lines.read([*_words(script), *fields.get("args", [])], machine)
     if reading is None:
-        return Meant(fields, [], None)
+        return FieldsRead(fields, [], None)
     merged = _merged(fields, reading)
     python = _interpreter(reading.python)
-    return Meant(merged, [_shown(reading, merged), *reading.notices, *_elsewhere(python, local)], python)
+    return FieldsRead(merged, [_shown(reading, merged), *reading.notices, *_elsewhere(python, local)], python)
 
 
 def _words(script: str) -> list[str]:
@@ -64,18 +64,18 @@ def _words(script: str) -> list[str]:
         return [script]
 
 
-def _merged(fields: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
     """Raises InvalidRequest where an option says otherwise than the line."""
-    merged = {**reading.usual, **fields}
+    merged = {**reading.defaults, **fields}
     for name, value in reading.fields.items():
-        if name in job_spec.POSITIONAL or name not in fields:
+        if name in job_options.POSITIONAL or name not in fields:
             merged[name] = value
         elif isinstance(value, dict):
             for key in value.keys() & fields[name].keys():
-                _check_same(f"{_option(name)} {key}", fields[name][key], value[key], reading.said[name])
+                _check_same(f"{_option(name)} {key}", fields[name][key], value[key], reading.given_by[name])
             merged[name] = {**fields[name], **value}
         else:
-            _check_same(_option(name), fields[name], value, reading.said[name])
+            _check_same(_option(name), fields[name], value, reading.given_by[name])
     return merged
 
 
@@ -87,14 +87,14 @@ def _check_same(option: str, given: Any, read: Any, said: str) -> None:
 
 
 def _option(field: str) -> str:
-    return job_spec.option_names(field)[0]
+    return job_options.option_names(field)[0]
 
 
-def _shown(reading: Reading, merged: Mapping[str, Any]) -> str:
+def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
     """The line as options of ours."""
     options: list[str] = []
-    for name in [*(reading.usual.keys() - reading.fields.keys()), *reading.fields]:
-        if name not in job_spec.POSITIONAL:
+    for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
+        if name not in job_options.POSITIONAL:
             options += _as_option(name, merged[name])
     line = shlex.join([PROGRAM, "submit", *options])
     return f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}".rstrip()
@@ -107,7 +107,7 @@ def _as_option(name: str, value: Any) -> list[str]:
 
 
 def _cores(fields: Mapping[str, Any], local: bool) -> int | None:
-    """Of one worker."""
+    """Cores of one worker; None: not known here."""
     kind = fields.get("instance_type")
     if kind is not None:
         named = _CORES.search(kind)
@@ -134,7 +134,7 @@ def _elsewhere(python: str | None, local: bool) -> list[str]:
 
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
-    """As accelerate finds it: the file that is named, else the one that `accelerate config` wrote.
+    """Read the file that accelerate would read: the one that is named, else the one that `accelerate config` wrote.
 
     Raises InvalidRequest: it can't be read.
     """

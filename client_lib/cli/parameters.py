@@ -1,64 +1,106 @@
-"""Parameters that many commands share: which server, what form of output, names of jobs (with their completion)."""
+"""Parameters that many commands share: which server, form of output, names of jobs (with their completion)."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
-import click
-from click.shell_completion import CompletionItem
+import typer
+from typer.core import TyperCommand
 
-from client_lib.cli import quick_read
-from client_lib.cli.connection import Connection
-from client_lib.errors import ClientLibError
+from client_lib.cli import exits, printer
 
-Command = Callable[..., Any]
-F = TypeVar("F", bound=Command)
-
-JSON, NAME, TABLE = "json", "name", "table"
+JSON, NAME, TABLE, TEXT = "json", "name", "table", "text"
 COMPLETED = 50  # names that a shell is offered
-COMPLETION_S = 1.0  # a shell waits for us while somebody types
+COMPLETION_S = 1.0  # longest wait for the server while a user types
 
 
-def connected(command: Command) -> Command:
-    """--endpoint and --profile; the command gets the `connection` that they mean."""
+class Command(TyperCommand):
+    """A command whose help is plain text, its options under the headings that they name as `rich_help_panel`."""
 
-    @click.option(
-        "--endpoint", metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's."
-    )
-    @click.option("--profile", metavar="NAME", help="A profile of the configuration file (`client-lib config show`).")
-    @functools.wraps(command)
-    def with_connection(*args: Any, endpoint: str | None, profile: str | None, **kwargs: Any) -> Any:
-        return command(*args, connection=Connection(endpoint, profile), **kwargs)
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # NAME, where typer writes {NAME}
 
-    return with_connection
-
-
-def output(*forms: str) -> Callable[[F], F]:
-    """-o; the first form is what is shown without it."""
-    return click.option(
-        "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help="Form of what is printed."
-    )
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:
+                default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                heading = getattr(parameter, "rich_help_panel", None) or default
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
 
 
-def collapse(condition: str = "") -> Callable[[F], F]:
-    """--collapse; `condition` is what stands in front of its help."""
-    return click.option(
-        "--collapse", is_flag=True, help=f"{condition}Lines that several ranks print alike are one: [0-3] loading."
-    )
+def command_app(**settings: Any) -> typer.Typer:
+    """The typer application of one command's module."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, **settings)
 
 
-def _job_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names that begin so. Never starts a server, never says a word: it would stand in the middle of the line."""
+def help_without_command(ctx: typer.Context) -> None:
+    """Show the help of a group that was called without a command. That is wrong usage."""
+    if ctx.invoked_subcommand is None:
+        printer.hint(ctx.get_help())
+        raise typer.Exit(exits.USAGE)
+
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's."),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A profile of the configuration file (`client-lib config show`)."),
+]
+
+_OUTPUT = typer.Option("-o", "--output", help="Form of what is printed.")
+TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]
+TextJsonOrName = Annotated[Literal["text", "json", "name"], _OUTPUT]
+TableOrJson = Annotated[Literal["table", "json"], _OUTPUT]
+TableJsonOrName = Annotated[Literal["table", "json", "name"], _OUTPUT]
+YamlOrJson = Annotated[Literal["yaml", "json"], _OUTPUT]
+
+_COLLAPSE = "Print identical lines of several ranks once: [0-3] loading."
+Collapse = Annotated[bool, typer.Option("--collapse", help=_COLLAPSE)]
+CollapseFollowed = Annotated[bool, typer.Option("--collapse", help=f"With -f: {_COLLAPSE}")]
+Follow = Annotated[
+    bool, typer.Option("-f", "--follow", help="Print its logs until it has ended; the exit code is the job's.")
+]
+
+
+def _job_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Names that begin with `incomplete`. Starts no server and prints no error: it would stand in the user's line."""
+    from client_lib.cli.connection import Connection
+    from client_lib.errors import ClientLibError
+
     connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
     try:
-        query = [("name", incomplete)] if incomplete else []
-        page = connection.read("/api/v1/jobs", [*query, ("limit", str(COMPLETED))], COMPLETION_S)
-        return [CompletionItem(job["name"], help=job["state"]) for job in page["jobs"]]
-    except (quick_read.NotQuick, ClientLibError, KeyError, TypeError):
+        return [(job["name"], job["state"]) for job in connection.offered_jobs(incomplete, COMPLETED, COMPLETION_S)]
+    except (ClientLibError, KeyError, TypeError):
         return []
 
 
-job_name = click.argument("name", metavar="NAME", shell_complete=_job_names)
-job_names = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_job_names)
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", autocompletion=_job_names, help="Name of the job, or a beginning that no other has."
+    ),
+]
+WholeJobNames = Annotated[
+    list[str], typer.Argument(metavar="NAME...", autocompletion=_job_names, help="Names of the jobs, in full.")
+]
+JobNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME...", autocompletion=_job_names, help="Names of the jobs, or beginnings that no other has."
+    ),
+]
+
+
+def key_value(text: str) -> tuple[str, str | None]:
+    """`team=vision` -> ("team", "vision"). Only the form is checked."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
+    return key, value

@@ -1,7 +1,7 @@
-"""The one place that prints: data on stdout, everything for the eye of a human on stderr.
+"""The one place that prints: data on stdout, hints for a human on stderr.
 
 A table is drawn by rich on a terminal and is aligned plain text in a pipe; `-o json` and `-o name` look the same in
-both. What is shown is decided elsewhere (`show`); rich is loaded only where it draws.
+both. `show` makes the texts; rich is loaded only where it draws.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 from client_lib.errors import ClientLibError
 
 if TYPE_CHECKING:
+    import logging
+
     from rich.status import Status
+
+    from client_lib.transport.download import Progress
 
 Row = Sequence[str]
 
-PATIENCE_S = 1.0  # what takes longer than this says on a terminal that it goes on
+PATIENCE_S = 1.0  # after this time a terminal shows that the command is still at work
 STATE_COLOURS = {
     "PENDING": "yellow",
     "RUNNING": "cyan",
@@ -30,6 +34,7 @@ STATE_COLOURS = {
     "FAILED": "red",
     "CANCELLED": "magenta",
 }
+_handlers: list[logging.Handler] = []
 _CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
@@ -46,7 +51,7 @@ def data(text: str) -> None:
 
 
 def data_at_once(text: str) -> None:
-    """As data, and it is out before this returns: for what somebody watches while it comes."""
+    """Print and flush: for lines that a user watches as they come."""
     data(text)
     sys.stdout.flush()
 
@@ -62,8 +67,8 @@ def data_json(value: Any) -> None:
 
 
 def hint(text: str) -> None:
-    """What helps a human, and what no program should have to skip: the next command, a notice."""
-    sys.stdout.flush()  # so that both streams stand in order where they share a terminal
+    """Print on stderr what helps a human and would be in the way of a program: the next command, a notice."""
+    sys.stdout.flush()  # keeps the order of both streams on a shared terminal
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -72,17 +77,27 @@ def error(problem: ClientLibError) -> None:
     hint(str(problem))
 
 
-def show_notices_of(logger: str) -> None:
-    """What the SDK logs (a retry, the size of a snapshot, what a snapshot leaves out) is a hint here."""
+def show_notices() -> None:
+    """Show what the SDK logs (a retry, the size of a snapshot, files that a snapshot leaves out) as hints."""
     import logging
 
     class Hints(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             hint(record.getMessage())
 
-    log = logging.getLogger(logger)
-    log.setLevel(logging.INFO)
-    log.addHandler(Hints())
+    if not _handlers:
+        _handlers.append(Hints())
+        log = logging.getLogger("client_lib")
+        log.setLevel(logging.INFO)
+        log.addHandler(_handlers[0])
+
+
+def end_notices() -> None:
+    """Leave the logger as it was, for a program that goes on after `app.run`."""
+    while _handlers:
+        import logging
+
+        logging.getLogger("client_lib").removeHandler(_handlers.pop())
 
 
 def table(columns: Row, rows: Iterable[Row]) -> None:
@@ -123,16 +138,16 @@ def _draw(columns: Row, rows: Sequence[Row]) -> None:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal, say `doing` on stderr while the block runs, from the second second on; elsewhere nothing.
+    """On a terminal, show `doing` on stderr after the first second of the block; elsewhere nothing.
 
-    The block gets a function that changes the words.
+    The block gets a function that changes the text.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     spinner = _Spinner(doing)
     try:
-        yield spinner.say
+        yield spinner.update
     finally:
         spinner.stop()
 
@@ -156,7 +171,7 @@ class _Spinner:
                 self._status = Console(stderr=True).status(escaped(self._doing))
                 self._status.start()
 
-    def say(self, doing: str) -> None:
+    def update(self, doing: str) -> None:
         with self._lock:
             self._doing = one_line(doing)
             if self._status is not None:
@@ -169,13 +184,46 @@ class _Spinner:
                 self._status.stop()
 
 
+@contextmanager
+def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
+    """Draw a bar on stderr if it is a terminal. The block gets a function that takes how far the transfer is."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Bar(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(escaped(title), total=None)
+
+        def update(now: Progress) -> None:
+            doing = f"{title}: {now.files} of {now.all_files} files"
+            bar.update(task, description=escaped(doing), completed=now.size, total=now.all_size)
+
+        yield update
+
+
+@contextmanager
+def hint_on_interrupt(name: str) -> Iterator[None]:
+    """Ctrl-C in the block stops following the job `name`; print that the job keeps running, and how to stop it."""
+    from client_lib.log_reading import text_output as log_output
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        hint(log_output.keeps_running(name).rstrip())
+        raise
+
+
 def escaped(text: str) -> str:
-    """`text` for rich, with nothing in it read as markup."""
+    """`text` for rich, its square brackets escaped."""
     from rich.markup import escape
 
     return escape(text)
 
 
 def abandon_stdout() -> None:
-    """Our reader is gone: let the interpreter's last flush go nowhere instead of failing."""
+    """Redirect stdout to nowhere after its reader has gone, so that the interpreter's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,6 @@
-"""Changing the configuration file as text, so that a user's comments stay. What it means says `client_lib.config`.
+"""Changes of the configuration file as text, so that a user's comments stay. `transport.config` reads the file.
 
-Each change is read back before it is written: a file that is laid out in a way that we don't see through is left alone.
+Each change is read back before it is written: a file in a layout that this module does not understand is left alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from client_lib.config import read_profiles
 from client_lib.errors import ClientLibError, InvalidRequest
+from client_lib.transport.config import read_profiles
 
 Value = str | bool | float
 
@@ -41,7 +41,7 @@ def with_default(text: str, name: str) -> str:
 
 
 def _section(lines: list[str], name: str) -> int | None:
-    """Index of the line behind the profile's header."""
+    """Index of the line after the profile's header."""
     header = re.compile(
         rf"\s*\[\s*profiles\s*\.\s*(?:{re.escape(name)}|{re.escape(json.dumps(name))}|'{re.escape(name)}')\s*\]"
     )

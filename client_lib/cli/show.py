@@ -1,6 +1,6 @@
-"""What jobs look like as text: rows and lines from the JSON that the server answers. Pure; nothing is printed here.
+"""Jobs, events and instance types as text: rows and lines from the server's JSON. Pure; nothing is printed here.
 
-Plain dicts and not JobInfo: the quick reads load no pydantic. A field that an older server doesn't send isn't shown.
+Plain dicts and not JobInfo, so that no pydantic is loaded. A field that an older server doesn't send isn't shown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def why(job: Json) -> str:
 
 
 def job_lines(job: Json, now: datetime) -> list[str]:
-    """All that `status` says of one job, but for the report of a failure."""
+    """The lines of `status` for one job, without the report of a failure."""
     facts = [(name, text) for name, text in _facts(job, now) if text]
     width = max(len(name) for name, _ in facts)
     lines = [f"{name:<{width}}  {text}" for name, text in facts]
@@ -63,7 +63,7 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def script(spec: Json) -> str:
-    """The command line as one could type it."""
+    """The command line as a user would type it."""
     flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
     words = [*spec.get("args", []), *flags]
     return " ".join([spec["script"], *map(shlex.quote, words)])
@@ -146,7 +146,7 @@ def time(stamp: str) -> datetime:
 
 
 def duration(seconds: float) -> str:
-    """As people say it: 42s, 17m, 3h20m, 5d2h. What a clock that was set back makes negative is 0s."""
+    """`42s`, `17m`, `3h20m`, `5d2h`. A negative duration (a clock was set back) is `0s`."""
     whole = max(0, int(seconds))
     units: Sequence[tuple[str, int]] = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
     first = next((at for at, (_, size) in enumerate(units) if whole >= size), 3)

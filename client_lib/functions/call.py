@@ -1,4 +1,4 @@
-"""What is called in every rank: a function with its arguments, checked before anything travels. Pure.
+"""The call that every rank makes: a function with its arguments, checked before anything travels. Pure.
 
 Parameters named `rank`, `local_rank`, `world_size` or `size` that the arguments leave open are filled in each rank.
 """
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def script(self) -> str:
-        """What stands in the spec where other jobs have their script."""
+        """Name that stands for the function in the field `script`."""
         return f"{re.sub(r'[^A-Za-z0-9_]+', '_', self.name).strip('_') or 'function'}()"
 
 
@@ -98,7 +98,7 @@ def _filled(
     kwargs: dict[str, Any],
     names: set[str],
 ) -> Call:
-    """By keyword; those that take none by place."""
+    """Fill the parameters by keyword, positional-only ones by place."""
     fill = {name: name for name in names}
     for place, parameter in enumerate(signature.parameters.values()):
         if parameter.name in names and parameter.kind is inspect.Parameter.POSITIONAL_ONLY:

@@ -1,6 +1,6 @@
 """A call as a file: written where it is submitted, read in every rank by `client_lib.worker.function_runner`.
 
-Loads cloudpickle, which nothing else of a submit needs. Only `submission` uses this.
+Loads cloudpickle, which no other part of a submit needs.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import json
 import linecache
 import os
 import pickle
+import site
 import sys
+import sysconfig
 import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import IO, Any, cast
 
 import cloudpickle
 
 from client_lib.errors import InvalidRequest, TooLarge
-from client_lib.functions import path
 from client_lib.functions.call import Call
-from client_lib.functions.pickling import Finder, Pickler
 from client_lib.spec.wire import FunctionCode
 from client_lib.worker.function_runner import PROTOCOL, here
 
@@ -61,7 +62,7 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
     """
     with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".function") as file:
         bounded = _Bounded(cast(IO[bytes], file), limit_bytes)
-        with _by_value(path.modules_elsewhere(root) if root is not None else []):
+        with _by_value(_modules_elsewhere(root) if root is not None else []):
             try:
                 _write(call, root, bounded)
             except _Full:
@@ -89,13 +90,13 @@ def _write(call: Call, root: str | None, file: _Bounded) -> None:
         "name": call.name,
         **here(cloudpickle.__version__)._asdict(),
         "cloudpickle_zip": base64.b64encode(_zipped(cloudpickle)).decode("ascii"),
-        "sys_path": path.entries(root),
+        "sys_path": _path_entries(root),
         "fill": call.fill,
     }
     file.write(json.dumps(header).encode() + b"\n")
-    found = Finder(cast(IO[bytes], _Nowhere()))
+    found = _Finder(cast(IO[bytes], _Nowhere()))
     found.dump((call.function, call.args, call.kwargs))
-    pickler = Pickler(cast(IO[bytes], file))
+    pickler = _Pickler(cast(IO[bytes], file))
     needs = {"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)}
     if found.main:  # relative imports inside of its functions, where it was run by `python -m`
         needs["package"] = vars(sys.modules["__main__"]).get("__package__")
@@ -172,7 +173,7 @@ class _Nowhere:
 
 
 def too_large(call: Call, limit: str) -> TooLarge:
-    """With the largest of what travels with the function. `limit`: a sentence without its full stop."""
+    """The error with the largest parts of the payload. `limit`: a sentence without its full stop."""
     largest = heapq.nlargest(_LARGEST, ((_size(value), name) for name, value in _parts(call)))
     return TooLarge(
         f"{limit}. The largest:\n" + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
@@ -200,7 +201,7 @@ def _parts(call: Call) -> Iterator[tuple[str, Any]]:
 def _size(value: Any) -> int:
     nowhere = _Nowhere()
     try:
-        Pickler(cast(IO[bytes], nowhere)).dump(value)
+        _Pickler(cast(IO[bytes], nowhere)).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
         return 0
     return nowhere.size
@@ -217,7 +218,7 @@ def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
 
 def _can_travel(value: Any) -> bool:
     try:
-        Pickler(cast(IO[bytes], _Nowhere())).dump(value)
+        _Pickler(cast(IO[bytes], _Nowhere())).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
         return False
     return True
@@ -225,3 +226,102 @@ def _can_travel(value: Any) -> bool:
 
 def _mb(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
+
+
+# --- pickling
+
+
+_DATA = frozenset({"Tensor", "Parameter", "UntypedStorage", "ndarray", "DataFrame", "Series", "Table"})
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
+    """Pickles for a worker. Several calls of `dump` share a memo, as one Unpickler's calls of `load` do."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.main: dict[str, Any] = {}
+        """Functions and classes of `__main__` that were pickled by value, by their names."""
+        self.sources: set[str] = set()
+        """Files that the code of functions comes from that were pickled by value."""
+        self._main = vars(sys.modules["__main__"])
+        self.globals_ref = {id(self._main): _MainNamespace()}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, FunctionType | type) and getattr(obj, "__module__", None) == "__main__":
+            self._remember(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, FunctionType) and reduced is not NotImplemented:
+            self.sources.add(obj.__code__.co_filename)
+        return reduced
+
+    def _remember(self, thing: Any) -> None:
+        name = thing.__qualname__
+        if name.isidentifier() and (self._main.get(name) is thing or name not in self.main):
+            self.main[name] = thing
+
+
+class _Finder(_Pickler):
+    """Finds what of `__main__` is in the arguments, and writes no data of theirs."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        kind = type(obj)
+        return "data" if kind.__name__ in _DATA or kind in (bytes, bytearray) else None
+
+
+class _MainNamespace:
+    """In a pickle: the namespace of whichever `__main__` reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return vars, (sys.modules["__main__"],)
+
+
+# --- the caller's own modules
+
+
+_OURS = "client_lib"
+
+
+def _path_entries(root: str | None) -> list[str]:
+    """The caller's own entries of sys.path, those of no installation. `root`: of a snapshot, and then they are relative
+    to it and those outside are left out; None: in place, absolute."""
+    own = [os.path.abspath(entry) for entry in sys.path if not _installed(os.path.abspath(entry))]
+    if root is None:
+        return list(dict.fromkeys(own))
+    inside = [os.path.realpath(entry) for entry in own if _below(os.path.realpath(entry), root)]
+    return list(dict.fromkeys(os.path.relpath(entry, root) for entry in inside))
+
+
+def _modules_elsewhere(root: str) -> list[ModuleType]:
+    """Top-level modules of the caller's that lie neither in the snapshot's folder nor in an installation."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in ("__main__", "__mp_main__", _OURS):
+            continue
+        path = _file_of(module)
+        if path is not None and not _installed(path) and not _below(os.path.realpath(path), root):
+            found.append(module)
+    return found
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """Path of a module written in Python; None for others."""
+    path = getattr(module, "__file__", None)
+    return os.path.abspath(path) if isinstance(path, str) and path.endswith(".py") else None
+
+
+def _installed(path: str) -> bool:
+    return any(_below(path, folder) for folder in _installations())
+
+
+@cache
+def _installations() -> tuple[str, ...]:
+    """Folders of the interpreter and of installed packages."""
+    paths = sysconfig.get_paths()
+    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found += [*site.getsitepackages(), site.getusersitepackages()]
+    found += [os.path.join(sys.base_prefix, folder) for folder in dict.fromkeys((sys.platlibdir, "lib"))]
+    return tuple(dict.fromkeys(map(os.path.abspath, found)))
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

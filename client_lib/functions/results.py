@@ -1,4 +1,4 @@
-"""What a rank's call gave back: its value, or the exception that it raised. Reading one runs code of who wrote it."""
+"""The result of a rank's call: its value, or the exception that it raised. Reading one runs code of its author."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from client_lib.api import Api
 from client_lib.errors import BadResponse, Forbidden, JobEnded, JobFailed, NoResult, RemoteError
 from client_lib.spec.wire import JobInfo
+from client_lib.transport.api import Api
 from client_lib.worker import function_runner
 from client_lib.worker.function_runner import RAISED, REFUSED, VALUE
 
@@ -32,13 +32,13 @@ class Outcome:
         return self._of(rank).value(self.info.name)
 
     def values(self) -> list[Any]:
-        """Of all ranks, in their order."""
+        """The values of all ranks, in their order."""
         first = self._of(0)
         others = (self._of(rank) for rank in range(1, first.header.get("world_size", 1)))
         return [result.value(self.info.name) for result in (first, *others)]
 
     def failure(self, ended: JobFailed) -> BaseException:
-        """What to raise for a job that failed: what the function raised in the first failing rank, or `ended`."""
+        """The exception for a failed job: the function's own of the first failing rank, or `ended`."""
         rank = self.info.failure.rank if self.info.failure else None
         if self.info.function is None or rank is None:
             return ended
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """As the server keeps it."""
+    """The bytes that the server keeps."""
 
     rank: int
     outcome: str
@@ -70,19 +70,19 @@ class Result:
     pickled: bytes
 
     def value(self, job: str) -> Any:
-        """What the function returned. Raises NoResult with the reason why there is nothing."""
+        """The value of the function. Raises NoResult with the reason why there is none."""
         if self.outcome != VALUE:
             raise NoResult(f"job {job}: {self._why_none()}")
         return self._load(job)
 
     def failure(self, ended: JobEnded) -> BaseException:
-        """What to raise for a job that failed at this rank: what the function raised, with `ended` as its cause."""
+        """The exception for a job that failed at this rank: the function's own, with `ended` as its cause."""
         if self.outcome == REFUSED:
             return JobFailed(f"job {ended.info.name} FAILED: {self.text}", info=ended.info)
         if self.outcome != RAISED:
             return ended
-        told = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}{_before(ended)}"
-        cause = JobFailed(told, hint=ended.hint, info=ended.info)
+        message = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}{_before(ended)}"
+        cause = JobFailed(message, hint=ended.hint, info=ended.info)
         try:
             error = self._load(ended.info.name) if self.pickled else None
         except NoResult:
@@ -110,9 +110,9 @@ class Result:
 
 
 def _before(ended: JobEnded) -> str:
-    """What the rank said last before it raised."""
-    said = ended.info.failure.last_lines if ended.info.failure else []
-    lines = list(takewhile(lambda line: line != _TRACEBACK, said))[-_LINES:]
+    """The last lines of the rank before its exception."""
+    last_lines = ended.info.failure.last_lines if ended.info.failure else []
+    lines = list(takewhile(lambda line: line != _TRACEBACK, last_lines))[-_LINES:]
     return "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
 
 

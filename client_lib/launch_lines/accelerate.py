@@ -11,8 +11,7 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.launch_lines import accelerate_variables as variables
-from client_lib.launch_lines.options import Table, split
-from client_lib.launch_lines.reading import Caller, Reading, dropped, what_runs, whole_number
+from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 LAUNCHER = "accelerate launch"
 
@@ -49,7 +48,7 @@ REFUSED: dict[str, str] = {
     "tpu-cluster": "jobs run on GPUs or the CPU",
     "aws-access-key-id": "SageMaker is another service; leave the option out",
     "aws-secret-access-key": "SageMaker is another service; leave the option out",
-    "help": "`client-lib submit --help` says what a job can be told",
+    "help": "`client-lib submit --help` lists the options of a job",
 }
 _INERT = ("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-")
 """Families of options that accelerate reads only with a --use-... that is refused here."""
@@ -62,7 +61,7 @@ _FLAGS = _READ_FLAGS | variables.FLAGS | _DROPPED_FLAGS | _REFUSED_FLAGS
 _REFUSED_KINDS = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
 _ONE_OF = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
 
-TABLE = Table(
+TABLE = OptionTable(
     LAUNCHER,
     flags=_FLAGS,
     valued=(_READ | variables.VALUED | DROPPED.keys() | REFUSED.keys()) - _FLAGS,
@@ -72,7 +71,7 @@ TABLE = Table(
 )
 
 
-def read(words: Sequence[str], caller: Caller, python: str | None) -> Reading:
+def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
 
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
@@ -80,19 +79,19 @@ def read(words: Sequence[str], caller: Caller, python: str | None) -> Reading:
     line = split(words, TABLE)
     given = line.given
     _check_paradigm(given)
-    config = _config(given, caller)
+    config = _config(given, machine)
     settings = {**config, **given}
-    counted, said = _counted(given, config)
+    counted, given_by = _counted(given, config)
     variables_set = variables.of(settings, fsdp=_is_fsdp(given, config), line=given)
     fields = what_runs(
         line.rest, LAUNCHER, module="module" in given, no_python="no-python" in given, python=python or "python"
     )
-    return Reading(
+    return LaunchLine(
         LAUNCHER,
         {**fields, **counted, **({"env_variables": variables_set} if variables_set else {})},
         {"type": "nogpu"} if "cpu" in given else {},
-        {**said, "env_variables": f"the {LAUNCHER} line"},
-        [*dropped(given, DROPPED), *dropped(_said_of_others(config), DROPPED)],
+        {**given_by, "env_variables": f"the {LAUNCHER} line"},
+        [*dropped(given, DROPPED), *dropped(_machine_settings(config), DROPPED)],
         python,
     )
 
@@ -102,15 +101,15 @@ def _check_paradigm(given: Mapping[str, str]) -> None:
     if len(chosen) > 1:
         raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
     for name in given.keys() & REFUSED.keys():
-        raise NotSupported(f"{LAUNCHER} --{name} can't be had here", hint=REFUSED[name])
+        raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
 
 
-def _config(given: Mapping[str, str], caller: Caller) -> dict[str, Any]:
+def _config(given: Mapping[str, str], machine: Machine) -> dict[str, Any]:
     """The file's settings by the names of the options. With --cpu accelerate reads only a file that is named."""
     path = given.get("config-file")
     if path is None and "cpu" in given:
         return {}
-    config = caller.accelerate_config(path)
+    config = machine.accelerate_config(path)
     _check_place(config, given)
     found: dict[str, Any] = {}
     for name, value in config.items():
@@ -133,7 +132,7 @@ def _check_place(config: Mapping[str, Any], given: Mapping[str, str]) -> None:
     if kind and not {"multi-gpu", "use-fsdp"} & given.keys():
         raise NotSupported(
             f"accelerate's config file asks for distributed_type={config['distributed_type']}, "
-            "and that can't be had here",
+            "and that is not supported here",
             hint=REFUSED[kind],
         )
 
@@ -145,30 +144,32 @@ def _is_fsdp(given: Mapping[str, str], config: Mapping[str, Any]) -> bool:
     return "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
 
 
-def _said_of_others(config: Mapping[str, Any]) -> list[str]:
-    """What a file says of the machine where it was made, as far as it differs from what every file says."""
+def _machine_settings(config: Mapping[str, Any]) -> list[str]:
+    """Settings about the machine of the file that differ from the defaults."""
     return [name for name in ("machine-rank", "main-process-ip", "main-process-port") if config.get(name)]
 
 
 def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields that hold numbers, and the words that say each."""
     fields: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    given_by: dict[str, str] = {}
     total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
     if total or machines:
         fields["n_workers"] = machines or 1
-        said["n_workers"] = _where("num-machines", given, config) if machines else f"{LAUNCHER} without --num_machines"
+        given_by["n_workers"] = (
+            _where("num-machines", given, config) if machines else f"{LAUNCHER} without --num_machines"
+        )
     if total:
         fields["processes_per_worker"] = _share(total, machines or 1)
-        said["processes_per_worker"] = _where("num-processes", given, config)
+        given_by["processes_per_worker"] = _where("num-processes", given, config)
     indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
     if indices != "all":
         fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
-        said["gpus"] = _where("gpu-ids", given, config)
+        given_by["gpus"] = _where("gpu-ids", given, config)
     if "max-restarts" in given:
         fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
-        said["max_retry"] = _where("max-restarts", given, config)
-    return fields, said
+        given_by["max_retry"] = _where("max-restarts", given, config)
+    return fields, given_by
 
 
 def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> int | None:

@@ -1,8 +1,8 @@
-"""The environment variables by which `accelerate launch` tells its library what to do. Pure.
+"""The environment variables that `accelerate launch` sets for its library. Pure.
 
-Only what the line or the configuration file says is set: the library's own defaults are the launcher's. A test compares
-with what accelerate itself sets.
-Source: accelerate 1.15, utils/launch.py, prepare_multi_gpu_env and prepare_simple_launcher_cmd_env.
+Only settings of the line or the configuration file are set: the library's own defaults are the launcher's. A test
+compares with what accelerate itself sets. Source: accelerate 1.15, utils/launch.py, prepare_multi_gpu_env and
+prepare_simple_launcher_cmd_env.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from client_lib.errors import InvalidRequest
 class Variable(NamedTuple):
     name: str
     default: str | None = None
-    """As the launcher's parser has it; None: not set unless it is given."""
+    """Default of the launcher's parser; None: not set unless it is given."""
     lower: bool = False
 
 
@@ -83,7 +83,8 @@ VALUED = (
 
 
 def of(settings: Mapping[str, Any], *, fsdp: bool, line: Mapping[str, str]) -> dict[str, str]:
-    """What the launcher would add to the environment for `settings`: the file's under the line's; of a flag ''.
+    """The variables that the launcher would set for `settings`, those of the file overridden by the line's; a flag is
+    ''.
 
     Raises InvalidRequest for values that accelerate refuses.
     """

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
-from client_lib.launch_lines.options import Table, split
-from client_lib.launch_lines.reading import Caller, Reading, dropped, what_runs, whole_number
+from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 FLAGS = frozenset({"standalone", "module", "no-python", "run-path"})
 READ = frozenset({"nnodes", "nproc-per-node", "max-restarts", "shutdown-timeout"})
@@ -44,19 +43,19 @@ DROPPED: dict[str, str] = {
 }
 REFUSED: dict[str, str] = {
     "virtual-local-rank": "LOCAL_RANK is always the rank within the worker; leave the option out",
-    "help": "`client-lib submit --help` says what a job can be told",
+    "help": "`client-lib submit --help` lists the options of a job",
     "print-completion": "`client-lib completion` prints that of client-lib",
 }
 _REFUSED_FLAGS = frozenset({"virtual-local-rank", "help"})
 
-TABLE = Table(
+TABLE = OptionTable(
     "torchrun",
     flags=FLAGS | _REFUSED_FLAGS,
     valued=READ | DROPPED.keys() | (REFUSED.keys() - _REFUSED_FLAGS),
     short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
     misspelt={"nproc-per-nodes": "nproc-per-node"},  # a tutorial's
 )
-LAUNCH_TABLE = Table(
+LAUNCH_TABLE = OptionTable(
     "torch.distributed.launch",
     flags=TABLE.flags
     | {"use-env"},  # a script that declares --local-rank gets it, any other finds it in its environment
@@ -66,16 +65,16 @@ LAUNCH_TABLE = Table(
 )
 
 
-def read(launcher: str, words: Sequence[str], caller: Caller, python: str | None) -> Reading:
+def read(launcher: str, words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
 
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
     """
     line = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
-    preset = _preset(caller.environment, line.given)
+    preset = _preset(machine.environment, line.given)
     given = {**preset, **line.given}
     for name in given.keys() & REFUSED.keys():
-        raise NotSupported(f"{launcher} --{name} can't be had here", hint=REFUSED[name])
+        raise NotSupported(f"{launcher} --{name} is not supported here", hint=REFUSED[name])
     fields = what_runs(
         line.rest,
         launcher,
@@ -85,19 +84,19 @@ def read(launcher: str, words: Sequence[str], caller: Caller, python: str | None
     )
     notices = [f"{word} is read as --{TABLE.misspelt[_dashed(word)]}" for word in line.misspelt]
     notices += [f"{_variable(name)} of the environment is read as {_option(name, preset[name])}" for name in preset]
-    counted, said = _counted(given, caller.cores, notices)
-    return Reading(
+    counted, given_by = _counted(given, machine.cores, notices)
+    return LaunchLine(
         launcher,
         {**fields, **counted},
         {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if "elastic_min_workers" in counted else {})},
-        said,
+        given_by,
         [*notices, *dropped(given, DROPPED)],
         python,
     )
 
 
 def _preset(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun takes from the environment for options that the line leaves out, as a line would say it."""
+    """Options that torchrun takes from the environment because the line leaves them out, as a line would write them."""
     found = {name: environment[_variable(name)] for name in TABLE.valued | FLAGS if _variable(name) in environment}
     return {
         name: "" if name in FLAGS else value
@@ -135,8 +134,8 @@ def _counted(given: Mapping[str, str], cores: int | None, notices: list[str]) ->
         "elastic_max_restarts": "max-restarts",
         "grace_s": "shutdown-timeout",
     }
-    said = {field: options.get(field, "nnodes") for field in fields}
-    return fields, {field: f"--{option} {given[option]}" for field, option in said.items()}
+    given_by = {field: options.get(field, "nnodes") for field in fields}
+    return fields, {field: f"--{option} {given[option]}" for field, option in given_by.items()}
 
 
 def _workers(given: Mapping[str, str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def split_script(script: str) -> list[str]:
     return list(_words(script))
 
 
-@lru_cache(256)  # asked for several times at each submit, and shlex takes 100 times as long as `split`
+@lru_cache(256)  # called several times at each submit, and shlex takes 100 times as long as `split`
 def _words(script: str) -> tuple[str, ...]:
     if _PLAIN.fullmatch(script):  # nothing to interpret
         return tuple(script.split())

@@ -30,7 +30,7 @@ PIP_OPTIONS = (
 
 
 class JobType(str, Enum):
-    """How the processes of a worker start."""
+    """Way of starting the processes of a worker."""
 
     PYTORCH2 = "pytorch2"
     PYTORCH = "pytorch"
@@ -76,7 +76,7 @@ class PriorityClass(str, Enum):
 
     @property
     def order(self) -> int:
-        """Higher goes first."""
+        """Place in the queue: a higher number starts earlier."""
         return _ORDER[self]
 
 
@@ -84,7 +84,7 @@ _ORDER = {member: place for place, member in enumerate(PriorityClass)}
 
 
 class HealthAction(str, Enum):
-    """What the watchdog does to a silent job."""
+    """The watchdog's action on a silent job."""
 
     DELETE = "delete"
     RESTART = "restart"
@@ -96,7 +96,7 @@ class HealthAction(str, Enum):
 
 
 class HealthSubAction(str, Enum):
-    """What the watchdog does besides."""
+    """The watchdog's additional action."""
 
     NOTIFY = "notify"
 
@@ -106,13 +106,14 @@ class HealthSubAction(str, Enum):
 
 
 class Strict(BaseModel):
-    """What clients send: frozen, and an unknown field is an error."""
+    """Base of requests: frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
-    """A field that is [] or {} by default: made anew each time, where a default would be copied deeply, by Python."""
+    """A field that is [] or {} by default: created for each object, because pydantic would copy a default deeply, in
+    Python."""
     return Field(default_factory=kind, json_schema_extra={"default": kind()})
 
 
@@ -140,7 +141,7 @@ def _without_nul(value: str, what: str) -> str:
 
 
 def _scalar_text(value: Scalar) -> str:
-    """How a flag or variable is spelled: as Python's str() does, so `True` is 'True'."""
+    """Text of a flag or variable: as Python's str() writes it, so `True` is 'True'."""
     return "" if value is None else str(value)
 
 
@@ -163,23 +164,24 @@ class JobSpec(Strict):
     base_image: str | None = None
     """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
     type: JobType = JobType.PYTORCH2
-    """How the processes of a worker start."""
+    """Way of starting the processes of a worker."""
     args: list[str] = empty(list)
     """Appended to the script, as they are."""
     flags: dict[str, Scalar] = empty(dict)
-    """Appended behind `args` as `--key=value`; None: `--key` alone."""
+    """Options appended after `args` as `--key=value`; None: `--key` alone."""
     env_variables: dict[str, Scalar] = empty(dict)
     """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
     secrets: list[str] = empty(list)
     """Names of variables whose values travel and are stored outside the spec, and are never shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
-    """Where the script runs from: where it lies, if the server proves that it shares the folder, else a snapshot."""
+    """Place of the code: "in_place" runs it where it is, on a server that shares the folder; "snapshot" uploads a copy;
+    "auto" is in place if the server proves that it shares the folder, else a snapshot."""
     working_dir: str | None = None
     """Working directory of the processes; None: in place the caller's, in a snapshot the caller's if inside the root,
     else the script's folder."""
     warm: bool | None = None
-    """False: start every process anew. None: fork them from a process that has torch and the other packages imported,
-    where the runtime has one that suits this job (local runtime only)."""
+    """False: start every process from scratch. None: fork them from a process that has torch and the other packages
+    imported, where the runtime has one that suits this job (local runtime only)."""
     conda_env: str | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
@@ -204,7 +206,7 @@ class JobSpec(Strict):
     processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = "default"
     """Ranks per worker; "default": the GPUs of the instance type, at least 1."""
     gpus: list[Annotated[WholeNumber, Field(ge=0)]] | None = None
-    """Which of this machine's GPUs (local runtime only)."""
+    """Indices of this machine's GPUs to use (local runtime only)."""
     volumes: list[str] = empty(list)
     """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the host's own."""
     shm_size_class: Literal["small", "medium", "large"] | None = None
@@ -220,7 +222,7 @@ class JobSpec(Strict):
     region: str | None = None
     """Region of the ML Space platform; a server answers for the regions in its settings."""
 
-    # --- who goes first
+    # --- order in the queue
     priority_class: PriorityClass = PriorityClass.MEDIUM
     """Order in the queue; within a class, the order of submission."""
     queue_name: str | None = None
@@ -242,7 +244,7 @@ class JobSpec(Strict):
     elastic_max_workers: WholeNumber | Literal["default"] | None = None
     """Upper bound of workers of `pytorch_elastic`; never more than n_workers are started."""
     elastic_max_restarts: Annotated[WholeNumber, Field(ge=0)] | None = None
-    """How often the agents of `pytorch_elastic` start the ranks anew within an attempt; None: 5."""
+    """Restarts of the ranks by the agents of `pytorch_elastic` within an attempt; None: 5."""
 
     # --- what it is called
     name: str | None = None
@@ -252,7 +254,7 @@ class JobSpec(Strict):
     labels: dict[str, str] = empty(dict)
     """Free key-value pairs to find jobs by."""
     logs_dir: str | None = None
-    """Where the ML Space platform writes log files; here logs are read with `logs`."""
+    """Directory of log files on the ML Space platform; here logs are read with `logs`."""
 
     @field_validator("script")
     @classmethod
@@ -338,7 +340,7 @@ class JobSpec(Strict):
         return self
 
     def command(self) -> list[str]:
-        """The script's words, then args, then flags: the argv behind the interpreter, or all of a command's."""
+        """The script's words, then args, then flags: the arguments of the interpreter, or the whole command."""
         flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()]
         return [*split_script(self.script), *self.args, *flags]
 
@@ -358,7 +360,7 @@ class JobSpec(Strict):
         return None if value is None else str(value)
 
     def masked(self) -> JobSpec:
-        """As it may be shown: values of variables whose name says TOKEN, KEY, SECRET or PASSWORD are `***`."""
+        """The spec for display: values of variables whose name contains TOKEN, KEY, SECRET or PASSWORD are `***`."""
         secret = [name for name in self.env_variables if _SECRET_NAME.search(name)]
         if not secret:
             return self

@@ -1,7 +1,7 @@
 """The framed log stream between the server and a follower. Standard library only.
 
 `GET /jobs/{name}/logs` with `Accept: application/vnd.client-lib.log-frames` answers a chunked body of frames. Each
-frame is one ASCII header line, and `@log` frames carry `size` bytes of records behind it:
+frame is one ASCII header line, and `@log` frames carry `size` bytes of records after it:
 
     @log <attempt> <worker> <next_offset> <size>\\n<size bytes: whole records, see client_lib.worker.format>
     @state {"state": …, "reason": …, "message": …, "attempt": …}\\n   first, and whenever one of them changes (follow)

@@ -1,7 +1,7 @@
 """The words of the ML Space platform where they meet ours: types, regions, statuses, dates, sentences. Pure.
 
 The server's `/public/v2` and the SDK's platform-shaped names both translate by these tables, so that they agree. Shapes
-of requests and answers are in `server_stub.api.public_v2`. Facts are from the platform's public documents.
+of requests and answers are in `server_stub.http.api.public_v2`. Facts are from the platform's public documents.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from enum import Enum
 
 from client_lib.spec.job import REFUSED_TYPES, JobType
-from client_lib.spec.states import Reason, State
+from client_lib.spec.states import Reason, State, as_sent
 
 DEFAULT_REGION = "DGX2-MT"
 REGIONS = ("DGX2-MT", "A100-MT", "SR002-MT", "SR003", "SR004", "SR005", "SR006", "SR008", "SR009")
@@ -39,7 +39,7 @@ class PlatformType(str, Enum):
 
 
 class Status(str, Enum):
-    """As lists, filters and the SDK write the statuses; `GET /jobs/{name}` writes them in lower case."""
+    """Statuses as lists, filters and the SDK write them; `GET /jobs/{name}` writes them in lower case."""
 
     COMPLETED = "Completed"
     COMPLETING = "Completing"
@@ -62,7 +62,7 @@ _OF_STATE = {
     State.RESTARTING: Status.RESTARTING,
     State.SUCCEEDED: Status.COMPLETED,
     State.FAILED: Status.FAILED,
-    State.CANCELLED: Status.DELETED,  # a kill is a logical delete there: the job stays to be asked for
+    State.CANCELLED: Status.DELETED,  # a kill is a logical delete there: the job can still be requested
 }
 
 STATES_OF: dict[Status, frozenset[State]] = {
@@ -79,22 +79,26 @@ STATES_OF: dict[Status, frozenset[State]] = {
     Status.TERMINATING: frozenset({State.RUNNING}),
     Status.COMPLETING: frozenset(),
 }
-"""What a filter by status finds."""
+"""States that a filter by status finds."""
 
 
 def listed_status(state: State, reason: Reason) -> Status:
-    """Of an item of a list, and of the SDK's `jobs()`."""
+    """Status of an item of a list, and of the SDK's `jobs()`."""
     if state is State.RUNNING and reason is Reason.STOPPING:
         return Status.TERMINATING
-    return _OF_STATE[state]
+    return _of_state(state)
 
 
 def shown_status(state: State) -> Status:
-    """Of one job that is asked for by name, and of the SDK's `status()`: one of those that every client knows.
+    """Status of one job that is requested by name, and of the SDK's `status()`: one that every client knows.
 
     A job between two attempts is Running: the platform's command line follows logs only while it reads exactly that.
     """
-    return Status.RUNNING if state is State.RESTARTING else _OF_STATE[state]
+    return Status.RUNNING if state is State.RESTARTING else _of_state(state)
+
+
+def _of_state(state: State) -> Status:
+    return _OF_STATE.get(state) or as_sent(Status, state)
 
 
 def unix(time: datetime | None) -> int:
@@ -119,15 +123,15 @@ def pod_name(worker: int) -> str:
 
 
 def submitted(name: str) -> str:
-    """What `Job.submit()` returns."""
+    """The sentence that `Job.submit()` returns."""
     return f'Job "{name}" created.'
 
 
 def deleted(name: str) -> str:
-    """What `Job.kill()` returns."""
+    """The sentence that `Job.kill()` returns."""
     return f'Job "{name}" deleted'
 
 
 def in_queue(name: str) -> str:
-    """What logs are while the job waits; the platform prints the double quotes too."""
+    """The text in place of logs while the job waits; the platform prints the double quotes too."""
     return f'"Job {name} in queue. Try later"'

@@ -19,7 +19,7 @@ NDJSON = "application/x-ndjson"
 RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_runner
 
 WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
-"""What workers elsewhere (pods) say, by a token of their attempt; client_lib.worker.pod.server is who says it."""
+"""Endpoints of workers on other machines (pods); `client_lib.worker.pod.server` calls them."""
 POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
 
 
@@ -62,24 +62,14 @@ def job_resubmit_source(name: str) -> str:
 
 
 def worker(name: str, attempt: int, number: int) -> str:
-    """Below it `/state`, `/log`, `/report`, `/snapshot`, `/function` and `/results/{rank}`."""
+    """Path of a worker; its operations are `/state`, `/log`, `/report`, `/snapshot`, `/function` and
+    `/results/{rank}`."""
     return f"{job(name)}/attempts/{attempt}/workers/{number}"
 
 
 def is_of_workers(path: str) -> bool:
-    """Below it the token of an attempt counts, and no user's."""
+    """True for paths of workers, where the token of an attempt is needed instead of a user's."""
     return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith("attempts/")
-
-
-def split_worker(path: str) -> tuple[str, dict[str, str]] | None:
-    """An operation of a worker, `WORKERS/state` for example, and whose it is; None: it is another path, or one below an
-    operation."""
-    if not is_of_workers(path):
-        return None
-    name, _, attempt, workers, worker, *what = [*path[len(JOBS) + 1 :].split("/"), "", "", ""]
-    if workers != "workers" or not (name and attempt and worker and what[0]) or what[1:] != ["", "", ""]:
-        return None
-    return f"{WORKERS}/{what[0]}", {"name": name, "attempt": attempt, "worker": worker}
 
 
 def snapshot(sha256: str) -> str:

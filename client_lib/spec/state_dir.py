@@ -1,9 +1,8 @@
-"""Where the local server of this machine and user keeps its state: one rule, for the client that looks for it and for
-the server that writes it. Standard library only.
+"""The directory where the local server of this machine and user keeps its state: one rule for client and server.
 
-A home that many hosts share is no place for it: locks and SQLite's WAL are unsafe on a network file system, and a
-loopback address of one host means nothing on another. So the host's name is part of the path, and on a network file
-system the state moves to a local disk. `choose` decides and touches nothing; `state_dir` asks the machine.
+A home that many hosts share is unsuitable: locks and SQLite's WAL are unsafe on a network file system, and a loopback
+address of one host means nothing on another. So the host's name is part of the path, and on a network file system the
+state moves to a local disk. `choose` is pure; `state_dir` reads the machine. Standard library only.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:
-    """What `$CLIENT_LIB_STATE_DIR` says, absolute; None: nothing."""
+    """The directory in `$CLIENT_LIB_STATE_DIR`, absolute; None: the variable is not set."""
     path = environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(path))) if path else None
 
@@ -88,7 +87,7 @@ def _type_of(path: Path, mounts: Iterable[Mount]) -> str:
 
 
 def mounts() -> list[Mount]:
-    """What is mounted here; empty where that can't be known (then every path counts as local)."""
+    """The mounts of this machine; empty if they are not known (then every path counts as local)."""
     if sys.platform == "darwin":
         import subprocess  # the command line comes by here at each call; Linux doesn't need it
 
@@ -100,13 +99,14 @@ def mounts() -> list[Mount]:
 
 
 def parse_proc_mounts(text: str) -> list[Mount]:
-    """From /proc/self/mounts: `device point type options dump pass`, with space, tab, newline and \\ in octal."""
+    """Mounts in /proc/self/mounts: `device point type options dump pass`, with space, tab, newline and backslash in
+    octal."""
     rows = (line.split(" ") for line in text.splitlines())
     return [(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row[1]), row[2]) for row in rows if len(row) > 2]
 
 
 def parse_mac_mounts(text: str) -> list[Mount]:
-    """From macOS' `mount`: `server:/home on /Users/me (nfs, automounted)`."""
+    """Mounts in the output of macOS' `mount`: `server:/home on /Users/me (nfs, automounted)`."""
     found = map(_MAC_MOUNT.match, text.splitlines())
     return [(match["point"], match["type"]) for match in found if match]
 

@@ -1,16 +1,19 @@
 """The states of a job, the reasons beside them, and the one table of legal transitions.
 
-Pure and standard library only. A state says where a job is; a reason says why it is there (closed list); the message
-beside them is a sentence for a human. The store refuses what `check_transition` refuses.
+Pure and standard library only. The state is the place of a job in its life, the reason (a closed list) explains the
+state, and the message is a sentence for a human. The store refuses the transitions that `check_transition` refuses.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeVar
+
+E = TypeVar("E", bound=Enum)
 
 
 class State(str, Enum):
-    """Where a job is. The last three are final: nothing leaves them."""
+    """The place of a job in its life. The last three are final: a job never leaves them."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -30,7 +33,7 @@ FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
 class Reason(str, Enum):
-    """Why a job is in its state."""
+    """The explanation of a job's state."""
 
     # while it waits
     QUEUED = "Queued"  # accepted; waits for its turn or for capacity
@@ -58,9 +61,22 @@ class Reason(str, Enum):
     __str__ = str.__str__
 
 
+def as_sent(kind: type[E], value: str) -> E:
+    """The member with this value; for a value that only a newer server knows, a stand-in that prints as it was sent.
+
+    A stand-in equals its text, is no member, and is not final.
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        stand_in = str.__new__(kind, value)  # type: ignore[type-var]
+        stand_in._name_ = stand_in._value_ = value
+        return stand_in
+
+
 TRANSITIONS: dict[State, frozenset[State]] = {
-    # a pending job may change its reason, start, fail to start, start over, or be cancelled; it can't succeed unseen:
-    # an attempt that ends between two looks of the observer passes through RUNNING in the same transaction
+    # a pending job may change its reason, start, fail to start, start over or be cancelled; it never succeeds directly:
+    # an attempt that ends between two observations passes through RUNNING in the same transaction
     State.PENDING: frozenset({State.PENDING, State.RUNNING, State.RESTARTING, State.FAILED, State.CANCELLED}),
     State.RUNNING: frozenset({State.RUNNING, State.RESTARTING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
     # RESTARTING is the wait for the next attempt: of the whole gang
@@ -72,10 +88,10 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class IllegalTransition(AssertionError):
-    """A bug of the server: the table does not allow this step, so it is not stored."""
+    """A bug of the server: the table does not allow this transition, so it is not stored."""
 
 
 def check_transition(before: State, after: State) -> None:
-    """Return if `before` may become `after`; raise IllegalTransition else."""
+    """Raises IllegalTransition unless `before` may become `after`."""
     if after not in TRANSITIONS[before]:
         raise IllegalTransition(f"{before} can't become {after}")

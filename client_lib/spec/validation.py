@@ -1,7 +1,4 @@
-"""From pydantic's findings to one sentence per field: the name, the value, what is allowed.
-
-Used by the client and the server.
-"""
+"""One sentence per field for the errors of pydantic: the name, the value, the allowed values."""
 
 from __future__ import annotations
 
@@ -20,8 +17,13 @@ _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitte
 
 def invalid_request(error: ValidationError, model: type[BaseModel]) -> InvalidRequest:
     """All of `error`, a line per field. `model` is what was validated: its fields are offered for a misspelt one."""
+    return refused(error.errors(include_url=False), model)
+
+
+def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> InvalidRequest:
+    """The same for findings that were collected elsewhere."""
     seen: dict[str, str] = {}
-    for finding in error.errors(include_url=False):
+    for finding in findings:
         seen.setdefault(
             _where(finding["loc"]), _sentence(finding, model)
         )  # a union reports each member: the first says it

@@ -1,27 +1,65 @@
-"""What travels beside the spec: requests and answers of `/api/v1`.
+"""Requests and answers of `/api/v1`, apart from the spec.
 
-Requests are strict (an unknown field is an error); answers are lenient, so that an older client reads a newer server.
-Times are aware UTC.
+Requests are strict: an unknown field is an error. Answers are lenient, so that an older client understands a newer
+server: unknown fields are ignored, and unknown states and reasons are kept as they were sent. Times are aware UTC.
 """
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 
 from client_lib.spec.job import JobSpec, Strict, empty
-from client_lib.spec.states import Reason, State
+from client_lib.spec.states import Reason, State, as_sent
 
 SHA256 = r"^[0-9a-f]{64}$"
 JOB_ID = r"^[0-9a-f]{32}$"
+_MESSAGE_SHOWN = 100  # characters of a message in a repr
 
 
 class Lenient(BaseModel):
-    """What servers answer: frozen, and an unknown field is ignored."""
+    """Base of answers: frozen, and an unknown field is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+def _lenient(kind: type[State] | type[Reason], value: Any) -> Any:
+    return as_sent(kind, value) if isinstance(value, str) else value
+
+
+def _text_as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
+    try:
+        return check(value)
+    except ValidationError:
+        if isinstance(value, str):
+            return value
+        raise
+
+
+def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
+    try:
+        return check(value)
+    except ValidationError:
+        if not isinstance(value, Mapping) or value.keys() <= JobSpec.model_fields.keys():
+            raise
+        return check({name: value[name] for name in value if name in JobSpec.model_fields})
+
+
+SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]
+SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
+SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields)]
+
+
+def brief(**values: Any) -> Iterable[tuple[str, Any]]:
+    """Arguments of a repr that fits on a line or two: absent values are left out, texts are cut."""
+    for name, value in values.items():
+        if value:
+            yield name, textwrap.shorten(value, _MESSAGE_SHOWN, placeholder="…") if isinstance(value, str) else value
 
 
 class SharedFolderProof(Strict):
@@ -65,11 +103,11 @@ class FunctionCode(Strict):
     """A pickled function with its arguments, uploaded before as a snapshot is; every rank calls it."""
 
     sha256: Annotated[str, Field(pattern=SHA256)]
-    """Digest of the uploaded file; what is in it says `client_lib.worker.function_runner`."""
+    """Digest of the uploaded file; `client_lib.worker.function_runner` describes its contents."""
     size: int = 0
     """Bytes of the file."""
     name: str
-    """Of the function; for people only."""
+    """Name of the function; for people only."""
     python: str
     """Version that pickled it, `3.11`; only the same one can read it."""
     cloudpickle: str
@@ -87,7 +125,7 @@ Variables = Annotated[dict[str, str], AfterValidator(_can_be_set)]
 
 
 class Submitter(Strict):
-    """Who submits, as the local runtime needs it; stored 0600 outside the database, never shown.
+    """The caller, for the local runtime; stored 0600 outside the database, never shown.
 
     The job runs with this interpreter and on top of this environment, not the server's.
     """
@@ -107,7 +145,7 @@ class SubmitRequest(Strict):
     spec: JobSpec
     code: Code
     function: FunctionCode | None = None
-    """What runs instead of a script: `spec.script` is then a name for people, and `code` says where it runs."""
+    """The function that runs instead of a script: `spec.script` is then a name for people, and `code` is its place."""
     submitter: Submitter = Submitter()
     secret_values: Variables = empty(dict)
     """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
@@ -117,7 +155,7 @@ class SubmitRequest(Strict):
 
 
 class RankReport(Lenient):
-    """How one process ended."""
+    """The end of one process."""
 
     rank: int
     exit_code: int | None = None
@@ -125,18 +163,22 @@ class RankReport(Lenient):
     signal: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    failed_at: datetime | None = None
+    """Time of its exception, if that is known, else `ended_at`; None if it succeeded."""
+    lost_peer: bool = False
+    """Its error is one that the death of a peer causes."""
     exception: str | None = None
     """Class and message, as in a traceback's last line."""
     traceback: str | None = None
     last_lines: list[str] = []
     """At most 50."""
     stopped_by_us: bool = False
-    """It got SIGTERM or SIGKILL from its launcher: it is not the cause."""
+    """The launcher ended it while it was still at work. It is not the cause."""
 
 
 class WorkerInfo(Lenient):
     worker: int
-    state: Literal["waiting", "starting", "running", "ended"] = "waiting"
+    state: Annotated[Literal["waiting", "starting", "running", "ended"], WrapValidator(_text_as_sent)] = "waiting"
     host: str | None = None
     message: str | None = None
     exit_code: int | None = None
@@ -146,14 +188,14 @@ class WorkerInfo(Lenient):
 
 
 class Failure(Lenient):
-    """Why a job failed: the first failing rank, not one of those that died of it."""
+    """The cause of a failed job: the first failing rank, not one that died because of it."""
 
     worker: int | None = None
     rank: int | None = None
     exit_code: int | None = None
     signal: int | None = None
     meaning: str | None = None
-    """What the exit code or signal means, in words."""
+    """Meaning of the exit code or signal, as a sentence."""
     exception: str | None = None
     traceback: str | None = None
     last_lines: list[str] = []
@@ -171,11 +213,11 @@ class JobInfo(Lenient):
     """Grows with every change; `GET /jobs/{name}?after_version=` waits for the next."""
     runtime: str
     """`local` or `kubernetes`."""
-    state: State
-    reason: Reason
+    state: SentState
+    reason: SentReason
     message: str = ""
     attempt: int = 1
-    spec: JobSpec
+    spec: SentSpec
     code: Code
     function: FunctionCode | None = None
     """None: the job runs a script or a command, and has no results."""
@@ -185,8 +227,12 @@ class JobInfo(Lenient):
     finished_at: datetime | None = None
     workers: list[WorkerInfo] = []
     notices: list[str] = []
-    """What the runtime said once about fields that it reads otherwise."""
+    """The runtime's messages about fields that it interprets differently."""
     failure: Failure | None = None
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """A line or two; `model_dump()` has everything."""
+        return brief(name=self.name, state=self.state, reason=self.reason, attempt=self.attempt, message=self.message)
 
     @property
     def warm(self) -> bool | None:
@@ -206,8 +252,8 @@ class Event(Lenient):
 
     time: datetime
     attempt: int
-    state: State
-    reason: Reason
+    state: SentState
+    reason: SentReason
     message: str
 
 
@@ -241,7 +287,7 @@ class OutputList(Lenient):
     """`GET /jobs/{name}/outputs`."""
 
     files: list[OutputFile]
-    """By their paths."""
+    """Sorted by path."""
     left_out: list[OutputLeftOut] = []
     in_place: str | None = None
     """The folder that the job runs in, where it runs in place: all that it writes is found there."""
@@ -250,14 +296,14 @@ class OutputList(Lenient):
 
 
 class OutputLength(Lenient):
-    """How much of a file that a worker keeps the server has."""
+    """The server's part of a file that a worker keeps."""
 
     length: int
     """Bytes; it is kept when these are all."""
 
 
 class Answer(Lenient):
-    """What an action did, in a sentence."""
+    """The effect of an action, as a sentence."""
 
     message: str
 
@@ -269,7 +315,7 @@ class InstanceType(Lenient):
     """Cores per worker."""
     memory_gib: float
     available: int | None = None
-    """How many workers of it fit right now; None: not known."""
+    """Number of workers of it that fit right now; None: not known."""
     description: str = ""
 
 
@@ -327,7 +373,7 @@ class Manifest(Lenient):
 
 
 class WorkerSays(Lenient):
-    """How far a worker elsewhere is. Lenient: a newer worker may say more."""
+    """Progress of a worker on another machine. Lenient: a newer worker may send more."""
 
     state: Literal["preparing", "ready", "started", "ended"]
     signs_of_life: int = 0
@@ -335,25 +381,53 @@ class WorkerSays(Lenient):
 
 
 class WorkerOrder(Lenient):
-    """What it is to do."""
+    """The order for a worker."""
 
     do: Literal["wait", "go", "stop", "exit"]
     grace_s: float | None = None
-    """With `stop`: seconds between SIGTERM and SIGKILL; None: as its plan says."""
+    """Seconds between SIGTERM and SIGKILL of a `stop`; None: the time in its plan."""
 
 
 class LogLengths(Lenient):
-    """How much of a worker's log the server has."""
+    """The server's part of a worker's log."""
 
     length: int
-    """Offset behind the last record: the next one is wanted from there."""
+    """Offset after the last record: the next one is expected there."""
     durable: int
     """Offset up to which a loss of power takes nothing."""
     next_seq: int = 0
-    """Of the record that comes next."""
+    """Number of the next record."""
 
 
 class ErrorBody(Lenient):
     code: str
     message: str
     hint: str | None = None
+
+
+class Explanation(Lenient):
+    """The explanation of a waiting, running or ended job; times are aware UTC."""
+
+    job: str
+    """The job's name."""
+    state: SentState
+    reason: SentReason
+    summary: str
+    """One line for people: the first line of `explain`."""
+    message: str
+    """The runtime's sentence about the state, or nothing."""
+    since: datetime
+    """Time at which the job entered this state for this reason."""
+    attempt: int
+    workers: list[WorkerInfo]
+    """The workers that have a message of their own."""
+    failure: Failure | None
+    """The first failing rank of a failed job."""
+    events: list[Event]
+    """All events, oldest first."""
+    next: list[str]
+    """Next steps: at least one, the likeliest first."""
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """A line or two; `model_dump()` has everything."""
+        return brief(job=self.job, state=self.state, reason=self.reason, summary=self.summary, next=self.next[:1])

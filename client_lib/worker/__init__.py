@@ -1,1 +1,13 @@
-"""What runs inside a worker, local or pod: standard library only, Python >= 3.8."""
+"""The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a pod.
+
+    launcher    one worker, from its plan to its report; control: the socket that it is controlled by
+    prepare, rank_environment, elastic    the conditions of a start, and what each rank sees
+    ranks, loop, system              processes, events, the operating system
+    worker_log, stamp, tail, segments    from the ranks' pipes and files to the log, whose format is in `format`
+    outcome, report, port_holder     the end of a worker
+    plan, directory                  shared with the runtimes
+    rank_runner, function_runner     run by path with the interpreter of the job
+    requirements, outputs, warm, pod see their packages
+
+Standard library only, Python >= 3.8.
+"""

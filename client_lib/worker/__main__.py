@@ -1,6 +1,6 @@
-"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan lies there. Also runs by path and as a zipapp.
+"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan is there. Also runs by path and as a zipapp.
 
-`pod [ROOT]` instead of a directory: be the agent of a pod (pod/), whose files lie below ROOT.
+`pod [ROOT]` instead of a directory: run as the agent of a pod (pod/), with its files below ROOT.
 """
 
 import os
@@ -9,9 +9,9 @@ import sys
 
 def main(arguments: "list[str]") -> int:
     if arguments[:1] == ["pod"] and len(arguments) <= 2:
-        from client_lib.worker.pod import agent, place
+        from client_lib.worker.pod import agent, settings
 
-        return agent.main(*arguments[1:] or [place.ROOT])
+        return agent.main(*arguments[1:] or [settings.ROOT])
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m client_lib.worker DIRECTORY | pod [ROOT]\n")
         return 2
@@ -23,7 +23,7 @@ def main(arguments: "list[str]") -> int:
     directory = Directory(arguments[0])
     with open(directory.plan, encoding="utf-8") as file:
         plan = from_json(file.read())
-    system = choose()  # first: a portable one forks, and the fork must not hold the lock
+    system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
     try:
         acquire(directory.lock)
     except Taken as taken:
@@ -34,9 +34,10 @@ def main(arguments: "list[str]") -> int:
 
 
 if __name__ == "__main__":
-    if not __package__:  # run by path: import the installation that this file belongs to
+    if not __package__:  # run by path: import the installation of this file
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        # without site (launcher_command) behind the standard library: a backport beside this package must not hide it
+        # after the standard library in an interpreter without site (launcher_command): a backport next to this package
+        # must not replace a standard module
         sys.path.insert(len(sys.path) if sys.flags.no_site else 0, root)
     code = main(sys.argv[1:])
     os._exit(code)  # nothing is left to tear down

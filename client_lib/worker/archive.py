@@ -1,7 +1,7 @@
-"""Unpacks a code snapshot, whatever is in it: nothing is written outside the target, and not without end.
+"""Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit.
 
-Only plain files, folders and links that stay inside are made; permissions of others, set-id bits, owners and times of
-the archive are not taken over. Standard library only, Python >= 3.8.
+Only plain files, folders and links within the target are made; permissions of others, set-id bits, owners and times of
+the archive are ignored. Standard library only, Python >= 3.8.
 """
 
 import gzip
@@ -25,20 +25,20 @@ _IN_MEMORY = (
 
 
 class ArchiveRefused(Exception):
-    """The archive is damaged, or holds something that no snapshot holds; says what."""
+    """The archive is damaged, or holds an entry that no snapshot has; the message names it."""
 
 
 class _Member(tarfile.TarInfo):
-    """A tar header that may not make tarfile read a huge name into memory."""
+    """A tar header that cannot make tarfile read a huge name into memory."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.type in _IN_MEMORY and self.size > _MAX_HEADER:
             raise ArchiveRefused("a header of %d bytes" % self.size)
-        # there is no public hook between a header and what tarfile reads for it
+        # tarfile has no public hook between a header and the data that it reads for it
         return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
-class _Bounded:
+class _BoundedReader:
     """Reads at most `limit` bytes of the unpacked stream."""
 
     def __init__(self, source: BinaryIO, limit: int) -> None:
@@ -56,14 +56,14 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
     """Unpack the tar.gz at `path` into the new folder `target`.
 
     Raises:
-        ArchiveRefused: what is in it can't be unpacked safely, or at all. What was unpacked so far stays.
-        OSError: the disk's own.
+        ArchiveRefused: the content can't be unpacked safely, or at all. Files unpacked before stay.
+        OSError: an error of the disk.
     """
     os.makedirs(target, mode=0o700)
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:
         try:
-            stream = cast(BinaryIO, _Bounded(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
+            stream = cast(BinaryIO, _BoundedReader(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 _Unpacker(target, max_files, max_bytes).unpack(archive)
             while stream.read(_BLOCK):  # to the end, where gzip's checksum is
@@ -71,7 +71,7 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
         except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
             raise ArchiveRefused("it is damaged (%s)" % error) from error
         except OSError as error:
-            if error.errno is None:  # gzip's own, not the system's
+            if error.errno is None:  # raised by gzip, not by the system
                 raise ArchiveRefused("it is damaged (%s)" % error) from error
             raise
 
@@ -139,7 +139,7 @@ class _Unpacker:
                 self._check_inside(os.path.dirname(place), place)
                 self._make_link(place, to)
                 made.append(place)
-            for place in made:  # when all are there: one may turn the way of another
+            for place in made:  # when all are there: one link may redirect another
                 self._check_inside(place, place)
         except ArchiveRefused:
             for place in reversed(made):
@@ -156,7 +156,7 @@ class _Unpacker:
             raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
 
     def _check_inside(self, path: str, place: str) -> None:
-        """Links that lead through links are followed as they will be."""
+        """Raises ArchiveRefused if `path`, with all links followed, is outside of the target."""
         if not self._inside(os.path.realpath(path)):
             raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
 

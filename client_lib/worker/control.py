@@ -1,20 +1,20 @@
-"""The control socket of a launcher: both ends, and what they say. Standard library only, Python >= 3.8.
+"""The control socket of a launcher: both ends and their messages. Standard library only, Python >= 3.8.
 
-A runtime (the client) orders, the launcher (the server) tells how far it is; one JSON object per line:
+A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object per line:
 
-    launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script looked at; no rank runs
+    launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script checked; no rank runs
                              {"event": "started", "warm": false, "fresh_because": null}
                                                    every rank of this worker runs; warm: forked from the warm pool;
-                                                   fresh_because: why not, where the launcher itself was
+                                                   fresh_because: why not, if the launcher itself was forked from it
                              {"event": "ended"}    report.json is written
                              the newest of them also to each peer that connects later
-    peer -> launcher         {"do": "go"}                     start the ranks; repeating it changes nothing
+    peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
                              {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go"
-                             {"do": "exit"}                   after "ended": nothing more is wanted
+                             {"do": "exit"}                   after "ended": the launcher may exit
 
-End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may be of any
-length: where the system's bound (about 100 bytes) is too small, it is reached through a short symbolic link that lives
-for the moment of the call.
+End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may have any
+length: if it exceeds the system's limit (about 100 bytes), the socket is reached through a short symbolic link that
+exists during the call only.
 """
 
 import contextlib
@@ -43,12 +43,12 @@ def stop(grace_s: float) -> bytes:
     return encode({"do": STOP, "grace_s": grace_s})
 
 
-def leave() -> bytes:
+def release() -> bytes:
     return encode({"do": EXIT})
 
 
 class Lines:
-    """Collects received bytes and gives back whole messages; a line that is no JSON object or too long is dropped."""
+    """Collects received bytes and returns whole messages; a line that is no JSON object, or too long, is dropped."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -73,7 +73,7 @@ def _short(path: str) -> Iterator[str]:
     if len(os.fsencode(path)) <= _PATH_MAX:
         yield path
         return
-    import tempfile  # here: 5 ms that most paths need not pay
+    import tempfile  # here: takes 5 ms, and few paths are that long
 
     folder = tempfile.mkdtemp(prefix="cl-", dir="/tmp")
     link = os.path.join(folder, "d")
@@ -89,7 +89,7 @@ def _short(path: str) -> Iterator[str]:
 def connect(path: str) -> socket.socket:
     """A blocking connection to the launcher that listens on `path`.
 
-    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError where it is dead.
+    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError if it is dead.
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -101,19 +101,20 @@ def connect(path: str) -> socket.socket:
     return peer
 
 
-class Connection:
-    """A peer's blocking end, for whoever has no event loop. Others use `connect`, `Lines` and the orders above."""
+class ControlConnection:
+    """A peer's blocking end, for callers without an event loop."""
 
     def __init__(self, path: str) -> None:
         self._socket = connect(path)
         self._lines = Lines()
         self._waiting: List[Message] = []
 
-    def send(self, order: bytes) -> None:
-        self._socket.sendall(order)
+    def send(self, instruction: bytes) -> None:
+        self._socket.sendall(instruction)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
-        """The next message; None: the launcher has closed the connection. `timeout` in seconds (socket.timeout)."""
+        """The next message; None: the launcher has closed the connection. Raises socket.timeout after `timeout`
+        seconds."""
         self._socket.settimeout(timeout)
         while not self._waiting:
             data = self._socket.recv(65536)
@@ -126,28 +127,28 @@ class Connection:
         self._socket.close()
 
 
-class Server:
-    """The launcher's end, without a thread: it lives on the callbacks of an event loop.
+class ControlServer:
+    """The launcher's end, without a thread: driven by the callbacks of an event loop.
 
-    `on_order` gets every message; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
+    `on_instruction` gets every message; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
     """
 
     def __init__(
         self,
         path: str,
-        on_order: Callable[[Message], None],
+        on_instruction: Callable[[Message], None],
         watch: Callable[[int, Callable[[], None]], None],
         forget: Callable[[int], None],
     ) -> None:
-        self._on_order, self._watch, self._forget = on_order, watch, forget
+        self._on_instruction, self._watch, self._forget = on_instruction, watch, forget
         self._path = path
         self._peers: Dict[int, socket.socket] = {}
         self._newest: Optional[bytes] = None
         self._socket = _listen(path)
         watch(self._socket.fileno(), self._accept)
 
-    def tell(self, event: str, **more: object) -> None:
-        """Send the event to all peers, and to each that connects from now on. A peer that does not read is dropped."""
+    def announce(self, event: str, **more: object) -> None:
+        """Send the event to all peers, and to each that connects later. A peer that does not read is dropped."""
         self._newest = encode({"event": event, **more})
         for fd in list(self._peers):
             self._send(fd, self._newest)
@@ -163,7 +164,7 @@ class Server:
     def _accept(self) -> None:
         try:
             peer, _ = self._socket.accept()
-        except OSError:  # it gave up before we looked, or no descriptor is free: it will try again
+        except OSError:  # the peer has gone, or no descriptor is free: it will try again
             return
         peer.setblocking(False)
         fd, lines = peer.fileno(), Lines()
@@ -182,12 +183,12 @@ class Server:
         if not data:
             self._drop(fd)
         for message in lines.feed(data):
-            self._on_order(message)
+            self._on_instruction(message)
 
     def _send(self, fd: int, data: bytes) -> None:
         try:
             self._peers[fd].sendall(data)
-        except OSError:  # gone, or so far behind that its buffer is full: it reconnects and gets the newest event
+        except OSError:  # gone, or its buffer is full: it reconnects and gets the newest event
             self._drop(fd)
 
     def _drop(self, fd: int) -> None:
@@ -196,9 +197,9 @@ class Server:
 
 
 def _listen(path: str) -> socket.socket:
-    """Listens before it has its name: who finds the socket can connect to it."""
+    """Listen before the socket gets its name, so that a peer that finds it can connect."""
     unnamed = path + ".new"
-    with contextlib.suppress(FileNotFoundError):  # left by a dead launcher: the lock says that we may
+    with contextlib.suppress(FileNotFoundError):  # left by a dead launcher: we hold the lock
         os.unlink(unnamed)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _short(unnamed) as address:

@@ -1,18 +1,18 @@
-"""The directory of one worker: what lies where, who owns it, and the lock that says whether its launcher lives.
+"""The directory of one worker: its files, and the lock that shows that its launcher is alive.
 
-    plan.json       the order (plan.py); 0600, it holds the environment
+    plan.json       the plan (plan.py); 0600, it holds the environment
     lock            held by the launcher for its whole life; content: JSON {pid, start_time, boot_id, host}
     control.sock    see control.py
     processes.json  {rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher
     log/            segments of the log (format.py)
     imports         JSON list of installed modules that local rank 0 had imported at its end; empty before, and only
-                    there where the plan asks for it
-    ranks/          see rank_pipes.py; only of an elastic worker
+                    there if the plan asks for it
+    ranks/          output pipes of an elastic worker's ranks (elastic.py)
     errors/         TORCHELASTIC_ERROR_FILE of each rank
     work/           the unpacked snapshot
-    outputs         what lay in the working directory before the ranks ran (outputs/find.py)
-    environment.json  where the packages are that the job has asked for (requirements/)
-    report.json     how it ended (report.py); complete as soon as it is there
+    outputs         files that were in the working directory before the ranks ran (outputs/find.py)
+    environment.json  path of the environment with the job's extra packages (requirements/)
+    report.json     the end of the worker (report.py); complete as soon as it is there
 
 Runtimes and the launcher share it. Standard library only, Python >= 3.8.
 """
@@ -22,12 +22,12 @@ import json
 import os
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from client_lib.worker.system import boot_id, start_time
 
-MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it is of no worker
-IMPORTS = "imports"  # rank_runner.py knows it, too
+MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it belongs to no worker
+IMPORTS = "imports"  # rank_runner.py uses the same name
 ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
 ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
 
@@ -58,8 +58,8 @@ class Directory:
 
 
 def renew(directory: Directory) -> None:
-    """Let another launcher go on in this directory, whose last one is dead, and nothing of it lives: the log goes on,
-    the unpacked code stays as the ranks left it."""
+    """Prepare the directory of a dead launcher, none of whose processes is alive, for another one. The log continues,
+    and the unpacked code stays as the ranks left it."""
     names = [directory.lock, directory.control, directory.processes, directory.report, directory.imports]
     if os.path.isdir(directory.errors):
         names += [os.path.join(directory.errors, name) for name in os.listdir(directory.errors)]
@@ -79,7 +79,7 @@ class Taken(Exception):
 
 
 def acquire(path: str) -> int:
-    """Take the lock for as long as the returned descriptor is open, and write down who holds it.
+    """Take the lock for as long as the returned descriptor is open, and write the holder into the file.
 
     Raises Taken.
     """
@@ -99,7 +99,7 @@ def acquire(path: str) -> int:
 
 
 def is_held(path: str) -> bool:
-    """Whether a launcher holds the lock now. False where there is no lock file."""
+    """True if a launcher holds the lock now; False also without a lock file."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def is_held(path: str) -> bool:
 
 
 def read_json(path: str) -> Optional[Dict[str, Any]]:
-    """The object in a file of this directory; None where it is missing or was not finished."""
+    """The object in a file of this directory; None: it is missing or incomplete."""
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
@@ -123,8 +123,8 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
     return data if isinstance(data, dict) else None
 
 
-def write_json(path: str, data: Dict[str, Any], durable: bool = False) -> None:
-    """Put a complete file into place at once; `durable`: it is on the disk before it has its name."""
+def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> None:
+    """Write a complete file atomically; `durable`: it is on the disk before it gets its name."""
     temporary = path + ".new"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -136,13 +136,13 @@ def write_json(path: str, data: Dict[str, Any], durable: bool = False) -> None:
 
 
 def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]:
-    """The argv that starts a launcher on a directory, from this very installation.
+    """The argv that starts this installation's launcher on a directory.
 
-    By path and isolated: it starts twice as fast as with `-m`, and neither the caller's folder nor PYTHON* variables
-    reach it.
+    By path and isolated: that starts twice as fast as `-m`, and neither the caller's folder nor PYTHON* variables have
+    an effect.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     main = os.path.join(here, "__main__.py")
-    if not os.path.exists(main):  # within a zipapp, which is run as a whole
+    if not os.path.exists(main):  # in a zipapp, which is run as a whole
         main = os.path.dirname(os.path.dirname(here))
     return [python, "-I", "-S", main, worker_dir]

@@ -1,41 +1,55 @@
-"""The one definition of a log record, from the launcher to the follower. Standard library only, Python >= 3.8.
+"""The format of a log record and of a worker's log. Standard library only, Python >= 3.8.
 
 A record is one line of bytes:
 
     <seq> <time> <rank> <stream> <text>\\n
     17 2026-11-21T10:58:55.123456Z 3 stdout loss 0.25
 
-seq     counts records of one worker in one attempt from 0, without holes: a jump is a gap, and says its size. Inside a
-        segment there is none: whoever loses records begins a new one, and a reader looks only there.
-time    UTC, microseconds, 27 bytes always, so that bytes compare as times do. One stamp per block read from a pipe.
-rank    global rank, or `-` for a line that belongs to no rank (train.log; the launcher's own words).
-stream  stdout, stderr, train.log or launcher; a mark behind it says what kind of line this is:
+seq     number of the record among those of one worker in one attempt, from 0; a jump is a gap of that many records. A
+        segment has no gap inside: a writer that drops records begins a new segment, so readers check its start only.
+time    UTC, microseconds, always 27 bytes: bytes compare as times do. One stamp per block read from a pipe.
+rank    global rank, or `-` for a line of no rank (train.log, messages of the launcher).
+stream  stdout, stderr, train.log or launcher, followed by a mark for the kind of line:
         (none)  a whole line
-        `+`     goes on: the line has no end yet (shown after 0.5 s, or longer than MAX_TEXT); the next record of this
-                rank and stream is its continuation
+        `+`     unfinished: the line has no end yet (shown after 0.5 s, or longer than MAX_TEXT); the next record of
+                this rank and stream continues it
         `~`     progress: the line ended with a lone carriage return (tqdm); a later one replaces it
-text    the line's own bytes without its end, any bytes but \\n; decoded by the reader as UTF-8 with U+FFFD.
+text    bytes of the line without its end, any but \\n; readers decode them as UTF-8 with U+FFFD.
 
 A worker's log is a directory of segment files named by the logical offset of their first byte, 20 digits and `.log`.
-Offsets count record bytes since the attempt began; where a segment was removed (size limit) a reader goes on at the
-next one and learns the gap from seq.
+Offsets count record bytes since the attempt began; after a removed segment (size limit) a reader continues at the next
+one and computes the gap from seq.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into records that go on (`+`)
+MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
 JOB_STREAMS = ("stdout", "stderr", "train.log")
-LAUNCHER = "launcher"  # what the launcher has to say about the worker: nothing that the script wrote
+LAUNCHER = "launcher"  # messages of the launcher about the worker
 STREAMS = (*JOB_STREAMS, LAUNCHER)
 NO_RANK = "-"
 
 LINE, GOES_ON, PROGRESS = "", "+", "~"
 
+# regular expressions of the fields; a caller puts one in parentheses to get its value
+SEQ, TIME, RANK, STREAM, MARK, TEXT = r"\d+", r"\S{27}", r"(?:-|\d+)", r"[a-z.]+", r"[+~]?", ".*"
+
+
+def pattern(
+    seq: str = SEQ, time: str = TIME, rank: str = RANK, stream: str = STREAM, mark: str = MARK, text: str = TEXT
+) -> str:
+    """Regular expression of a whole record with its newline; other fields choose records, or add groups."""
+    return "%s %s %s %s%s %s\n" % (seq, time, rank, stream, mark, text)
+
+
+RECORD = pattern(*("(%s)" % field for field in (SEQ, TIME, RANK, STREAM, MARK, TEXT)))
+"""Groups: seq, time, rank, stream, mark, text. A scan skips bytes that no launcher wrote."""
+
 
 class Record(NamedTuple):
-    """One parsed record. `kind` is LINE, GOES_ON or PROGRESS; `rank` is None where the line belongs to no rank."""
+    """One parsed record. `kind` is LINE, GOES_ON or PROGRESS; `rank` is None for a line of no rank."""
 
     seq: int
     time: str
@@ -46,10 +60,7 @@ class Record(NamedTuple):
 
 
 def parse(line: bytes) -> Record:
-    """The record in `line` (its newline may be there or not).
-
-    Raises ValueError for bytes that no launcher writes.
-    """
+    """The record in `line`, with or without its newline. Raises ValueError for bytes that no launcher writes."""
     seq, time, rank, stream, text = line.rstrip(b"\n").split(b" ", 4)
     name = stream.decode("ascii")
     kind = name[-1] if name[-1] in "+~" else LINE

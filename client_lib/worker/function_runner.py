@@ -1,13 +1,12 @@
-"""Calls the function of a job in a rank, and leaves what it gives back for the server.
+"""Calls the function of a job in a rank, and writes its return value to a file for the server.
 
-It is a rank's script: started by path with the user's interpreter, which has nothing of this package. Where it lacks
-cloudpickle, the caller's own is used, which travels in the payload. `client_lib.functions` writes the payload and reads
-the results, by the names that are defined here. The caller's `__main__` is bound in this process's `__main__`: what its
-functions see as globals is this module's namespace, emptied of ours, so that what they save with pickle is found again
-under the same name in the caller's.
+It is a rank's script: started by path with the user's interpreter, which lacks this package. If that has no cloudpickle
+either, the caller's own is used, which is part of the payload. `client_lib.functions` writes the payload and reads the
+results, with the names defined here. The names of the caller's `__main__` are bound in this process's `__main__`, whose
+own names are removed before: objects that the function pickles are found under the same name in the caller's process.
 
-A payload is a line of JSON and two pickles that share a memo: what the function needs, then its arguments. A process
-that a rank spawns (a DataLoader's worker) runs this file as `__mp_main__` and reads the first pickle alone.
+A payload is a line of JSON and two pickles that share a memo: the function with its globals, then its arguments. A
+process that a rank spawns (a DataLoader's worker) runs this file as `__mp_main__` and reads the first pickle alone.
 
 A result is a line of JSON and at most one pickle. Standard library only, Python >= 3.8.
 """
@@ -24,7 +23,7 @@ LIMIT = "CLIENT_LIB_MAX_RESULT_BYTES"
 RESULTS = "results"
 """Folder in the worker's directory with a file for each rank, named by its number."""
 
-# how a call ended
+# outcomes of a call
 VALUE, RAISED, EXITED, REFUSED = "value", "raised", "exited", "refused"
 NOT_PICKLED, TOO_LARGE = "not_pickled", "too_large"
 
@@ -38,22 +37,22 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose package has another name, of those that people use."""
+"""Popular modules whose package has another name."""
 
 RANKS = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE", "size": "WORLD_SIZE"}
-"""Parameters that are filled by name -> the variable with their value."""
+"""Parameters that are filled in by name -> the variable with their value."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODULE = "_client_lib_function_runner"
 _MARKER = "CLIENT_LIB_WORKER_DIR"
 
 
-class Refused(Exception):
-    """The call can't begin; the sentence says why."""
+class CallRefused(Exception):
+    """The call cannot begin; the message gives the reason."""
 
 
 def main(namespace: Dict[str, Any]) -> None:
-    """`namespace`: of the module that runs as `__main__`, or as `__mp_main__` in a process that a rank spawned."""
+    """`namespace`: globals of the module that runs as `__main__`, or as `__mp_main__` in a spawned process."""
     for name in [name for name in globals() if not name.startswith("__")]:
         namespace.pop(name, None)
     if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.realpath(_HERE):
@@ -67,11 +66,11 @@ def main(namespace: Dict[str, Any]) -> None:
 
 
 def _run(header: Dict[str, Any], file: Any) -> None:
-    result = Result(os.environ[_MARKER], int(os.environ["RANK"]))
+    result = ResultFile(os.environ[_MARKER], int(os.environ["RANK"]))
     sys.argv = [header["name"]]
     try:
         value = _load(header, file)()
-    except Refused as refused:
+    except CallRefused as refused:
         result.write(REFUSED, str(refused))
         sys.exit(str(refused))
     except SystemExit as end:
@@ -84,22 +83,22 @@ def _run(header: Dict[str, Any], file: Any) -> None:
 
 
 def _load(header: Dict[str, Any], file: Any) -> Any:
-    """The call, ready to be made. Raises Refused."""
+    """The call, ready to be made. Raises CallRefused."""
     worker = os.environ.get("GROUP_RANK", "0")
     differs = difference(header, here(_version_of_cloudpickle(header)))
     if differs:
-        raise Refused("worker %s can't read the function: %s" % (worker, differs))
+        raise CallRefused("worker %s can't read the function: %s" % (worker, differs))
     _extend_path(header["sys_path"])
     try:
         return _Call(file, header["fill"])
     except ModuleNotFoundError as error:
         if error.name is None:
             raise
-        raise Refused(_missing(worker, error.name.partition(".")[0])) from error
+        raise CallRefused(_missing(worker, error.name.partition(".")[0])) from error
 
 
 def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
-    """Of the one that is imported from now on: the user's interpreter's, or else the caller's."""
+    """Version of the cloudpickle that is imported later: the user's interpreter's, otherwise the caller's."""
     try:
         return str(_cloudpickle().__version__)
     except ImportError:
@@ -108,7 +107,7 @@ def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
 
 
 def _bring_cloudpickle(packed: str) -> None:
-    """To the end of sys.path, which processes that a rank spawns inherit."""
+    """Append the caller's cloudpickle to sys.path, which spawned processes inherit."""
     import base64
 
     path = os.path.join(os.environ[_MARKER], "cloudpickle.%s.zip" % os.environ["RANK"])
@@ -118,7 +117,7 @@ def _bring_cloudpickle(packed: str) -> None:
 
 
 def _cloudpickle() -> Any:
-    """Of the user's interpreter: nothing here needs it but to read the call and to write what comes of it."""
+    """Import cloudpickle only to read the call and to write the result."""
     import importlib
 
     return importlib.import_module("cloudpickle")
@@ -134,7 +133,7 @@ def _missing(worker: str, module: str) -> str:
 
 
 class Versions(NamedTuple):
-    """What must agree between who pickles and who reads it."""
+    """Versions that must agree between the process that pickles and the one that reads."""
 
     python: List[int]
     """Major and minor: code objects are read by no other."""
@@ -146,7 +145,7 @@ def here(cloudpickle_version: str) -> Versions:
 
 
 def difference(header: Dict[str, Any], mine: Versions) -> Optional[str]:
-    """Why this process can't read what another has pickled; None: it can."""
+    """The reason why this process cannot read another's pickle; None: it can."""
     if list(header["python"]) != mine.python:
         return "it was submitted from Python %s, and this is Python %s; both must be the same" % (
             _dotted(header["python"]),
@@ -165,7 +164,7 @@ def _dotted(version: List[int]) -> str:
 
 
 def _extend_path(entries: List[str]) -> None:
-    """The caller's own entries of sys.path; relative ones are below the unpacked snapshot."""
+    """Add the caller's entries to sys.path; relative ones are below the unpacked snapshot."""
     work = os.path.join(os.environ[_MARKER], "work")
     paths = [os.path.normpath(os.path.join(work, entry)) for entry in entries]
     sys.path[:0] = [path for path in paths if path not in sys.path]
@@ -193,7 +192,7 @@ class _Call:
 
 
 def _bind(needs: Dict[str, Any]) -> Any:
-    """Put what came from the caller's `__main__` into this one; the function itself."""
+    """Put the names of the caller's `__main__` into this one. Returns the function."""
     vars(sys.modules["__main__"]).update(needs["main"])
     if needs.get("package"):
         vars(sys.modules["__main__"])["__package__"] = needs["package"]
@@ -206,7 +205,7 @@ def _bind(needs: Dict[str, Any]) -> Any:
 
 
 def _bind_in_spawned(file: Any, namespace: Dict[str, Any]) -> None:
-    """multiprocessing takes the names from `namespace` when this returns."""
+    """multiprocessing reads the names from `namespace` when this returns."""
     import pickle
 
     main_module = vars(sys.modules["__main__"])
@@ -215,15 +214,15 @@ def _bind_in_spawned(file: Any, namespace: Dict[str, Any]) -> None:
     namespace.update({name: value for name, value in main_module.items() if name not in before})
 
 
-# --- what is left for the server
+# --- the result
 
 
-class _Full(Exception):
+class _TooLarge(Exception):
     pass
 
 
-class _Bounded:
-    """A file that takes so many bytes."""
+class _BoundedWriter:
+    """A file that accepts at most `limit` bytes."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file, self._left = file, limit
@@ -232,13 +231,13 @@ class _Bounded:
         size = memoryview(data).nbytes
         self._left -= size
         if self._left < 0:
-            raise _Full()
+            raise _TooLarge()
         self._file.write(data)
         return size
 
 
-class Result:
-    """The result of one rank: written beside its place, then renamed."""
+class ResultFile:
+    """The result of one rank: written under a temporary name, then renamed."""
 
     def __init__(self, worker_dir: str, rank: int) -> None:
         self.rank = rank
@@ -246,12 +245,12 @@ class Result:
         self._pid, self._world_size = os.getpid(), int(os.environ["WORLD_SIZE"])
 
     def write_value(self, value: Any) -> None:
-        """The value; where it can't travel, why not, which is said in the log too."""
+        """Write the value; if it cannot be pickled or is too large, write the reason, also to the log."""
         limit = int(os.environ.get(LIMIT, 2 * 2**30))
         try:
             self.write(VALUE, "", value, limit)
             return
-        except _Full:
+        except _TooLarge:
             sentence = "what rank %d returned is larger than the %.1f MB that a result may have" % (
                 self.rank,
                 limit / 1e6,
@@ -259,7 +258,7 @@ class Result:
             kind = TOO_LARGE
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  (pickling runs code of any class)
+        except Exception as error:  # noqa: BLE001  (pickling runs the code of any class)
             sentence = "what rank %d returned, a %s, can't be pickled: %s: %s" % (
                 self.rank,
                 type(value).__qualname__,
@@ -274,12 +273,12 @@ class Result:
         text = traceback_of(error)
         try:
             self.write(RAISED, text, error)
-        except Exception:  # noqa: BLE001  (pickling runs code of any class; the text is left)
+        except Exception:  # noqa: BLE001  (pickling runs the code of any class; the text remains)
             self.write(RAISED, text)
 
     def write(self, outcome: str, text: str, value: Any = None, limit: Optional[int] = None) -> None:
         if os.getpid() != self._pid:
-            return  # a fork of the rank, that came here by the same exception
+            return  # a fork of the rank: the exception propagates in both processes
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         header: Dict[str, Any] = {"protocol": PROTOCOL, "outcome": outcome, "rank": self.rank, "text": text}
         header["world_size"] = self._world_size
@@ -290,14 +289,14 @@ class Result:
         with open(new, "wb") as file:
             file.write(json.dumps(header).encode() + b"\n")
             if outcome == VALUE or (outcome == RAISED and value is not None):
-                cloudpickle.dump(value, file if limit is None else _Bounded(file, limit))
+                cloudpickle.dump(value, file if limit is None else _BoundedWriter(file, limit))
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._path)
 
 
 def traceback_of(error: BaseException) -> str:
-    """As the interpreter prints it, without our frames."""
+    """The text that the interpreter prints, without our frames."""
     import traceback
 
     trace = error.__traceback__
@@ -311,8 +310,8 @@ def _exit_sentence(rank: int, code: object) -> str:
     return "the function on rank %d called sys.exit(%s) and so returned nothing" % (rank, shown)
 
 
-def _again_as_module(namespace: Dict[str, Any]) -> None:
-    """Run from a module of its own, so that `__main__` is left to the caller's names."""
+def _run_as_module(namespace: Dict[str, Any]) -> None:
+    """Run `main` from a module of another name, so that `__main__` holds the caller's names alone."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(_MODULE, __file__)
@@ -325,4 +324,4 @@ def _again_as_module(namespace: Dict[str, Any]) -> None:
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    _again_as_module(globals())
+    _run_as_module(globals())

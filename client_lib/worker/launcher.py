@@ -1,7 +1,7 @@
-"""One worker, from its plan to its report: prepares, waits for "go", runs the ranks, sees how they end.
+"""Runs one worker, from its plan to its report: prepares, waits for "go", runs the ranks, reports their end.
 
-The phases follow each other on one loop: prepare -> wait for go -> run -> (stop) -> drain -> report. Started by
-`__main__`; runtimes speak to it through control.py and read what directory.py names.
+The phases follow each other on one loop: prepare -> wait for go -> run -> (stop) -> drain -> report. Runtimes control
+it through control.py and read the files of directory.py.
 
 Standard library only, Python >= 3.8.
 """
@@ -9,55 +9,54 @@ Standard library only, Python >= 3.8.
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Dict, List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from client_lib.worker import control, report
-from client_lib.worker.control import Server
+from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, write_json
-from client_lib.worker.environment import Process, default_threads, working_dir
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, Outcome, of_ranks
-from client_lib.worker.output import Output
+from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import Refused, prepare, script_folder
-from client_lib.worker.ranks import Exit, Ranks
+from client_lib.worker.prepare import CannotStart, prepare, script_folder
+from client_lib.worker.rank_environment import Process, default_threads, working_dir
+from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
-from client_lib.worker.spawn import execute
 from client_lib.worker.system import System, out_of_memory_kills
+from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
+    from client_lib.worker.elastic import RankPipes
     from client_lib.worker.outputs.collector import Collector
-    from client_lib.worker.rank_pipes import RankPipes
-    from client_lib.worker.requirements.step import Installation
+    from client_lib.worker.requirements.install import Installation
     from client_lib.worker.warm.rank import Warm
 
-_SETTLE_S = 0.5  # what ranks leave behind may end by itself so long (data loaders, resource trackers)
-_LEFT_OVER_GRACE_S = 5.0  # then it gets SIGTERM, and so long to obey
-_PIPE_S = 1.0  # a pipe that nobody seems to hold any more is given up after so long
-_LOOK_S = 0.01
+_SETTLE_S = 0.5  # time in which left-over processes (data loaders, resource trackers) may end by themselves
+_LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
+_PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
+_POLL_S = 0.01
 _RETRY_S = 0.5
-_ABANDONED_S = 2.0  # so often a worker that waits for "go" looks whether anybody could still give it
+_ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
 
 class Launcher:
     """`run` returns when the report is written. The caller holds the lock of the directory."""
 
     def __init__(self, directory: Directory, plan: WorkerPlan, system: System, warm: "Optional[Warm]" = None) -> None:
-        """`warm`: this process was forked from a warm pool, and its ranks can be, too."""
+        """`warm`: the warm pool from which this process was forked; its ranks can be forked from this process."""
         self._directory, self._plan = directory, plan
         self._system, self._warm = system, warm
         self._writer = SegmentWriter(
             directory.log, plan.log_limit_bytes, plan.segment_bytes, (plan.log_offset, plan.log_seq)
         )
         self._loop = Loop(self._flush)
-        self._output = Output(self._loop, self._writer)
-        self._ranks = Ranks(system, self._output)
-        self._control: Optional[Server] = None
+        self._log = WorkerLog(self._loop, self._writer)
+        self._ranks = Ranks(system, self._log)
+        self._control: Optional[ControlServer] = None
         self._processes: List[Process] = []
-        self._gone = False  # "go" was obeyed
+        self._gone = False  # "go" was carried out
         self._cancelled = False
         self._kill_timer: Optional[Timer] = None
-        self._outcome: Optional[Outcome] = None  # known before the ranks' ends are: they never ran
+        self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
         self._oom_kills = 0
@@ -66,11 +65,11 @@ class Launcher:
         self._rank_pipes: Optional[RankPipes] = None
 
     def run(self) -> None:
-        _heed_all_signals()
+        _reset_ignored_signals()
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, self._stop_by_signal)
-        self._control = Server(self._directory.control, self._obey, self._loop.watch, self._loop.forget)
+        self._control = ControlServer(self._directory.control, self._carry_out, self._loop.watch, self._loop.forget)
         self._loop.call_later(0.0, self._prepare)
         self._loop.run()
         self._control.close()
@@ -81,49 +80,49 @@ class Launcher:
             if self._plan.requirements and self._installation is None:
                 self._install()
             else:
-                self._be_ready(processes)
-        except Refused as refused:
+                self._become_ready(processes)
+        except CannotStart as refused:
             self._never_ran(refused.reason, str(refused))
 
     def _install(self) -> None:
-        """The packages that the job asks for; what is left to prepare follows when they are there."""
-        from client_lib.worker.requirements.step import Installation  # here: few jobs ask for any
+        """Install the job's extra packages; preparation continues when they are there."""
+        from client_lib.worker.requirements.install import Installation  # here: few jobs have any
 
-        self._installation = Installation(self._plan, self._directory, self._system, self._output.listen)
+        self._installation = Installation(self._plan, self._directory, self._system, self._log.listen)
         self._installation.start()
 
-    def _look_at_installation(self) -> None:
+    def _check_installation(self) -> None:
         if self._installation is None or self._outcome:
             return
         try:
             plan = self._installation.ended()
-        except Refused as refused:
+        except CannotStart as refused:
             self._never_ran(refused.reason, str(refused))
             return
         if plan is not None:
             self._plan = plan
             self._prepare()
 
-    def _be_ready(self, processes: List[Process]) -> None:
+    def _become_ready(self, processes: List[Process]) -> None:
         self._processes = processes
         self._begin_outputs()
         if self._plan.log_file:
-            self._output.tail(self._plan.log_file, script_folder(self._plan, self._directory))
-        self._say_defaults()
-        self._tell(control.READY)
+            self._log.tail(self._plan.log_file, script_folder(self._plan, self._directory))
+        self._log_default_threads()
+        self._announce(control.READY)
         self._wait_for_go()
 
     def _begin_outputs(self) -> None:
         if not (self._plan.outputs and self._plan.outputs_to):
             return
-        from client_lib.worker.outputs.collector import Collector  # here: a job in place has none
+        from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
 
         root = working_dir(self._plan, self._directory)
         self._outputs = Collector(self._loop, self._plan, root, self._directory.outputs)
         self._outputs.begin()
 
     def _wait_for_go(self) -> None:
-        """However long: a server that was killed is started again. Not where its data was removed."""
+        """Wait without limit, because a killed server is restarted, but not after its data was removed."""
         if self._gone or self._outcome:
             return
         if os.path.isdir(self._directory.path):
@@ -131,21 +130,21 @@ class Launcher:
         else:
             self._never_ran(CANCELLED, "its directory was removed")
 
-    def _say_defaults(self) -> None:
-        """Once per job, and only where its processes get fewer threads than they would take by themselves."""
+    def _log_default_threads(self) -> None:
+        """Log OMP_NUM_THREADS once per job, if processes get fewer threads than they would use by default."""
         threads = default_threads(self._plan)
         first = self._plan.worker == 0 and self._plan.attempt == 1
         if first and threads is not None and threads < (os.cpu_count() or 1):
-            self._output.say(
+            self._log.add_message(
                 "OMP_NUM_THREADS=%d in every process (cores: %d, processes: %d); env_variables can set another"
                 % (threads, self._plan.cores, self._plan.processes_per_worker)
             )
 
-    def _obey(self, order: control.Message) -> None:
-        if order.get("do") == control.GO:
+    def _carry_out(self, instruction: control.Message) -> None:
+        if instruction.get("do") == control.GO:
             self._go()
-        elif order.get("do") == control.STOP:
-            grace_s = order.get("grace_s")
+        elif instruction.get("do") == control.STOP:
+            grace_s = instruction.get("grace_s")
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
 
     def _go(self) -> None:
@@ -153,17 +152,19 @@ class Launcher:
             return
         self._gone = True
         if any(process.is_agent for process in self._processes):
-            from client_lib.worker.rank_pipes import RankPipes  # here: only elastic workers need it
+            from client_lib.worker.elastic import RankPipes  # here: only elastic workers need it
 
-            self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._output.add_pipe)
+            self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._log.add_pipe)
         self._oom_kills = out_of_memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
         try:
             self._ranks.start(self._processes, self._warm.run if self._warm and warm else execute)
         except OSError as error:
-            self._outcome = Outcome(1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None)
-            self._output.say(self._outcome.message)
+            self._outcome = WorkerOutcome(
+                1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None
+            )
+            self._log.add_message(self._outcome.message)
             self._end_ranks(0.0)
             self._reap()
             return
@@ -171,10 +172,10 @@ class Launcher:
         self._record()
         if self._outputs:
             self._outputs.start()
-        self._tell(control.STARTED, warm=warm, fresh_because=fresh_because)
+        self._announce(control.STARTED, warm=warm, fresh_because=fresh_because)
 
     def _record(self) -> None:
-        """Who runs, for whoever cleans up if this process dies. A full disk delays it."""
+        """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""
         try:
             write_json(self._directory.processes, self._ranks.record())
         except OSError:
@@ -184,7 +185,7 @@ class Launcher:
         self._stop(self._plan.grace_s)
 
     def _stop(self, grace_s: float) -> None:
-        """From outside. After a rank's failure it only shortens the grace: the failure stays the reason."""
+        """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason."""
         if not self._gone:
             self._never_ran(CANCELLED, "stopped before its processes were started")
         elif self._ranks.running:
@@ -194,7 +195,7 @@ class Launcher:
             self._outputs.hurry(grace_s)
 
     def _end_ranks(self, grace_s: float) -> None:
-        """SIGTERM to all that run, SIGKILL after the grace; a second call may only shorten it."""
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace."""
         self._ranks.signal(signal.SIGTERM)
         timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
         if self._kill_timer is None or timer.due < self._kill_timer.due:
@@ -205,7 +206,7 @@ class Launcher:
             timer.cancel()
 
     def _reap(self) -> None:
-        self._look_at_installation()  # first: what follows reaps every child
+        self._check_installation()  # before `reap`, which takes the exit status of every child
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended) and self._kill_timer is None:
@@ -215,34 +216,34 @@ class Launcher:
             self._drain()
 
     def _drain(self) -> None:
-        """All ranks have ended: see to what they left behind, read the pipes to their end, then report."""
+        """After the end of all ranks: end left-over processes, read the pipes to their end, then report."""
         assert self._drain_since is not None
         now = time.monotonic()
-        passed, silent = now - self._drain_since, now - max(self._drain_since, self._output.active_at)
+        passed, silent = now - self._drain_since, now - max(self._drain_since, self._log.active_at)
         left = bool(self._ranks.left_over())
-        if not left and (self._output.open_pipes == 0 or (silent > _PIPE_S and not self._output.stalled)):
+        if not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)):
             self._system.close()
             self._collect()
             return
         if left and passed > _SETTLE_S:
             kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
             self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
-        self._loop.call_later(_LOOK_S if passed < 1.0 else 10 * _LOOK_S, self._drain)
+        self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
     def _never_ran(self, reason: str, message: str) -> None:
         if self._outcome is None:
-            self._outcome = Outcome(1 if reason != CANCELLED else 0, reason, message, None)
-            self._output.say(message)
+            self._outcome = WorkerOutcome(1 if reason != CANCELLED else 0, reason, message, None)
+            self._log.add_message(message)
             if self._installation:
                 self._installation.kill()
             self._system.close()
             self._finish()
 
     def _collect(self) -> None:
-        """Nothing of the ranks lives any more: what they have written is complete."""
+        """Keep the outputs: no process of the ranks is alive, so the files are complete."""
         if self._outputs and self._started_at is not None:
             if any(exit.exit_code != 0 for exit in self._ranks.exits):
-                self._outputs.hurry(self._plan.grace_s)  # the other workers learn of it by the report
+                self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
             self._outputs.finish(self._finish)
         else:
             self._finish()
@@ -250,49 +251,51 @@ class Launcher:
     def _finish(self) -> None:
         if self._rank_pipes:
             self._rank_pipes.close()
-        self._output.finish()
+        self._log.finish()
         self._report()
 
     def _report(self) -> None:
-        """The last thing that is done. A full disk delays it."""
+        """Write the report, the last step. A full disk delays it."""
         try:
-            if not self._output.flush():
+            if not self._log.flush():
                 raise OSError("the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError:
             if os.path.isdir(self._directory.path):
                 self._loop.call_later(_RETRY_S, self._report)
                 return
-            # removed by somebody, with the server's data: there is nobody to tell
+            # removed with the server's data: there is no reader
         self._writer.close()
-        self._tell(control.ENDED)
+        self._announce(control.ENDED)
         self._loop.stop()
 
-    def _report_content(self) -> Dict[str, object]:
+    def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
         killed = out_of_memory_kills() - self._oom_kills
         outcome = self._outcome or of_ranks(ranks, self._cancelled, killed)
         content = report.as_json(
-            self._plan, outcome, ranks, self._started_at, time.time(), self._output.next_seq, self._writer.offset
+            self._plan, outcome, ranks, self._started_at, time.time(), self._log.next_seq, self._writer.offset
         )
-        return {**content, "outputs": self._outputs.report()} if self._outputs else content
+        if self._outputs:
+            content["outputs"] = self._outputs.report()
+        return content
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
         if self._rank_pipes and exit.exit_code:
-            rank = report.failed_below(error_file, self._output.last_words_of_agent(rank), rank)
-        return report.ended(exit._replace(rank=rank), error_file, self._output.lines_of(rank), self._plan.owner)
+            rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
+        return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
 
-    def _tell(self, event: str, **more: object) -> None:
+    def _announce(self, event: str, **more: object) -> None:
         if self._control:
-            self._control.tell(event, **more)
+            self._control.announce(event, **more)
 
     def _flush(self) -> None:
-        self._output.flush()
+        self._log.flush()
 
 
-def _heed_all_signals() -> None:
-    """A server that a shell has started in the background, or nohup, passes on that it ignores some: ranks must not."""
-    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # those two Python gives back itself
+def _reset_ignored_signals() -> None:
+    """Ranks must not inherit ignored signals from a server that nohup, or a shell in the background, has started."""
+    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # `execute` resets these two
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)

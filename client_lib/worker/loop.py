@@ -1,7 +1,7 @@
 """The launcher's event loop: readable descriptors, timers, signals; one thread. Standard library only, Python >= 3.8.
 
-Not asyncio: its import alone takes longer than the launcher's whole start. Signals are handled before pipes are read,
-so that the order in which ranks end is seen as it was.
+Importing asyncio would take longer than the launcher's whole start. Signals are handled before pipes are read, so that
+the ends of ranks are seen in their order.
 """
 
 import heapq
@@ -44,7 +44,7 @@ class Loop:
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
 
     def watch(self, fd: int, callback: Callback) -> None:
-        """Call back whenever `fd` is readable or at its end. Watching it twice changes nothing."""
+        """Call back whenever `fd` is readable or at its end; may be repeated."""
         if fd not in self._callbacks:
             self._callbacks[fd] = callback
             self._selector.register(fd, selectors.EVENT_READ, callback)
@@ -54,7 +54,7 @@ class Loop:
             self._selector.unregister(fd)
 
     def on_signal(self, signum: int, callback: Callback) -> None:
-        """Installed as a real handler: as process 1 of a pod a signal without one would be ignored by the kernel."""
+        """Install a handler: for process 1 of a pod the kernel drops a signal that has none."""
         self._signals[signum] = callback
         signal.signal(signum, lambda *_: None)
 
@@ -77,7 +77,7 @@ class Loop:
         if any(key.fd == self._wakeup for key, _ in ready):
             self._handle_signals()
         for key, _ in ready:
-            # a callback before this one may have closed this descriptor, and another may bear its number by now
+            # an earlier callback may have closed this descriptor, and a new one may have got its number
             callback = self._callbacks.get(key.fd)
             if callback is not None and callback is key.data:
                 callback()

@@ -1,6 +1,7 @@
-"""How a worker ended, from how its ranks ended: which one failed first, what that is called, what is reported. Pure.
+"""Decides which rank failed first and how a worker ended. This is the only place with that rule. Pure.
 
-Standard library only, Python >= 3.8.
+A launcher applies it to the ranks of its worker, the server (`server_stub.runtimes.verdict`) to those of all workers.
+Every message, report and exit code follows from the rank that it chooses. Standard library only, Python >= 3.8.
 """
 
 import json
@@ -12,25 +13,51 @@ COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal",
 START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
 
 LAST_LINES = 50
+SAME_MOMENT_S = 2.0
 _TRACEBACK = "Traceback (most recent call last):"
-_SAME_MOMENT_S = 2.0
-_OF_ANOTHER = (  # compiled when a rank failed: most launchers never need it
-    r"closed by peer|reset by peer|Broken pipe|DistBackendError|DistNetworkError|DistStoreError|NCCL error"
-    r"|remote process exited|Connection refused|Timed out .*(waiting|after)|Socket Timeout|recvValue failed|gloo"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
 )
+_ABORTED = 6
+
+_PEER_LOST = (  # regular expressions, compiled when a rank has failed: most launchers never need them
+    # sockets, also below gloo and TCPStore
+    r"Connection (closed by peer|reset by peer|refused|was likely closed)",
+    r"Broken pipe|No route to host|Software caused connection abort",
+    # gloo
+    r"Timed out waiting \d+ ?ms for (recv|send|unbound)",
+    r"Application timeout caused pair closure|connectFullMesh failed|Connect timeout \[|timed out connecting",
+    r"monitoredBarrier",
+    # c10d: TCPStore and its clients. A store that can't listen is the cause and stands in none of these.
+    r"DistStoreError|failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendValue) failed|Socket Timeout",
+    r"client socket has (timed out|failed to connect)|network addresses of .* cannot be retrieved",
+    r"Stop_waiting response is expected|store->get\(|wait timeout after \d+ ?ms",
+    # NCCL, without the errors of its own caller (wrong arguments, a failed CUDA call)
+    r"NCCL error(?!.*(invalid usage|invalid argument|unhandled cuda error))",
+    r"remote process exited|nccl(Remote|System)Error|communicator (was|is|has been) aborted|ncclCommAbort",
+    r"Watchdog caught collective operation timeout|watchdog thread terminated",
+    # agents of torchrun, torch.distributed.rpc, Horovod
+    r"Rendezvous\w*Error|originated at tensorpipe|Horovod has been shut down",
+)
+"""Errors of a rank that died because a peer had died."""
 
 
 class Ended(NamedTuple):
-    """How one rank ended. Times are seconds since 1970, UTC."""
+    """The end of one rank. Times are seconds since 1970, UTC."""
 
     rank: int
     exit_code: Optional[int]
     signal: Optional[int]
     started_at: float
     ended_at: float
+    """The time at which the process was gone."""
     failed_at: float
-    """When it failed: when its exception was caught, where that is known, else when it ended."""
+    """The time at which it raised its exception, if known; else `ended_at`. The process may take long to end."""
     stopped_by_us: bool
+    """The launcher ended it while it was still at work. It is never the cause."""
+    lost_peer: bool
+    """Its error is one that the death of a peer causes."""
     exception: Optional[str]
     traceback: Optional[str]
     last_lines: List[str]
@@ -41,11 +68,11 @@ class Ended(NamedTuple):
 
     @property
     def code(self) -> int:
-        """As a shell says it: 128 + signal for a killed one."""
+        """The exit code that a shell would report: 128 + signal for a killed process."""
         return 128 + self.signal if self.signal is not None else self.exit_code or 0
 
 
-class Outcome(NamedTuple):
+class WorkerOutcome(NamedTuple):
     exit_code: int
     reason: str
     message: str
@@ -53,69 +80,119 @@ class Outcome(NamedTuple):
     """The first failing rank."""
 
 
-def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int) -> Outcome:
-    """`cancelled`: the worker was stopped from outside. `oom_kills`: processes that the kernel killed meanwhile."""
+def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int) -> WorkerOutcome:
+    """The end of a worker.
+
+    `cancelled`: it was stopped from outside before a rank had ended with an error. `oom_kills`: processes that the
+    kernel killed since the ranks started.
+    """
     first = first_failure(ranks)
-    if cancelled:
-        code = next((rank.code for rank in ranks if rank.failed), 0)
-        return Outcome(code, CANCELLED, "stopped", None)
-    if first is None:
-        return Outcome(0, COMPLETED, "every rank ended with exit code 0", None)
+    if first is not None:
+        return _failure(first, oom_kills)
+    if cancelled or any(rank.failed for rank in ranks):
+        return WorkerOutcome(next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None)
+    return WorkerOutcome(0, COMPLETED, "every rank ended with exit code 0", None)
+
+
+def _failure(first: Ended, oom_kills: int) -> WorkerOutcome:
     if first.signal is None:
-        message = "rank %d ended with exit code %d" % (first.rank, first.code)
-        return Outcome(first.code, EXIT_CODE, message + _because(first), first)
+        because = ": " + first.exception.splitlines()[0] if first.exception else ""
+        message = "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
+        return WorkerOutcome(first.code, EXIT_CODE, message, first)
     if first.signal == 9 and oom_kills:
         message = "rank %d was killed: the machine or its cgroup ran out of memory" % first.rank
-        return Outcome(first.code, OUT_OF_MEMORY, message, first)
-    return Outcome(first.code, SIGNAL, "rank %d was killed by signal %d" % (first.rank, first.signal), first)
+        return WorkerOutcome(first.code, OUT_OF_MEMORY, message, first)
+    return WorkerOutcome(first.code, SIGNAL, "rank %d was killed by signal %d" % (first.rank, first.signal), first)
 
 
 def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
-    """The rank that failed first, not one of those that died of it.
+    """The rank that caused the failure. None: each rank succeeded or was stopped.
 
-    Peers of a dead rank fail within milliseconds of it, and their end may be seen before its own: among those that
-    failed in the same moment, one whose exception does not speak of a lost peer goes first.
+    The peers of a dead rank fail within milliseconds, and may be gone before it is. So among the ranks that failed
+    within SAME_MOMENT_S of the earliest, a rank with an error of its own comes before one that lost a peer; among
+    equals the earlier `failed_at` decides, then the lower rank.
     """
-    failed = [rank for rank in ranks if rank.failed and not (rank.stopped_by_us and rank.exception is None)]
-    failed = failed or [rank for rank in ranks if rank.failed]
-    if not failed:
-        return None
-    earliest = min(rank.failed_at for rank in failed)
-    moment = [rank for rank in failed if rank.failed_at <= earliest + _SAME_MOMENT_S]
-    return min(moment, key=lambda rank: (_speaks_of_a_peer(rank), rank.failed_at, rank.rank))
+    failed = [rank for rank in ranks if rank.failed and not rank.stopped_by_us]
+    earliest = min((rank.failed_at for rank in failed), default=0.0)
+    moment = [rank for rank in failed if rank.failed_at <= earliest + SAME_MOMENT_S]
+    return min(moment, key=lambda rank: (rank.lost_peer, rank.failed_at, rank.rank), default=None)
 
 
-def _speaks_of_a_peer(rank: Ended) -> bool:
-    text = rank.exception or (rank.last_lines[-1] if rank.signal is None and rank.last_lines else "")
-    return bool(re.search(_OF_ANOTHER, text, re.IGNORECASE))
+def is_peer_loss(
+    signal: Optional[int], exception: Optional[str], traceback: Optional[str], last_lines: Sequence[str]
+) -> bool:
+    """True if a rank that ended like this died because a peer had died, by the table of such errors.
+
+    The first exception of a chain counts: a rank whose cleanup fails after an error of its own is the cause, and one
+    that wraps the loss of a peer into an exception of its own is not.
+    """
+    if exception:
+        text = _first_of_chain(traceback) or exception
+    elif signal is not None:
+        text = _abort_text(last_lines) if signal == _ABORTED else ""
+    else:
+        text = last_lines[-1] if last_lines else ""
+    return re.search("|".join(_PEER_LOST), text, re.IGNORECASE | re.DOTALL) is not None
 
 
-def _because(rank: Ended) -> str:
-    return ": " + rank.exception.splitlines()[0] if rank.exception else ""
+def _abort_text(lines: Sequence[str]) -> str:
+    """The output of an uncaught C++ exception. Earlier lines may hold warnings about retried connections."""
+    starts = [number for number, line in enumerate(lines) if "terminate called" in line]
+    return "\n".join(lines[starts[-1] :]) if starts else ""
 
 
-def exception_of_error_file(text: str) -> Tuple[Optional[str], Optional[str]]:
-    """(exception, traceback) from a TORCHELASTIC_ERROR_FILE, in torch's format or its older one, a bare message."""
+def _first_of_chain(traceback: Optional[str]) -> str:
+    """The message of the first exception in a printed chain; "" if it holds one exception only."""
+    text = traceback or ""
+    ends = [text.find(marker) for marker in _CHAINED if marker in text]
+    if not ends:
+        return ""
+    first = text[: min(ends)].splitlines()
+    frames = [number for number, line in enumerate(first) if line.startswith("  ")]
+    return "\n".join(first[frames[-1] + 1 :] if frames else first)
+
+
+def exception_of_error_file(text: str) -> Tuple[Optional[str], Optional[str], Optional[float]]:
+    """(exception, traceback, when it was raised) from a TORCHELASTIC_ERROR_FILE.
+
+    It is in torch's format or its older one, a bare message; only our rank runner notes the time.
+    """
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
-        return None, None
+        return None, None, None
     if isinstance(message, str):
-        return message, None
+        return message, None, None
     if not isinstance(message, dict) or not isinstance(message.get("message"), str):
-        return None, None
+        return None, None, None
     extra = message.get("extraInfo")
-    trace = extra.get("py_callstack") if isinstance(extra, dict) else None
-    return message["message"], trace if isinstance(trace, str) else None
+    extra = extra if isinstance(extra, dict) else {}
+    trace, raised_at = extra.get("py_callstack"), extra.get("raised_at")
+    return (
+        message["message"],
+        trace if isinstance(trace, str) else None,
+        raised_at if isinstance(raised_at, float) else None,
+    )
 
 
 def exception_of_lines(lines: Sequence[str]) -> Tuple[Optional[str], Optional[str]]:
-    """(exception, traceback) of the last Python traceback in a rank's lines; (None, None) without one."""
+    """(exception, traceback) of the last Python traceback in a rank's lines, with the exceptions that it was raised
+    from; (None, None) without one."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     if not starts:
         return None, None
     start = starts[-1]
     for end in range(start + 1, len(lines)):
         if lines[end] and not lines[end].startswith(" "):
-            return lines[end], "\n".join(lines[start : end + 1]) + "\n"
+            return lines[end], "\n".join(lines[_begin_of_chain(lines, starts) : end + 1]) + "\n"
     return None, None
+
+
+def _begin_of_chain(lines: Sequence[str], starts: Sequence[int]) -> int:
+    """The line with which the chain begins that the last of these tracebacks ends. Empty lines surround the marker."""
+    begin = starts[-1]
+    for earlier in reversed(starts[:-1]):
+        if begin < 2 or lines[begin - 2] not in _CHAINED:
+            break
+        begin = earlier
+    return begin

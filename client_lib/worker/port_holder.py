@@ -1,7 +1,6 @@
-"""Who listens on a TCP port that a script fixed and found in use: which job, or which process.
+"""Finds the job or the process that listens on a TCP port which a script needs, for the message "address in use".
 
-Only `report` uses it, for an exception that says so. Linux: elsewhere nothing is known. Standard library only,
-Python >= 3.8.
+Works on Linux only. Standard library only, Python >= 3.8.
 """
 
 import os
@@ -17,15 +16,15 @@ _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
 def named(exception: Optional[str], owner: str) -> Optional[str]:
-    """The exception, with who holds the port as its last line, where that is known. `owner`: who is told."""
+    """The exception, with a last line that names the holder of the port if that is known. `owner`: the reader."""
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
     holder = holder_of(int(found.group(1)), owner) if found else None
     return "%s\nport %s is held by %s" % (exception, found.group(1), holder) if found and holder else exception
 
 
 def holder_of(port: int, owner: str) -> Optional[str]:
-    """`job train-x7k2m (process 4711)`, without its name where it is another owner's; None: nobody that this process
-    may look at."""
+    """`job train-x7k2m (process 4711)`, without the name of another owner's job; None: no process that is visible to
+    this one."""
     sockets = {"socket:[%s]" % inode for inode in _listening(port)}
     for pid in _pids() if sockets else ():
         if any(link in sockets for link in _links(pid)):
@@ -35,7 +34,7 @@ def holder_of(port: int, owner: str) -> Optional[str]:
 
 
 def _listening(port: int) -> Iterator[str]:
-    """Inodes of the sockets that listen on it, on any address."""
+    """Inodes of the sockets that listen on the port, on any address."""
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(path, encoding="ascii") as file:
@@ -52,7 +51,7 @@ def _pids() -> Iterator[int]:
 
 
 def _links(pid: int) -> Iterator[str]:
-    """What the descriptors of a process are; nothing of one that is gone, or another user's."""
+    """Targets of a process's descriptors; none for a process that is gone, or another user's."""
     folder = "/proc/%d/fd" % pid
     try:
         for fd in os.listdir(folder):
@@ -62,7 +61,7 @@ def _links(pid: int) -> Iterator[str]:
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:
-    """The job below whose launcher the process runs: a launcher holds the lock of its directory open."""
+    """The job of the launcher among the process's ancestors: a launcher holds the lock of its directory open."""
     above: Optional[int] = pid
     while above is not None and above > 1:
         for link in _links(above):
@@ -77,7 +76,7 @@ def _job_of(pid: int, owner: str) -> Optional[str]:
 def _job_in(directory: Directory, owner: str) -> Optional[str]:
     try:
         plan = read_json(directory.plan)
-    except OSError:  # somebody else's
+    except OSError:  # another user's
         return None
     if not plan or "job" not in plan:
         return None

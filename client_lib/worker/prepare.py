@@ -1,4 +1,5 @@
-"""What must be true before a rank can start: code unpacked, script found, directories made. Then the ranks' processes.
+"""Prepares a worker up to the start of its ranks: unpacks the code, finds the script, makes directories, copies the
+checkpoints of an earlier job, and makes the ranks' processes.
 
 Standard library only, Python >= 3.8.
 """
@@ -8,16 +9,16 @@ from typing import List, Optional
 
 from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
-from client_lib.worker.environment import Process, processes, script_path, uses_rank_runner, working_dir
-from client_lib.worker.local_rank import declared_option
 from client_lib.worker.outcome import CODE_FETCH, START_FAILED
-from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.plan import ELASTIC, WorkerPlan
+from client_lib.worker.rank_environment import Process, processes, script_path, uses_rank_runner, working_dir
 
-_TYPES = ("pytorch2", "pytorch", "torchrun", elastic.TYPE, "binary", "binary_exp", "nogpu")
+_TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _RUNNER = "rank_runner.py"
+_LOCAL_RANK = ("--local_rank", "--local-rank")
 
 
-class Refused(Exception):
+class CannotStart(Exception):
     """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -26,19 +27,19 @@ class Refused(Exception):
 
 
 def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
-    """The ranks' processes, ready to be started. Raises Refused."""
+    """The ranks' processes, ready to be started. Raises CannotStart."""
     if plan.type not in _TYPES:
-        raise Refused(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
-    if plan.snapshot and not os.path.isdir(directory.work):  # it is there where a lost worker is started again
+        raise CannotStart(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
+    if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
         _unpack(plan.snapshot, directory.work)
     folder = working_dir(plan, directory)
     if not os.path.isdir(folder):
-        raise Refused(START_FAILED, "the working directory %s does not exist on this machine" % folder)
+        raise CannotStart(START_FAILED, "the working directory %s does not exist on this machine" % folder)
     script = script_path(plan, directory)
     if script is not None:
         _check_script(script)
     if plan.checkpoints_from and plan.worker == 0:
-        _hand_on(plan.checkpoints_from, plan.checkpoint_dir)
+        _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
     if plan.record_imports:
@@ -50,8 +51,8 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
 
 
 def _command(process: Process) -> List[str]:
-    """`python` is what people write, also where it has no other name than python3, as in Debian's images."""
-    import shutil  # here: a script needs none
+    """The command; `python` becomes `python3` on a system that has no `python`, such as Debian's images."""
+    import shutil  # here: scripts do not need it
 
     program, path = process.argv[0], process.environment.get("PATH", os.defpath)
     if program == "python" and not shutil.which(program, path=path) and shutil.which("python3", path=path):
@@ -60,7 +61,7 @@ def _command(process: Process) -> List[str]:
 
 
 def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
-    """The folders where a script's train.log may be: the working directory, and its own."""
+    """The folders that may hold the script's train.log: the working directory and the script's own."""
     script = script_path(plan, directory)
     return [working_dir(plan, directory)] + ([os.path.dirname(script)] if script else [])
 
@@ -71,30 +72,49 @@ def _unpack(archive: str, target: str) -> None:
     try:
         unpack(archive, target)
     except (ArchiveRefused, OSError) as error:
-        raise Refused(CODE_FETCH, "the code snapshot could not be unpacked: %s" % error) from error
+        raise CannotStart(CODE_FETCH, "the code snapshot could not be unpacked: %s" % error) from error
 
 
 def _check_script(script: str) -> None:
     if not os.path.exists(script):
-        raise Refused(START_FAILED, "the script %s does not exist on this machine" % script)
+        raise CannotStart(START_FAILED, "the script %s does not exist on this machine" % script)
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        raise Refused(START_FAILED, "the script %s is a directory" % script)
+        raise CannotStart(START_FAILED, "the script %s is a directory" % script)
 
 
-def _hand_on(pattern: str, checkpoints: str) -> None:
-    from client_lib.worker.checkpoints import hand_on  # here: few jobs repeat another
-
+def _copy_checkpoints(pattern: str, checkpoints: str) -> None:
     try:
-        hand_on(pattern, checkpoints)
+        copy_checkpoints(pattern, checkpoints)
     except OSError as error:
-        raise Refused(START_FAILED, "the checkpoints of the job before can't be copied: %s" % error) from error
+        raise CannotStart(START_FAILED, "the checkpoints of the job before can't be copied: %s" % error) from error
+
+
+def copy_checkpoints(pattern: str, checkpoints: str) -> None:
+    """Copy the folder of this name, or glob, to `checkpoints` unless that has any content. May take long.
+
+    Worker 0 does so before any rank starts, for a volume that only workers see; the local
+    runtime copies a folder itself. Raises OSError if there is no room; an incomplete copy is never
+    taken for a complete one.
+    """
+    import glob  # here: few jobs continue another
+    import shutil
+
+    if os.path.isdir(checkpoints) and os.listdir(checkpoints):
+        return
+    source = next(filter(os.path.isdir, glob.glob(pattern)), None)
+    if source is None:
+        return
+    incomplete = checkpoints + ".new"
+    shutil.rmtree(incomplete, ignore_errors=True)
+    shutil.copytree(source, incomplete, symlinks=True)
+    os.rename(incomplete, checkpoints)  # replaces an empty one, which another worker may have made meanwhile
 
 
 def _make(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise Refused(START_FAILED, "%s can't be made: %s" % (path, error.strerror)) from error
+        raise CannotStart(START_FAILED, "%s can't be made: %s" % (path, error.strerror)) from error
 
 
 def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:
@@ -104,8 +124,33 @@ def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]
         return declared_option(file.read())
 
 
+def declared_option(source: bytes) -> Optional[str]:
+    """The spelling of `--local_rank` that a script declares: the first one that is a string literal in a call of
+    `add_argument` or `click.option`. None: there is none, or the source is no Python.
+    """
+    if not any(spelling.encode() in source for spelling in _LOCAL_RANK):
+        return None
+    import ast  # here: few scripts get this far
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # the run of the script reports it
+        return None
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _declares(call.func):
+            for argument in call.args:
+                if isinstance(argument, ast.Constant) and argument.value in _LOCAL_RANK:
+                    return str(argument.value)
+    return None
+
+
+def _declares(function: object) -> bool:
+    name = getattr(function, "attr", None) or getattr(function, "id", None)
+    return name in ("add_argument", "option")
+
+
 def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
-    """The script by the path that works from the working directory, and through the rank runner where it is used."""
+    """The script by a path that is valid in the working directory, after the rank runner if that is used."""
     python, name, arguments = argv[0], argv[1], argv[2:]
     if plan.snapshot:
         name = script
@@ -113,8 +158,8 @@ def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List
 
 
 def _runner(plan: WorkerPlan, directory: Directory) -> List[str]:
-    """What stands before the script: torchrun's agent, which starts what follows, and the rank runner."""
-    agent = elastic.agent(plan) if plan.type == elastic.TYPE else []
+    """Arguments before the script: torchrun's agent, which starts the rest, and the rank runner."""
+    agent = elastic.agent_arguments(plan) if plan.type == ELASTIC else []
     return agent + ([runner_file(_RUNNER, directory)] if uses_rank_runner(plan) else [])
 
 
@@ -123,7 +168,7 @@ def runner_file(name: str, directory: Directory) -> str:
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
     if os.path.exists(beside):
         return beside
-    import pkgutil  # here: only a zipapp needs it
+    import pkgutil  # here: only a zipapp reads it
 
     source = pkgutil.get_data("client_lib.worker", name)
     assert source is not None

@@ -1,19 +1,19 @@
-"""Runs a rank's script as `python script.py` would, and starts and ends faster where torch is used.
+"""Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses torch.
 
-The launcher starts it by path with the user's interpreter, which has nothing of this package: it imports nothing of it.
-What it does beyond `python script.py`:
+The launcher starts it by path with the user's interpreter, which lacks this package, and copies it out of a zipapp as a
+single file: it must stay one module that imports nothing of the package. In addition to `python script.py` it
 
-- below an elastic agent, stdout and stderr become pipes of this rank's own (rank_pipes.py);
-- garbage collection is off while torch is imported, and what was made then is frozen (never searched again);
-- ranks > 0 wait until MASTER_PORT listens before init_process_group: torch puts one that is early off by up to 0.7 s;
-- process groups live to the end of the process: gloo's threads race with a teardown;
-- where the launcher asks for it, the names of the installed modules that were imported are left in a file;
-- an exception that ends the script is written to TORCHELASTIC_ERROR_FILE, in torch's format;
-- a process that has loaded torch ends by hand: threads joined, atexit handlers called, the script's objects and files
-  let go, C's streams flushed, then `_exit`. The interpreter's own teardown takes half a second then.
+- gives a rank of an elastic agent stdout and stderr pipes of its own (elastic.py);
+- disables garbage collection while torch is imported, and freezes the objects made meanwhile (never searched again);
+- makes ranks > 0 wait until MASTER_PORT listens before init_process_group: torch delays early ones by up to 0.7 s;
+- keeps process groups alive to the end of the process: gloo's threads race with a teardown;
+- writes the names of the imported installed modules to a file if the launcher requests it;
+- writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format;
+- ends a process that has loaded torch by hand: joins threads, calls atexit handlers, releases the script's objects and
+  files, flushes C's streams, then calls `_exit`. The interpreter's own teardown would take half a second.
 
-What differs from `python script.py`: its frames stand below the script's (inspect.stack()). Standard library only,
-Python >= 3.8; little is imported before the script runs.
+One difference from `python script.py` remains: its frames are below the script's (inspect.stack()). Standard library
+only, Python >= 3.8; few modules are imported before the script runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _OUR_FRAMES = globals()
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
-_LIMIT_S = 60.0  # how long the master is waited for before torch waits, and complains, by itself
+_LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a failure, by itself
 _PAUSE_S = 0.002
 _ANSWER_S = 10.0
 _LOOPBACK = ("localhost", "127.", "::1")
-_master = ""  # where the ranks of several workers meet, as the launcher says; "": there is one worker
-_PID = 0  # of the process that runs the script; its forks are others
+_master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
+_PID = 0  # of the process that runs the script, to tell it from its forks
 _forked = False
 _kept: list[Any] = []  # process groups, and files that were open before torch was imported
 
@@ -49,14 +49,14 @@ def main() -> None:
 
 
 def hook_imports() -> None:
-    """From now on torch is imported as it is described above."""
+    """Install the hooks for the import of torch."""
     sys.meta_path.insert(0, _Hooks({"torch": _TorchImport, "torch.distributed.distributed_c10d": _Rendezvous}))
 
 
 def run_forked(argv: list[str]) -> None:
     """Run a script in a process that was forked from a warm pool, where torch may be imported already. Never returns.
 
-    The process ends by hand, whatever it has loaded: what stands below this call is not the script's.
+    The process always ends by hand: the callers of this function are not the script's.
     """
     import os
 
@@ -70,7 +70,7 @@ def run_forked(argv: list[str]) -> None:
 
 
 def _bring_own_output() -> None:
-    """Where the launcher asks for it; without its answer all stays as it is."""
+    """Replace stdout and stderr by pipes of this rank if the launcher requests and opens them."""
     import os
 
     folder = os.environ.pop("CLIENT_LIB_RANK_PIPES", "")
@@ -84,7 +84,7 @@ def _bring_own_output() -> None:
     try:
         for path in paths:
             os.mkfifo(path, 0o600)
-            fds.append(os.open(path, os.O_RDWR))  # for reading, too: so that opening it does not wait
+            fds.append(os.open(path, os.O_RDWR))  # for reading, too: otherwise `open` waits for a reader
             fds.append(os.open(path, os.O_WRONLY))
         new = os.open(os.path.join(folder, "new"), os.O_WRONLY | os.O_NONBLOCK)
         os.write(new, b"%b %b\n" % (os.environ["RANK"].encode(), name.encode()))
@@ -95,14 +95,14 @@ def _bring_own_output() -> None:
         if not any(map(os.path.exists, paths)):
             os.dup2(fds[1], 1)
             os.dup2(fds[3], 2)
-    except OSError:  # the launcher is gone, or the disk full
+    except OSError:  # the launcher is gone, or the disk is full
         pass
     for fd in fds:
         os.close(fd)
 
 
 def _main_module(own: Any, path: str) -> ModuleType:
-    """The module `__main__` of the script, as the interpreter would have made it; sys.path[0] likewise."""
+    """The script's module `__main__`, made as the interpreter makes it. Sets sys.path[0] in the same way."""
     import os
 
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
@@ -123,14 +123,14 @@ def _main_module(own: Any, path: str) -> ModuleType:
 
 
 def _run(module: Any) -> int:
-    """Run the script; gives back its exit status, or _INTERRUPTED."""
+    """Run the script. Returns its exit status, or _INTERRUPTED."""
     try:
         with open(module.__file__, "rb") as file:
             source = file.read()
         exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
         return _status(exit.code)
-    except BaseException as error:  # noqa: BLE001  (whatever ends the script: it is reported as the interpreter does)
+    except BaseException as error:  # noqa: BLE001  (any exception of the script is reported as the interpreter does)
         _failed(error)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
@@ -148,7 +148,7 @@ def _status(code: object) -> int:
 
 
 def _failed(error: BaseException) -> None:
-    """Report the exception as the interpreter would, and to the error file."""
+    """Report the exception as the interpreter does, and in the error file."""
     _remove_our_frames(error, set())
     trace = error.__traceback__
     _write_error_file(error)
@@ -156,7 +156,7 @@ def _failed(error: BaseException) -> None:
     vars(sys)["last_exc"] = error  # new in 3.12
     try:
         sys.excepthook(type(error), error, trace)
-    except BaseException:  # noqa: BLE001  (the user's own hook failed: the interpreter goes on with its own)
+    except BaseException:  # noqa: BLE001  (the user's hook failed: the interpreter then calls its own)
         sys.__excepthook__(type(error), error, trace)
 
 
@@ -170,7 +170,7 @@ def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
             trace.append(entry)
             continue
         while trace and trace[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
-            trace.pop()  # python removes these, but doesn't know them with our frame between
+            trace.pop()  # Python removes these itself, but not with our frame between them
     for place, entry in enumerate(trace):
         entry.tb_next = trace[place + 1] if place + 1 < len(trace) else None
     error.__traceback__ = trace[0] if trace else None
@@ -185,7 +185,7 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _write_error_file(error: BaseException) -> None:
-    """As torch.distributed.elastic's ErrorHandler does; one that is there already says more."""
+    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details."""
     import os
 
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
@@ -195,18 +195,19 @@ def _write_error_file(error: BaseException) -> None:
     import time
     import traceback
 
+    now = time.time()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    extra = {"py_callstack": text, "timestamp": str(int(time.time())), "rank": os.environ.get("RANK", "")}
+    extra = {"py_callstack": text, "timestamp": str(int(now)), "rank": os.environ.get("RANK", ""), "raised_at": now}
     message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
     try:
         with open(path, "x") as file:
             json.dump({"message": message}, file)
-    except OSError:  # there already, or no room for it: the traceback on stderr is left
+    except OSError:  # it exists, or the disk is full: the traceback is on stderr, too
         pass
 
 
 class _Hooks:
-    """A finder that has a module's import wrapped, the first time it is imported; it finds nothing by itself."""
+    """A finder that wraps the first import of some modules, which other finders find."""
 
     def __init__(self, wrappers: dict[str, Callable[[ModuleType], Any]]) -> None:
         self._wrappers = wrappers
@@ -224,7 +225,7 @@ class _Hooks:
 
 
 def _wrap(loader: Any, wrapper: Callable[[ModuleType], Any]) -> None:
-    """The loader's next exec_module happens inside of `wrapper`."""
+    """Make the loader's next exec_module run inside of `wrapper`."""
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
@@ -236,7 +237,8 @@ def _wrap(loader: Any, wrapper: Callable[[ModuleType], Any]) -> None:
 
 
 class _TorchImport:
-    """Half a million objects are made and none becomes garbage: collecting meanwhile is 0.4 s for nothing."""
+    """Disables garbage collection: the import makes half a million objects and no garbage, and collecting takes 0.4
+    s."""
 
     def __init__(self, _: ModuleType) -> None:
         self._enabled = True
@@ -246,7 +248,7 @@ class _TorchImport:
 
         self._enabled = gc.isenabled()
         gc.disable()
-        _kept.extend(_open_files(gc.get_objects()))  # found now, because frozen objects aren't listed
+        _kept.extend(_open_files(gc.get_objects()))  # before the freeze: frozen objects are not listed
 
     def __exit__(self, *exception: object) -> None:
         import gc
@@ -257,7 +259,7 @@ class _TorchImport:
 
 
 class _Rendezvous:
-    """Puts the wait for the master before init_process_group, and keeps the group that it makes."""
+    """Wraps init_process_group: waits for the master before it, and keeps the groups that it makes."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -287,13 +289,13 @@ class _Rendezvous:
 
 
 def _process_groups(module: Any) -> list[Any]:
-    """Torch has them in its `_world`, before 2.0 in a table of the module."""
+    """The groups in torch's `_world`, before 2.0 in a table of the module."""
     world = getattr(module, "_world", None)
     return list(world.pg_map if world else getattr(module, "_pg_map", ()))
 
 
 def _note_master() -> None:
-    """Before the script may change it."""
+    """Note MASTER_ADDR before the script can change it."""
     import os
 
     global _master
@@ -302,7 +304,7 @@ def _note_master() -> None:
 
 
 def _refuse_own_master(init_method: str) -> None:
-    """A script for one machine that sets its master by itself: its workers would wait for each other half an hour."""
+    """Fail if a script for one machine sets its own master: the workers would wait half an hour for each other."""
     import os
 
     by_variable = init_method.startswith("env://")
@@ -327,15 +329,15 @@ def _wait_for_master() -> None:
     while time.monotonic() < end:
         try:
             with socket.create_connection((host, int(port)), timeout=5) as probe:
-                if probe.getsockname() != probe.getpeername():  # a free port of this machine can be met by oneself
+                if probe.getsockname() != probe.getpeername():  # a socket may connect to itself on a free local port
                     return
-        except OSError:  # not yet; a name that is not known yet, either
+        except OSError:  # it does not listen yet, or its name does not resolve yet
             pass
         time.sleep(_PAUSE_S)
 
 
 def _end(status: int) -> None:
-    """End the process with `status`; by hand where the interpreter's own teardown would be slow."""
+    """End the process with `status`; by hand if the interpreter's own teardown would be slow."""
     import os
 
     _note_imports()
@@ -346,23 +348,23 @@ def _end(status: int) -> None:
     import atexit
 
     try:
-        atexit._run_exitfuncs()  # the one way to call them and go on
-    except BaseException:  # noqa: BLE001  (3.8 raises what it has printed already)
+        atexit._run_exitfuncs()  # the only way to call them without an exit
+    except BaseException:  # noqa: BLE001  (3.8 raises an exception that it has printed already)
         pass
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     _kept.extend(_process_groups(distributed) if distributed else ())
-    _let_go()
+    _release_objects()
     status = _flush() or status
     if status == _INTERRUPTED:
         import signal
 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)  # so that the parent sees what it was, as since Python 3.8
+        os.kill(os.getpid(), signal.SIGINT)  # shows the parent the cause, as Python does since 3.8
     os._exit(status)
 
 
 def _note_imports() -> None:
-    """Leave the names of installed modules, in the order in which their imports ended, where the launcher asks."""
+    """Write the names of installed modules, in the order in which their imports ended, if the launcher requests it."""
     import os
 
     if os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
@@ -372,7 +374,7 @@ def _note_imports() -> None:
             import json
 
             json.dump(_installed(), file)
-    except OSError:  # nobody asks
+    except OSError:  # not requested: there is no file
         pass
 
 
@@ -386,13 +388,13 @@ def _installed() -> list[str]:
     return names
 
 
-def _let_go() -> None:
-    """Empty the script's namespace, as the interpreter does, so that what waits for its end gets to know it."""
+def _release_objects() -> None:
+    """Empty the script's namespace, as the interpreter does, so that finalizers run."""
     import gc
 
     _flush_text(_open_files(gc.get_objects()))  # a collection may close the buffer before the text above it
     threading = sys.modules.get("threading")
-    if threading is None or threading.active_count() == 1:  # a daemon thread would stumble over what is gone
+    if threading is None or threading.active_count() == 1:  # a daemon thread could fail without its globals
         names = vars(sys.modules["__main__"])
         for name in [name for name in names if name[0] == "_" and name[1:2] != "_"] + list(names):
             if name not in ("__builtins__", "__name__", "__file__"):
@@ -414,7 +416,7 @@ def _flush_text(files: list[Any]) -> None:
 
 
 def _close_files(files: list[Any]) -> None:
-    """Text first, then what packs it (gzip), then the buffers below."""
+    """Flush text, then close compressed files (gzip), then flush the buffers below."""
     import io
 
     _flush_text(files)
@@ -432,13 +434,13 @@ def _call(method: str, files: list[Any]) -> None:
 
 
 def _flush() -> int:
-    """Python's own streams and C's; 120 where that fails, as the interpreter says it."""
+    """Flush Python's own streams and C's. Returns 120 if that fails, the interpreter's status for it."""
     status = 0
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except Exception:  # noqa: BLE001  (any failure means the same)
+        except Exception:  # noqa: BLE001  (any failure has the same status)
             status = 120
     import ctypes
 

@@ -1,42 +1,50 @@
-"""The processes of one worker: started together, reaped, stopped with all that they started.
+"""The processes of one worker: started together, reaped, and stopped with all of their descendants.
+
+Processes are started with fork and exec instead of subprocess: in between, the child must ask the kernel for its own
+death at the launcher's end (system.py), and forking the small, single-threaded launcher is cheap. A failure before exec
+is reported through a pipe, so that a start is known to have worked when `start` returns.
 
 Standard library only, Python >= 3.8.
 """
 
 import os
+import signal
 import time
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set
 
 from client_lib.worker.directory import MARKER
-from client_lib.worker.environment import Process
 from client_lib.worker.format import NO_RANK
-from client_lib.worker.output import Output
-from client_lib.worker.spawn import Run, start
+from client_lib.worker.rank_environment import Process
 from client_lib.worker.system import System, start_time
+from client_lib.worker.worker_log import WorkerLog
+
+Run = Callable[[List[str], Dict[str, str]], NoReturn]
+"""Function that a new process runs, with argv and environment: `execute`, or the warm pool's (warm/rank.py)."""
 
 
 class Exit(NamedTuple):
-    """How a rank's process ended. Times are seconds since 1970."""
+    """End of a rank's process. Times are seconds since 1970."""
 
     rank: int
     exit_code: Optional[int]
     signal: Optional[int]
     started_at: float
     ended_at: float
-    stopped_by_us: bool
+    stopped_at: Optional[float]
+    """Time of our first signal to it; None: it ended before any."""
 
 
 class Ranks:
     """All ranks of this worker."""
 
-    def __init__(self, system: System, output: Output) -> None:
+    def __init__(self, system: System, log: WorkerLog) -> None:
         self.exits: List[Exit] = []
         """In the order in which they ended."""
-        self._system, self._output = system, output
+        self._system, self._log = system, log
         self._running: Dict[int, int] = {}  # pid -> rank
         self._groups: Set[int] = set()
         self._started_at: Dict[int, float] = {}
-        self._signalled = False
+        self._stopped_at: Optional[float] = None
 
     @property
     def running(self) -> bool:
@@ -50,17 +58,17 @@ class Ranks:
             self._groups.add(started.pid)
             self._started_at[process.rank] = time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
-            self._output.add_pipe(process.rank, "stdout", started.stdout, shown)
-            self._output.add_pipe(process.rank, "stderr", started.stderr, shown)
+            self._log.add_pipe(process.rank, "stdout", started.stdout, shown)
+            self._log.add_pipe(process.rank, "stderr", started.stderr, shown)
 
     def record(self) -> Dict[str, object]:
-        """What processes.json holds."""
+        """Content of processes.json."""
         return {
             str(rank): {"pid": pid, "pgid": pid, "start_time": start_time(pid)} for pid, rank in self._running.items()
         }
 
     def reap(self) -> List[Exit]:
-        """Collect every child that ended: ranks, and orphans that came to us. Gives back the ranks."""
+        """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""
         ended = []
         while True:
             try:
@@ -75,13 +83,13 @@ class Ranks:
         return ended
 
     def signal(self, signum: int) -> None:
-        """To the process groups of all ranks that run, and so to their children."""
-        self._signalled = True
+        """Signal the process groups of all running ranks, and so their children."""
+        self._stopped_at = self._stopped_at or time.time()
         for group in self._running:
             _kill_group(group, signum)
 
     def left_over(self) -> List[int]:
-        """Processes that the ranks, all of them ended, have left behind."""
+        """Processes of ranks that have all ended."""
         return self._system.descendants(MARKER) or [group for group in self._groups if _kill_group(group, 0)]
 
     def signal_left_over(self, signum: int) -> None:
@@ -94,14 +102,14 @@ class Ranks:
         self._system.rank_ended(pid)
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if by is not None else os.WEXITSTATUS(status)
-        return Exit(rank, code, by, self._started_at[rank], time.time(), self._signalled)
+        return Exit(rank, code, by, self._started_at[rank], time.time(), self._stopped_at)
 
 
 def _kill_group(group: int, signum: int) -> bool:
     """False: there is no such group."""
     try:
         os.killpg(group, signum)
-    except PermissionError:  # macOS says so of a group of zombies
+    except PermissionError:  # raised by macOS for a group of zombies
         return False
     except ProcessLookupError:
         return False
@@ -113,3 +121,87 @@ def _kill(pid: int, signum: int) -> None:
         os.kill(pid, signum)
     except ProcessLookupError:
         pass
+
+
+# --- one process
+
+
+class Started(NamedTuple):
+    """A running process, leader of its own session and group, and the launcher's ends of its pipes."""
+
+    pid: int
+    stdout: int
+    stderr: int
+
+
+def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
+    """Become the program, looked up on PATH."""
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would inherit that
+        signal.signal(signum, signal.SIG_DFL)
+    os.execvpe(argv[0], argv, environment)
+
+
+def start(
+    process: Process,
+    before_exec: Callable[[], None],
+    run: Run = execute,
+) -> Started:
+    """Start the process; its stdin is empty if it cannot be opened (the terminal was closed).
+
+    Raises OSError naming the program or the folder.
+    """
+    failed, report = os.pipe()
+    stdout, child_stdout = os.pipe()
+    stderr, child_stderr = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(process, before_exec, run, child_stdout, child_stderr, report)
+    for fd in (report, child_stdout, child_stderr):
+        os.close(fd)
+    with os.fdopen(failed, "rb") as pipe:
+        failure = pipe.read()
+    if failure:
+        os.close(stdout)
+        os.close(stderr)
+        os.waitpid(pid, 0)
+        number, _, name = failure.decode("utf-8", "replace").partition(" ")
+        raise OSError(int(number), os.strerror(int(number)), name)
+    os.set_blocking(stdout, False)
+    os.set_blocking(stderr, False)
+    return Started(pid, stdout, stderr)
+
+
+def _become(
+    process: Process,
+    before_exec: Callable[[], None],
+    run: Run,
+    stdout: int,
+    stderr: int,
+    report: int,
+) -> NoReturn:
+    """The child's part, up to the program."""
+    name = process.argv[0]
+    try:
+        signal.set_wakeup_fd(-1)  # a signal to this child must not wake the launcher
+        os.setsid()
+        before_exec()
+        os.dup2(_opened(process.stdin), 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        name = process.working_dir
+        os.chdir(process.working_dir)
+        name = process.argv[0]
+        run(process.argv, process.environment)
+    except OSError as error:
+        os.write(report, b"%d %b" % (error.errno or 0, os.fsencode(name)))
+    finally:
+        os._exit(127)
+
+
+def _opened(stdin: str) -> int:
+    try:  # not blocking: a named pipe may have no writer; no controlling terminal: the submitter keeps it
+        fd = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return os.open(os.devnull, os.O_RDONLY)
+    os.set_blocking(fd, True)
+    return fd

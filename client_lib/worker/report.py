@@ -1,65 +1,128 @@
-"""Puts a worker's report together from its ranks' ends, their error files and their last lines, and as JSON.
+"""Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON.
 
 Standard library only, Python >= 3.8.
 """
 
 import datetime
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
 
 from client_lib.worker import port_holder
+from client_lib.worker.directory import read_json
 from client_lib.worker.outcome import (
     LAST_LINES,
     Ended,
-    Outcome,
+    WorkerOutcome,
     exception_of_error_file,
     exception_of_lines,
+    is_peer_loss,
 )
 from client_lib.worker.plan import PROTOCOL, WorkerPlan
 from client_lib.worker.ranks import Exit
+from client_lib.worker.worker_log import Printed
 
 _ERROR_FILE_MAX = 1024 * 1024
+_TEARDOWN_S = 10.0  # a traceback printed longer than this before the process was gone is taken for a handled one
+_NOTHING_AFTER = 5  # lines: the rest of a message
+_UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
-def ended(exit: Exit, error_file: str, lines: Sequence[List[str]], owner: str) -> Ended:
-    """One rank's end. `lines`: the last lines of its stdout and its stderr. `owner`: whose job it is."""
-    text, written_at = _read(error_file)
-    exception, traceback = exception_of_error_file(text) if text is not None else (None, None)
-    if exit.exit_code != 0 and exception is None:
-        for stream in reversed(lines):
-            exception, traceback = exception_of_lines(stream)
-            if exception:
-                break
-    failed_at = exit.ended_at if written_at is None else min(written_at, exit.ended_at)
-    stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
-    # what a rank says last is mostly on stderr; a chatty stdout shall not push it out
-    last = (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
+class Report(TypedDict, total=False):
+    """Content of report.json. `outputs` is there for a worker that keeps outputs; the other keys are always there."""
+
+    protocol: int
+    worker: int
+    attempt: int
+    exit_code: int
+    reason: str
+    """A value of client_lib.spec.states.Reason."""
+    message: str
+    started_at: Optional[str]
+    ended_at: str
+    first_failing_rank: Optional[int]
+    ranks: List[Dict[str, Any]]
+    log_end_seq: int
+    log_end_offset: int
+    outputs: Dict[str, Any]
+
+
+def read_report(path: str) -> Optional[Report]:
+    """The report in a worker's directory; None: it is missing or incomplete."""
+    return cast(Optional[Report], read_json(path))
+
+
+class _Raised(NamedTuple):
+    """The exception that ended a rank's program; the process may live on for a while."""
+
+    exception: Optional[str] = None
+    traceback: Optional[str] = None
+    at: Optional[float] = None
+    """None: the time is not known."""
+
+
+def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
+    """The end of one rank. `owner`: the user whose job it is.
+
+    A rank that had raised its exception before we stopped it is reported as it would have ended by itself.
+    """
     failed = exit.exit_code != 0
+    raised = _raised(exit, error_file, printed) if failed else _Raised()
+    code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
+    if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
+        code, signal, stopped = code or _UNCAUGHT, None, False
+    last = _last_lines(printed.lines)
+    # a traceback in the lines of a rank that a signal killed may be of an exception that it had handled
+    ended_it = raised if signal is None or raised.at is not None else _Raised()
     return Ended(
         exit.rank,
-        exit.exit_code,
-        exit.signal,
+        code,
+        signal,
         exit.started_at,
         exit.ended_at,
-        failed_at,
-        exit.stopped_by_us,
-        port_holder.named(exception, owner) if failed else None,
-        traceback if failed else None,
+        exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
+        stopped,
+        failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
+        port_holder.named(raised.exception, owner),
+        raised.traceback,
         last,
     )
 
 
-def failed_below(error_file: str, said: Sequence[str], rank: int) -> int:
-    """Which rank an elastic agent's failure is; the agent's own, if nothing tells. `said`: the agent's last lines."""
+def _raised(exit: Exit, error_file: str, printed: Printed) -> _Raised:
+    text, written_at = _read(error_file)
+    if text is not None:
+        exception, traceback, raised_at = exception_of_error_file(text)
+        if exception is not None:
+            return _Raised(exception, traceback, raised_at or written_at)
+    for stream in reversed(printed.lines):
+        exception, traceback = exception_of_lines(stream)
+        if exception:
+            is_last = stream is printed.lines[-1] and exception in stream[-_NOTHING_AFTER:]
+            is_new = printed.until >= (exit.stopped_at or exit.ended_at) - _TEARDOWN_S
+            return _Raised(exception, traceback, printed.until if is_last and is_new else None)
+    return _Raised()
+
+
+def _last_lines(lines: Sequence[List[str]]) -> List[str]:
+    """Those of stderr before those of stdout: it has the error, and a chatty stdout must not push it out."""
+    stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
+    return (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
+
+
+def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
+    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known.
+
+    `lines`: the agent's last lines.
+    """
     from client_lib.worker.elastic import failed_rank  # here: few workers have an agent
 
     text, _ = _read(error_file)
-    found = failed_rank(text, said)
+    found = failed_rank(text, lines)
     return rank if found is None else found
 
 
 def _read(error_file: str) -> Tuple[Optional[str], Optional[float]]:
-    """(text, when it was written); (None, None) without one."""
+    """(text, time of writing); (None, None) without a file."""
     try:
         with open(error_file, encoding="utf-8", errors="replace") as file:
             return file.read(_ERROR_FILE_MAX), os.fstat(file.fileno()).st_mtime
@@ -73,14 +136,14 @@ def time_text(seconds: float) -> str:
 
 def as_json(
     plan: WorkerPlan,
-    outcome: Outcome,
+    outcome: WorkerOutcome,
     ranks: Sequence[Ended],
     started_at: Optional[float],
     ended_at: float,
     log_end_seq: int,
     log_end_offset: int,
-) -> Dict[str, Any]:
-    """The content of report.json. `log_end_seq` and `log_end_offset`: of the record that would come next."""
+) -> Report:
+    """The content of report.json. `log_end_seq`, `log_end_offset`: those of the record that would be next."""
     return {
         "protocol": PROTOCOL,
         "worker": plan.worker,
@@ -107,9 +170,11 @@ def rank_as_json(rank: Ended) -> Dict[str, Any]:
 
 
 def rank_of_json(data: Dict[str, Any]) -> Ended:
-    """The opposite, so that a runtime can ask `first_failure` over the ranks of all workers."""
+    """The inverse of `rank_as_json`. Reports of older launchers lack some fields."""
     known = dict(data)
     known["failed_at"] = known.get("failed_at") or known["ended_at"]
+    if "lost_peer" not in known:
+        known["lost_peer"] = is_peer_loss(known["signal"], known["exception"], known["traceback"], known["last_lines"])
     for name in ("started_at", "ended_at", "failed_at"):
         known[name] = datetime.datetime.fromisoformat(known[name]).timestamp()
     return Ended(**{name: known[name] for name in Ended._fields})

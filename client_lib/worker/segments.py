@@ -1,7 +1,7 @@
-"""Appends records to a worker's log: a directory of segment files with a limit (format.py names and explains them).
+"""Appends records to a worker's log: a directory of segment files (format.py) with a size limit.
 
-A disk that is full stalls the log and nothing else: what could not be written waits here, and its owner stops reading
-the ranks' pipes until it could. Standard library only, Python >= 3.8.
+A full disk stalls the log alone: unwritten records wait here, and the caller stops reading the ranks' pipes meanwhile.
+Standard library only, Python >= 3.8.
 """
 
 import os
@@ -9,34 +9,34 @@ from typing import List, Optional, Sequence, Tuple
 
 from client_lib.worker.format import MAX_TEXT, segment_name
 
-_TAIL_BYTES = 4 * MAX_TEXT  # the last record lies in it
+_TAIL_BYTES = 4 * MAX_TEXT  # contains the last record
 
 
 class SegmentWriter:
     """The only writer of one log directory. `add` collects, `flush` writes."""
 
     def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: Tuple[int, int] = (0, 0)) -> None:
-        """`begin`: (offset, seq) of the first record, where nothing is here yet."""
+        """`begin`: (offset, seq) of the first record of an empty log."""
         self.offset, self.next_seq = begin
         """Bytes of records written since the attempt began, removed ones included; seq of the next record."""
         self.removed_bytes = 0
         self._path = path
         self._limit = limit_bytes
-        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # the limit must leave room to remove a middle
+        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
         self._waiting: List[bytes] = []
         self._unwritten = b""
         self._fd: Optional[int] = None
         self._room = 0
         self._starts: List[int] = []  # offsets of the segments that exist
-        self._first = self.offset  # what lies before it was carried away by somebody else
+        self._first = self.offset  # offset of the first record that this log has ever held
         os.makedirs(path, mode=0o700, exist_ok=True)
-        self._go_on()
+        self._resume()
 
     def add(self, records: bytes) -> None:
         self._waiting.append(records)
 
     def flush(self) -> bool:
-        """Write everything; False: the disk does not take it now, call again later."""
+        """Write everything; False: the disk is full, call again later."""
         try:
             while self._unwritten or self._waiting:
                 self._write_some()
@@ -45,7 +45,7 @@ class SegmentWriter:
         return True
 
     def sign_of_life(self) -> None:
-        """The ranks wrote bytes that made no record: followers' watchdogs look at the file's time."""
+        """Touch the file after bytes of the ranks that made no record: the watchdog reads the file's time."""
         if self._fd is not None:
             os.utime(self._fd)
 
@@ -54,8 +54,8 @@ class SegmentWriter:
             os.close(self._fd)
             self._fd = None
 
-    def _go_on(self) -> None:
-        """Behind what a launcher wrote that was here before; a record that it could not finish is cut off."""
+    def _resume(self) -> None:
+        """Continue after the last whole record of an earlier launcher; an incomplete one is cut off."""
         self._starts = sorted(int(name[:-4]) for name in os.listdir(self._path) if name.endswith(".log"))
         while self._starts:
             size, seq = _end_of(os.path.join(self._path, segment_name(self._starts[-1])))
@@ -69,7 +69,7 @@ class SegmentWriter:
 
     def _write_some(self) -> None:
         if not self._unwritten:
-            # a segment begins with a record: the next one begins between two blocks, when this one is full
+            # a segment begins with a record, so a new one begins between two blocks only
             if self._room <= 0:
                 self._begin_segment()
             self._unwritten = b"".join(self._waiting)
@@ -100,7 +100,7 @@ class SegmentWriter:
 
 
 def _end_of(path: str) -> Tuple[int, int]:
-    """(bytes of whole records, seq of the last one); what follows these bytes is cut off."""
+    """(bytes of whole records, seq of the last one); the rest of the file is cut off."""
     with open(path, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
         begin = max(0, size - _TAIL_BYTES)
@@ -112,10 +112,11 @@ def _end_of(path: str) -> Tuple[int, int]:
 
 
 def middle(starts: Sequence[int], kept: int, room: int, limit: int) -> Optional[int]:
-    """Index of the segment to remove, so that the first half of the limit is kept, and as much of the newest as fits
-    beside it and `room` for the segment begun; None: `kept` bytes are not too many, or all must stay.
+    """Index of the segment to remove, so that the log keeps the first half of the limit, and of the newest records as
+    many as fit together with `room` bytes for the newest segment; None: `kept` bytes are not too many, or nothing can
+    be removed.
 
-    `starts`: offsets of the segments that are there.
+    `starts`: offsets of the existing segments.
     """
     if kept + room <= limit:
         return None

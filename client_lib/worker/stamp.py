@@ -1,7 +1,7 @@
-"""From the bytes of one stream to records: lines, progress, lines that go on. No I/O, no clock of its own.
+"""Turns the bytes of one stream into records (format.py): lines, progress, unfinished lines. No I/O.
 
-One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. What makes up a record is told in
-format.py. The common case, a block of whole lines, is one bytes formatting for the block and never looks at a line.
+One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. The common case, a block of whole lines, is
+one formatting of bytes per block, without a loop over its lines.
 
 Standard library only, Python >= 3.8.
 """
@@ -12,14 +12,14 @@ from typing import Deque, List, Optional
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
 
-PARTIAL_S = 0.5  # a line without an end is shown after so long
-PROGRESS_S = 1.0  # at most one progress line in so long
+PARTIAL_S = 0.5  # time after which a line without an end is shown
+PROGRESS_S = 1.0  # shortest time between two progress lines
 _KEPT_LINES = 400  # a traceback may be longer than the 50 lines of a report
 _KEPT_BYTES = 4096
 
 
 class Sequence:
-    """Numbers and times of one worker's records. Times never go back, whatever the machine's clock does."""
+    """Numbers and times of one worker's records. Times never decrease, even if the machine's clock is set back."""
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
@@ -28,7 +28,7 @@ class Sequence:
         self._text = b""
 
     def stamp(self) -> bytes:
-        """The time of now, as records have it."""
+        """The current time in the format of records."""
         self._newest = now = max(self._newest, time.time())
         second = int(now)
         if second != self._second:
@@ -38,27 +38,30 @@ class Sequence:
 
 
 class Stamper:
-    """Turns what one rank writes to one stream into records.
+    """Turns the bytes that one rank writes to one stream into records.
 
-    `feed` and `end` give back whole records, ready to be appended to the log. `due` is the time (monotonic seconds) at
-    which `tick` wants to be called for a line that waits to be shown, or None.
+    `feed` and `end` return whole records, ready to be appended to the log. `due` is the time (monotonic seconds) at
+    which `tick` must be called for a line that waits to be shown, or None.
     """
 
     def __init__(self, sequence: Sequence, rank: str, stream: str) -> None:
         self.last_lines: Deque[bytes] = deque(maxlen=_KEPT_LINES)
         self.due: Optional[float] = None
+        self.fed_at = 0.0
+        """Time of its last bytes (monotonic seconds)."""
         self._sequence = sequence
         self._rank, self._stream = rank.encode(), stream.encode()
         self._rest = b""  # bytes of a line that has no end yet
-        self._goes_on = False  # the line that `_rest` belongs to was begun by a record that goes on
+        self._goes_on = False  # the beginning of the line of `_rest` is in an unfinished record
         self._after_return = False  # `_rest` follows a lone carriage return: it redraws a line
-        self._held: Optional[bytes] = None  # the newest progress that may not be shown yet
+        self._held: Optional[bytes] = None  # the newest progress, to be shown later
         self._shown: Optional[bytes] = None  # the newest progress that was shown
-        self._progress_due = 0.0  # when progress may be shown again
+        self._progress_due = 0.0  # time at which progress may be shown again
         self._partial_due = 0.0
 
     def feed(self, data: bytes, now: float) -> bytes:
-        """Records for what `data` completes. `now` is monotonic, in seconds."""
+        """Records for the lines that `data` completes. `now` is monotonic, in seconds."""
+        self.fed_at = now
         block = self._rest + data if self._rest else data
         unusual = b"\r" in block or self._goes_on or self._after_return
         out = self._slowly(block, now) if unusual else self._whole(block)
@@ -72,7 +75,7 @@ class Stamper:
         return out
 
     def tick(self, now: float) -> bytes:
-        """Records for what has waited long enough."""
+        """Records for lines that have waited long enough."""
         out = b""
         if self._held is not None and now >= self._progress_due:
             out += self._progress(self._held, now)
@@ -82,7 +85,7 @@ class Stamper:
         return out
 
     def end(self) -> bytes:
-        """The stream has ended: what is left is a line, whether or not it has an end."""
+        """Records for the rest at the end of the stream, which is a line even without an end."""
         out = b"" if self._held is None else self._record(PROGRESS, self._held)
         rest, self._rest, self._held = self._rest, b"", None
         if self._goes_on or (rest and not rest.endswith(b"\r")):
@@ -93,7 +96,7 @@ class Stamper:
         return out
 
     def _slowly(self, block: bytes, now: float) -> bytes:
-        """Any block; for those where a carriage return or an unfinished line makes a difference."""
+        """Records of a block with carriage returns, or after an unfinished line."""
         out: List[bytes] = []
         *lines, rest = block.split(b"\n")
         for line in lines:
@@ -102,7 +105,7 @@ class Stamper:
             if self._held is not None:
                 out.append(self._progress(self._held, now))
             out.append(self._line(last))
-        # a return at the very end may be one half of a line's end: it is looked at with what follows
+        # a return at the very end may be one half of a line's end: it is kept until more bytes arrive
         waits = b"\r" if rest.endswith(b"\r") else b""
         *redrawn, last = rest[: len(rest) - len(waits)].split(b"\r")
         out += [self._returned(text, now) for text in redrawn]
@@ -110,7 +113,7 @@ class Stamper:
         return b"".join(out)
 
     def _returned(self, text: bytes, now: float) -> bytes:
-        """A lone carriage return ends `text`: progress, of which few are shown."""
+        """Records for `text` that a lone carriage return ends: progress, of which few lines are shown."""
         self._after_return = True
         if self._goes_on:
             return self._cut(text, PROGRESS)
@@ -131,13 +134,13 @@ class Stamper:
         return self._cut(text, PROGRESS)
 
     def _line(self, text: bytes) -> bytes:
-        if self._after_return and not text and self._shown:  # the row that was drawn last stays, as on a terminal
+        if self._after_return and not text and self._shown:  # the last drawn row stays, as on a terminal
             text = self._shown
         self._after_return, self._shown = False, None
         return self._cut(text, LINE)
 
     def _show_partial(self, now: float) -> bytes:
-        """A line that had no end for PARTIAL_S. Progress is shown whole, and again when there is more of it."""
+        """Record for a line without an end for PARTIAL_S. Progress is shown whole, and again when it grows."""
         text = self._rest
         if text.endswith(b"\r"):
             self._rest, self._partial_due = b"", 0.0
@@ -155,7 +158,7 @@ class Stamper:
         return self._record(GOES_ON, text[:ready]) if ready else b""
 
     def _show_long(self) -> bytes:
-        """Pieces of a line that is longer than a record, so that only the newest bytes are kept."""
+        """Records for a line that is longer than a record; only its newest bytes stay in memory."""
         out: List[bytes] = []
         while len(self._rest) > MAX_TEXT:
             ready = _whole_characters(self._rest[:MAX_TEXT]) or MAX_TEXT
@@ -164,7 +167,7 @@ class Stamper:
         return b"".join(out)
 
     def _cut(self, text: bytes, kind: str) -> bytes:
-        """The records of a text that is complete, however long."""
+        """Records of a complete text of any length."""
         out: List[bytes] = []
         while len(text) > MAX_TEXT:
             ready = _whole_characters(text[:MAX_TEXT]) or MAX_TEXT
@@ -174,7 +177,7 @@ class Stamper:
         return b"".join(out)
 
     def _whole(self, block: bytes) -> bytes:
-        """Records of the whole lines of a block: all of them by one formatting."""
+        """Records of all whole lines of a block, by one formatting."""
         lines = block.split(b"\n")
         self._rest = lines.pop()
         if not lines:
@@ -205,7 +208,7 @@ class Stamper:
     def _remember(self, lines: List[bytes]) -> None:
         if len(lines) < _KEPT_LINES:
             self.last_lines.extend([line[:_KEPT_BYTES] for line in lines])
-        else:  # of one block, which bounds their bytes: no need to look at each
+        else:  # all lines are of one block, which bounds their bytes: no need to cut each
             self.last_lines = deque(lines[-_KEPT_LINES:], _KEPT_LINES)
 
     def _set_due(self) -> None:
@@ -215,7 +218,8 @@ class Stamper:
 
 
 def _has_long_line(block: bytes) -> bool:
-    """Whether a newline of the block is more than MAX_TEXT bytes behind the one before; few steps, not one per line."""
+    """True if two newlines of the block are more than MAX_TEXT bytes apart. Takes a step per MAX_TEXT bytes, not per
+    line."""
     last, position = block.rfind(b"\n"), -1
     while position < last:
         following = block.rfind(b"\n", position + 1, position + 2 + MAX_TEXT)
@@ -226,7 +230,7 @@ def _has_long_line(block: bytes) -> bool:
 
 
 def _whole_characters(text: bytes) -> int:
-    """How many bytes of `text` end with a whole UTF-8 character; all, where the end is no UTF-8 at all."""
+    """Number of bytes of `text` up to the end of its last whole UTF-8 character; all if the end is not UTF-8."""
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 == 0x80:

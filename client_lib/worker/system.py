@@ -1,8 +1,8 @@
-"""What differs between Linux and other Unix systems, in one place: a system is chosen once, by `choose`.
+"""The differences between Linux and other Unix systems: `choose` returns the implementation for this machine.
 
-The launcher needs that its ranks die with it, and wants to know which processes its ranks left behind. `Linux` has the
-kernel do it (parent-death signal, child subreaper, /proc); `Portable` does it with a watcher process on a liveness
-pipe, and with process groups alone. CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
+A launcher's ranks must die with it, and it must find their left-over processes. `Linux` uses the kernel for both
+(parent-death signal, child subreaper, /proc); `Portable` uses a watcher process on a liveness pipe, and process groups.
+CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 
 Standard library only, Python >= 3.8.
 """
@@ -21,9 +21,9 @@ class Linux:
     """Parent-death signal and child subreaper: no descendant can outlive the launcher unseen."""
 
     def __init__(self) -> None:
-        import ctypes  # here: 4 ms that other systems need not pay
+        import ctypes  # here: takes 4 ms, and other systems do not need it
 
-        # PyDLL: no releasing of the lock around the call, which is made between fork and exec
+        # PyDLL does not release the interpreter's lock around the call, which is made between fork and exec
         self._prctl: Any = ctypes.PyDLL(None).prctl
         self._launcher = os.getpid()
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -38,9 +38,9 @@ class Linux:
         """The rank was reaped: its pid may belong to another process from now on."""
 
     def descendants(self, marker: str) -> List[int]:
-        """Living processes below this one, also those in sessions of their own whose parents are gone. Not one in whose
-        environment `marker` is empty, nor what is below it: it says that it is no process of any worker."""
-        try:  # orphans come to the subreaper: who has no child has no descendant, and /proc need not be searched
+        """Living descendants of this process, including those in sessions of their own whose parents are gone. A
+        process with an empty variable `marker` belongs to no worker: it and its descendants are left out."""
+        try:  # the subreaper adopts orphans: without a child there is no descendant, and no need to search /proc
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return []
@@ -52,11 +52,11 @@ class Linux:
         return sorted(_below(self._launcher, children, os.fsencode(marker + "=")))
 
     def close(self) -> None:
-        """Nothing of the ranks lives any more."""
+        """Called when no process of the ranks is alive."""
 
 
 class Portable:
-    """A watcher process at the other end of a pipe kills the ranks' process groups when the launcher is gone."""
+    """A watcher process at the other end of a pipe that kills the ranks' process groups when the launcher is gone."""
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()
@@ -74,11 +74,11 @@ class Portable:
         os.write(self._pipe, b"-%d\n" % pid)
 
     def descendants(self, marker: str) -> List[int]:  # noqa: ARG002  # as on Linux
-        """Not known here: what left its rank's process group is not found."""
+        """Empty: processes that left the group of their rank cannot be found."""
         return []
 
     def close(self) -> None:
-        """Nothing of the ranks lives any more."""
+        """Called when no process of the ranks is alive."""
         os.write(self._pipe, b"end\n")
 
 
@@ -92,20 +92,20 @@ def choose() -> System:
 
 
 def _watch(pipe: int) -> None:
-    """The watcher: follow which groups live; at end of file without "end", kill them."""
+    """The watcher: record the living groups; kill them at an end of file without "end"."""
     os.setsid()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     quiet = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):  # nobody shall wait for the end of our output
+    for fd in (0, 1, 2):  # a reader of the launcher's output must not wait for this process
         os.dup2(quiet, fd)
     groups: Set[int] = set()
-    with os.fdopen(pipe, "rb") as orders:
-        for order in orders:
-            if order.startswith(b"+"):
-                groups.add(int(order[1:]))
-            elif order.startswith(b"-"):
-                groups.discard(int(order[1:]))
+    with os.fdopen(pipe, "rb") as lines:
+        for line in lines:
+            if line.startswith(b"+"):
+                groups.add(int(line[1:]))
+            elif line.startswith(b"-"):
+                groups.discard(int(line[1:]))
             else:
                 os._exit(0)
     for group in groups:
@@ -117,16 +117,17 @@ def _watch(pipe: int) -> None:
 
 
 def boot_id() -> str:
-    """Differs after every boot of this machine."""
+    """An identifier that changes with every boot of this machine."""
     if _HAS_PROC:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
-    # macOS. Not kern.boottime: that moves when the clock is set, and every running job would count as lost
+    # macOS. kern.boottime changes when the clock is set, and every running job would count as lost
     return _answer(["sysctl", "-n", "kern.bootsessionuuid"]) or "unknown"
 
 
 def start_time(pid: int) -> Optional[str]:
-    """When the process started, in the system's own words: with the pid it names a process for ever. None: no such."""
+    """Start time of the process in the system's own format; with the pid it identifies a process uniquely. None: there
+    is no such process."""
     if _HAS_PROC:
         fields = _stat(pid)
         return fields[19] if fields else None  # field 22 of proc(5)
@@ -134,7 +135,7 @@ def start_time(pid: int) -> Optional[str]:
 
 
 def parent(pid: int) -> Optional[int]:
-    """Its parent's pid (Linux); None: no such process, or not known here."""
+    """Pid of the parent (Linux); None: no such process, or another system."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
 
@@ -146,7 +147,7 @@ def marked(name: str, value: str) -> List[int]:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for memory so far, in this cgroup or on this machine."""
+    """Number of processes that the kernel has killed for lack of memory, in this cgroup or on this machine."""
     return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _cgroup() + "/memory.events"))
 
 
@@ -168,7 +169,7 @@ def _counter(path: str, name: bytes) -> int:
 
 
 def _answer(argv: List[str]) -> Optional[str]:
-    import subprocess  # here: 8 ms that Linux need not pay
+    import subprocess  # here: takes 8 ms, and Linux does not need it
 
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
@@ -192,7 +193,7 @@ def _pids() -> List[int]:
 
 
 def _environment(pid: int) -> List[bytes]:
-    """As the process was started; empty for one that is gone, or another user's."""
+    """Environment with which the process was started; empty for one that is gone, or another user's."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             return file.read().split(b"\0")

@@ -1,9 +1,9 @@
-"""Follows the files that a script writes beside its output: train.log. Standard library only, Python >= 3.8.
+"""Follows the log files that a script writes: train.log. Standard library only, Python >= 3.8.
 
-A file that is there when the attempt starts is read from its size at that moment: what is in it belongs to earlier
-runs. One that appears later is read from its beginning. One that was truncated, or written anew between two looks, is
-read from its beginning; one that was replaced (rotated) is read to its end, then the new one is. By looking, not by
-inotify, which says nothing on network file systems: what is there for less than LOOK_S may be missed.
+A file that exists when the attempt starts is read from its size at that moment: its content belongs to earlier runs. A
+file that appears later is read from its beginning, and so is one that was truncated or rewritten between two checks. A
+file that was replaced (rotated) is read to its end, then the new one is read. Files are polled, as inotify reports no
+changes on network file systems: content that exists for less than LOOK_S may be missed.
 """
 
 import glob
@@ -11,17 +11,17 @@ import os
 import time
 from typing import Callable, Dict, List, Optional
 
-LOOK_S = 0.05  # how often files are looked at, and plain names looked up
-_SEARCH_S = 1.0  # how often a pattern is searched for
-_SURE_S = 1.0  # a write sets a file's time before its size; none takes so long between the two
+LOOK_S = 0.05  # interval of the checks of files and plain names
+_SEARCH_S = 1.0  # interval of the searches for a pattern
+_SURE_S = 1.0  # a write sets a file's time before its size; the size follows within this time
 _BLOCK = 65536
-_COMPARED = 256  # bytes before the position: are they others, the file was written anew
+_COMPARED = 256  # bytes before the position; a change of them means that the file was rewritten
 
 Sink = Callable[[str, bytes], None]
 
 
 class _File:
-    """One followed file. `_position` is where the next byte is read."""
+    """One followed file. `_position` is the offset of the next byte to read."""
 
     def __init__(self, path: str, from_end: bool) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -34,7 +34,7 @@ class _File:
         self._doubted_since: Optional[float] = None
 
     def read(self, ended: bool) -> bytes:
-        """The next bytes, at most one block; empty at the end. `ended`: nobody writes any more."""
+        """The next bytes, at most one block; empty at the end. `ended`: all writers have ended."""
         status = os.fstat(self.fd)
         if self._written_anew(status, ended):
             self._position, self._before = 0, b""
@@ -50,12 +50,13 @@ class _File:
             return True
         grown = status.st_size > self._position
         if not grown and status.st_mtime_ns in (self._written_at, status.st_atime_ns):
-            self._written_at = status.st_mtime_ns  # nothing happened, or it was touched: that sets both times
+            self._written_at = status.st_mtime_ns  # unchanged, or touched, which sets both times
             return False
         return self._bytes_before() != self._before or (not grown and self._same_text_again(ended))
 
     def _same_text_again(self, ended: bool) -> bool:
-        """Only the file's time is new: a run that writes what the one before it wrote, or a write that has begun."""
+        """Decide about a file of which only the time has changed: the text of an earlier run was written again, or a
+        write has begun."""
         if not self._of_earlier_runs:
             return False
         now = time.monotonic()
@@ -68,7 +69,7 @@ class _File:
 
 
 class Tail:
-    """All files that match `pattern` in any of `folders`. `sink(path, bytes)` gets what was added to them."""
+    """All files that match `pattern` in any of `folders`. `sink(path, bytes)` gets the bytes added to them."""
 
     def __init__(self, pattern: str, folders: List[str], sink: Sink) -> None:
         self._patterns = _patterns(pattern, folders)
@@ -79,13 +80,13 @@ class Tail:
         self._search(from_end=True)
 
     def look(self) -> bool:
-        """Find files that appeared or were replaced, hand on at most a block of each; True: there may be more."""
+        """Find new and replaced files, and pass at most a block of each to the sink; True: there may be more."""
         if time.monotonic() - self._searched_at >= self._search_s:
             self._search()
         return self._look_at_all()
 
     def finish(self) -> None:
-        """The ranks have ended: hand on all that is left."""
+        """Pass the rest of all files to the sink; the ranks have ended."""
         self._search()
         while self._look_at_all(ended=True):
             pass
@@ -98,7 +99,7 @@ class Tail:
     def _look_at(self, path: str, file: _File, ended: bool) -> bool:
         try:
             data = file.read(ended)
-        except OSError:  # a stale handle of a network file system: it is found again by the next search
+        except OSError:  # a stale handle of a network file system: the next search opens the file again
             self._close(path)
             return False
         if data:
@@ -118,7 +119,7 @@ class Tail:
                 self._open(path, from_end=False)
 
     def _matches(self) -> List[str]:
-        found: Dict[object, str] = {}  # two spellings of one file are one
+        found: Dict[object, str] = {}  # by identity: one file may have two paths
         for pattern in self._patterns:
             for path in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:
                 identity = _identity(path)
@@ -131,7 +132,7 @@ class Tail:
             return
         try:
             self._files[path] = _File(path, from_end)
-        except OSError:  # gone again, or unreadable: looked for again
+        except OSError:  # removed again, or unreadable: the next search tries again
             return
 
     def _close(self, path: str) -> None:

@@ -1,7 +1,7 @@
 """Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or `... pod`.
 
-For pods, whose images hold nothing of ours. The same sources give the same bytes, so that the file can be named by its
-hash. Run as `python -m client_lib.worker.zipapp_build TARGET`. Standard library only, Python >= 3.8.
+Pods run it, because their images lack this package. The same sources give the same bytes, so that the file can be named
+by its hash. Run as `python -m client_lib.worker.zipapp_build TARGET`. Standard library only, Python >= 3.8.
 """
 
 import os
@@ -29,7 +29,7 @@ def build(target: str) -> None:
 
 
 def _sources(here: str) -> Iterator[str]:
-    """Relative paths of all modules, but for the warm pool: that is the server's machine's alone."""
+    """Relative paths of all modules except the warm pool, which pods do not use."""
     for folder, below, names in os.walk(here):
         below[:] = [name for name in below if name not in ("warm", "__pycache__")]
         for name in names:

@@ -1,4 +1,4 @@
-"""What is in the logs already: their records, of several workers in the order of time, as parts."""
+"""Reads the existing records of several workers' logs, ordered by time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server_stub.logs.segments import BLOCK, Block, LogReader
 
 
 async def read_block(reader: LogReader, offset: int, size: int = BLOCK) -> Block | None:
-    """From the cache of the operating system at once, else in a thread: no disk holds up the event loop."""
+    """Read a block, in a thread if it is not in the cache of the operating system."""
     try:
         return reader.block(offset, size, cached=True)
     except BlockingIOError:
@@ -22,9 +22,9 @@ async def read_block(reader: LogReader, offset: int, size: int = BLOCK) -> Block
 async def history(
     readers: Mapping[Position, LogReader], starts: Mapping[Position, int], ends: Mapping[Position, int]
 ) -> AsyncIterator[list[Part]]:
-    """Everything between `starts` and `ends`, attempt by attempt; in batches, so that others get their turn."""
+    """All records between `starts` and `ends`, one attempt after the other, in batches."""
     for _, attempt in groupby(sorted(readers), key=lambda position: position[0]):
-        sources = {position: _Source(readers[position], starts[position], ends[position]) for position in attempt}
+        sources = {position: _BlockReader(readers[position], starts[position], ends[position]) for position in attempt}
         heads: dict[Position, Head] = {}
         while len(sources) > 1 or heads:
             for position in sources.keys() - heads.keys():
@@ -36,12 +36,12 @@ async def history(
             if heads:
                 yield list(merge(heads.values()))
                 heads = {position: head for position, head in heads.items() if not head.empty}
-        for position, source in sources.items():  # the only one that is left needs no merging
+        for position, source in sources.items():  # the last one needs no merging
             while block := await source.next():
                 yield [Part(position, block.end, block.data)]
 
 
-class _Source:
+class _BlockReader:
     """The blocks of one worker's log up to an end."""
 
     def __init__(self, reader: LogReader, start: int, end: int) -> None:

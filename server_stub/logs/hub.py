@@ -1,8 +1,8 @@
-"""Who follows which job: one feed per followed job, one tail per worker's log, shared by all followers of it.
+"""Wakes the followers of jobs: one feed per followed job and one tail per worker's log, shared by all its followers.
 
-A follower is an event and its positions are its own (`stream`); nothing is queued for it. When a log grows, its tail
-notes the new end and wakes the followers; the first that looks reads the new bytes, the others are handed the same
-object. A feed lives as long as it has followers. Event loop only.
+A follower is an event; `stream` keeps its positions, and nothing is queued for it. When a log grows, its tail notes the
+new end and the feed sets the events; the first follower reads the new bytes, the others get the same object. A feed
+exists while it has followers. Everything runs on the event loop.
 """
 
 from __future__ import annotations
@@ -11,29 +11,39 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
-from server_stub.file_events import FileEvents, Watch, open_file_events
+from server_stub.logs.file_events import FileEvents, Watch, open_file_events
+from server_stub.logs.query import LoggedJob
 from server_stub.logs.records import next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
-from server_stub.logs.source import JobLogs, LogDirectory, LogSource
 
-MANY_FOLLOWERS = 50  # above this one feed wakes them at most every COALESCE_S: each wake costs a write per follower
+MANY_FOLLOWERS = 50  # with more, a feed wakes them at most every COALESCE_S, as each wake costs a write per follower
 COALESCE_S = 0.02
+LogDirectory = Callable[[Path, int, int], Path]
+"""(job_dir, attempt, worker) -> where the segments of that worker are, there or not."""
+
+
+class LogSource(Protocol):
+    """`server_stub.service.Service` is one."""
+
+    async def next_logs(self, logs: Any) -> Any:
+        """The job (a LoggedJob) when its version is greater than that of `logs`. Raises NotFound: it is deleted."""
+        ...
 
 
 class Chunk(NamedTuple):
-    """The newest records of one log, made ready once for all followers that stand at its start."""
+    """The newest records of one log and their frame, made once for all followers that have read up to its start."""
 
     start: int
     end: int
     data: bytes
     frame: bytes
     first: int | None
-    """seq of its first record; None: bytes that no launcher wrote."""
+    """seq of its first record; None: no launcher wrote these bytes."""
     next: int | None
 
 
@@ -47,11 +57,11 @@ class Tail:
         self.end = self._reader.end()
 
     def look(self) -> None:
-        """Note how far the log reaches now."""
+        """Update `end`."""
         self.end = self._reader.end()
 
     def chunk_at(self, offset: int) -> Chunk | None:
-        """The newest records, if `offset` is where they begin; reads them (they were just written) if nobody has."""
+        """The newest records, if they begin at `offset`; the first call reads them."""
         if self._chunk and self._chunk.start == offset:
             return self._chunk
         if self.end - offset > BLOCK or (self._chunk and offset < self._chunk.start):
@@ -71,31 +81,18 @@ class Tail:
         return self._chunk
 
 
-def leave() -> bool:
-    """What a follower takes by itself while its answer is busy: nothing."""
-    return False
-
-
-class Follower:
-    """Told when its feed has news."""
-
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
-        self.take: Callable[[], bool] = leave
-        """Asked first: deals with the news at once, or says False and is woken."""
-
-
 class Feed:
-    """All that the followers of one job share."""
+    """The state that all followers of one job share."""
 
     def __init__(
-        self, job: JobLogs, source: LogSource, directory: LogDirectory, events: FileEvents, tick_s: float
+        self, job: LoggedJob, source: LogSource, directory: LogDirectory, events: FileEvents, tick_s: float
     ) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
-        """No more news will come: the job was deleted, or the server stops. Streams end without `@end`."""
-        self.followers: set[Follower] = set()
+        """True after the job was deleted or the server began to stop. Streams end without `@end`."""
+        self.followers: set[asyncio.Event] = set()
+        """One event per follower, set when there is news."""
         self._source = source
         self._directory = directory
         self._events = events
@@ -118,7 +115,7 @@ class Feed:
         self._wake_now()
 
     async def _watch_job(self) -> None:
-        """Follow the job's states; between them, see to it that nobody waits without a heartbeat."""
+        """Follow the states of the job and wake the followers at each; `_tick` wakes them for heartbeats."""
         ticks = self._loop.create_task(self._tick())
         try:
             while not self.job.state.final:
@@ -130,7 +127,7 @@ class Feed:
                     tail.look()
                 self._wake_now()
         except ClientLibError:
-            pass  # deleted (NotFound), or the database fails: whoever asks again is told
+            pass  # deleted (NotFound), or the database fails: the next request gets the error
         finally:
             ticks.cancel()
             if not self.job.state.final:
@@ -143,20 +140,20 @@ class Feed:
             self._wake_now()
 
     def _find_logs(self) -> None:
-        """Take up the logs that are there, and watch for those that aren't yet."""
+        """Open the logs that exist, and watch for the others."""
         needed: set[Path] = set()
         for attempt in range(1, self.job.attempt + 1):
             for worker in range(self.job.n_workers):
                 directory = self._directory(self.job.job_dir, attempt, worker)
-                if (attempt, worker) in self.tails or self._take_up((attempt, worker), directory):
+                if (attempt, worker) in self.tails or self._open_log((attempt, worker), directory):
                     needed.add(directory)
                 elif attempt == self.job.attempt:
                     needed.add(self._watch_parent((attempt, worker), directory))
         for path in self._watches.keys() - needed:
             self._watches.pop(path).close()
 
-    def _take_up(self, position: Position, directory: Path) -> bool:
-        """Whether the log is there. Watched first and looked at then, so that no change falls between the two."""
+    def _open_log(self, position: Position, directory: Path) -> bool:
+        """Open a log; returns False if there is none. It is watched before it is read, so that no change is missed."""
 
         def changed() -> None:
             tail.look()
@@ -174,7 +171,7 @@ class Feed:
         return True
 
     def _watch_parent(self, position: Position, directory: Path) -> Path:
-        """The nearest folder above that is there, watched; or the log's own, if it has just been made."""
+        """Watch the nearest existing parent, or the log's directory if it was made just now; returns it."""
         for parent in directory.parents:
             if parent in self._watches:
                 return parent
@@ -185,8 +182,8 @@ class Feed:
             child = _child_towards(parent, directory)
             if not child.exists():
                 return parent
-            # it was made between the two looks
-            return directory if self._take_up(position, directory) else self._watch_parent(position, directory)
+            # it was made after the first check
+            return directory if self._open_log(position, directory) else self._watch_parent(position, directory)
         raise FileNotFoundError(str(directory))
 
     def _folder_changed(self) -> None:
@@ -195,7 +192,7 @@ class Feed:
             self._wake()
 
     def _wake(self) -> None:
-        """Soon; at once unless there are many followers and the last time was a moment ago."""
+        """Wake the followers: now, or a moment later if there are many and they were just woken."""
         if self._wake_later:
             return
         wait_s = self._woken_at + COALESCE_S - self._loop.time()
@@ -209,9 +206,8 @@ class Feed:
             self._wake_later.cancel()
             self._wake_later = None
         self._woken_at = self._loop.time()
-        for follower in self.followers:
-            if not follower.take():
-                follower.news.set()
+        for news in self.followers:
+            news.set()
 
 
 def _child_towards(parent: Path, directory: Path) -> Path:
@@ -229,11 +225,11 @@ class LogHub:
         *,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """`directory(job_dir, attempt, worker)` says where a worker's segments lie (server_stub.runtimes.log_dir)."""
+        """`directory(job_dir, attempt, worker)`: directory of a worker's segments (server_stub.runtimes.log_dir)."""
         self.tick_s = heartbeat_s / 5
-        """So often every follower looks whether its reader has waited for long."""
+        """Interval of the heartbeat check, in seconds."""
         self.silence_s = heartbeat_s - self.tick_s
-        """At the first tick behind this, a reader who got nothing gets a sign of life."""
+        """A reader that got nothing for so many seconds gets a heartbeat at the next check."""
         self._source = source
         self.directory = directory
         self._events = events or open_file_events()
@@ -242,22 +238,22 @@ class LogHub:
 
     @property
     def followers(self) -> int:
-        """How many streams are followed now; for `/metrics`."""
+        """The number of open streams; for `/metrics`."""
         return sum(len(feed.followers) for feed in self._feeds.values())
 
     @contextmanager
-    def follow(self, job: JobLogs) -> Iterator[tuple[Feed, Follower]]:
-        """A place among the followers of `job`, for as long as the block runs."""
+    def follow(self, job: LoggedJob) -> Iterator[tuple[Feed, asyncio.Event]]:
+        """Follow `job` during the block; yields the feed and the event of this follower."""
         feed = self._feeds.get(job.job_id)
         if feed is None or feed.over:
             feed = self._feeds[job.job_id] = Feed(job, self._source, self.directory, self._events, self.tick_s)
         feed.over = feed.over or self._closed
-        follower = Follower()
-        feed.followers.add(follower)
+        news = asyncio.Event()
+        feed.followers.add(news)
         try:
-            yield feed, follower
+            yield feed, news
         finally:
-            feed.followers.discard(follower)
+            feed.followers.discard(news)
             if not feed.followers:
                 if self._feeds.get(job.job_id) is feed:
                     del self._feeds[job.job_id]
@@ -265,7 +261,7 @@ class LogHub:
 
     def close(self) -> None:
         """End every followed stream without `@end`, so that its reader resumes at the next server. Call it when the
-        server begins to stop: before it waits for its open answers."""
+        server begins to stop, before it waits for open answers."""
         self._closed = True
         for feed in list(self._feeds.values()):
             feed.close()

@@ -1,4 +1,4 @@
-"""The logs of several workers as one history, ordered by time. Pure: blocks in, parts of blocks out."""
+"""Merges the logs of several workers by time. Pure: blocks in, parts of blocks out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server_stub.logs.segments import Block
 
 
 class Part(NamedTuple):
-    """Some records of one worker's log, one behind the other."""
+    """Consecutive records of one worker's log."""
 
     position: Position
     end: int
@@ -20,12 +20,12 @@ class Part(NamedTuple):
 
 
 class Head:
-    """What is left of one worker's newest block."""
+    """The records of one worker's newest block that are not merged yet."""
 
     def __init__(self, position: Position, block: Block) -> None:
         self.position = position
         self.time = time_of(block.data)
-        """Of the first record that is left."""
+        """Time of the first of them."""
         self.empty = False
         self._block = block
         self._at = 0
@@ -35,11 +35,11 @@ class Head:
         return (self.time, self.position) < (other.time, other.position)
 
     def rest(self) -> Part:
-        """All that is left."""
+        """All of them."""
         return self._take(len(self._block.data))
 
     def take(self, other: Head) -> Part:
-        """The records that come before the first one of `other`: at least one, as this head is the smaller."""
+        """The records before the first one of `other`: at least one, because this head is the smaller one."""
         precedes = self.position < other.position
         if self._last_time < other.time or (precedes and self._last_time == other.time):
             return self.rest()
@@ -60,10 +60,10 @@ class Head:
 
 
 def _first_late(data: bytes, low: int, late: Callable[[int], bool]) -> int:
-    """Where the first record behind that at `low` begins that is late; the end if none is.
+    """The offset of the first late record after the one at `low`; the end if there is none.
 
-    Steps that double, then bisection: a run of one record is found as quickly as one of a thousand. Where times fall,
-    because a clock was set back, it is one such place, behind the record at `low` in any case.
+    The search doubles its steps and then bisects, so that short and long runs are found quickly. If times fall because
+    a clock was set back, it finds one such place after the record at `low`.
     """
     high, step = len(data), 1
     while (probe := data.find(b"\n", low + step) + 1) and probe < high:
@@ -85,8 +85,8 @@ def _first_late(data: bytes, low: int, late: Callable[[int], bool]) -> int:
 
 
 def merge(heads: Iterable[Head]) -> Iterator[Part]:
-    """Parts of the heads, oldest first, until one head is empty: give that worker's next block, or leave it out at the
-    end of its log, and call again. Records of equal time go in the order of their positions."""
+    """Parts of the heads, oldest first, until one head is empty. Call it again with that worker's next block, or
+    without the worker at the end of its log. Records of equal time are ordered by position."""
     heap = list(heads)
     heapify(heap)
     while heap:

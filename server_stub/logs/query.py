@@ -1,4 +1,4 @@
-"""What a reader of logs asks for: the parameters of GET /jobs/{name}/logs, checked. Pure."""
+"""The job and the lines that a reader wants: parses the parameters of GET /jobs/{name}/logs. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Protocol
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.log_stream import Position, parse_cursor
+from client_lib.spec.states import Reason, State
 from client_lib.worker.format import STREAMS
 
 MAX_TAIL = 1_000_000
@@ -16,25 +19,49 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
+class LoggedJob(Protocol):
+    """One job as it stands; `server_stub.service.JobLogs` is one."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def job_dir(self) -> Path: ...
+    @property
+    def n_workers(self) -> int: ...
+    @property
+    def attempt(self) -> int:
+        """The newest, from 1."""
+        ...
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def reason(self) -> Reason: ...
+    @property
+    def message(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class LogQuery:
-    """Which lines, and from where on."""
+    """The lines that a reader wants."""
 
     follow: bool = False
     cursor: Mapping[Position, int] = field(default_factory=dict)
-    """Where each log goes on. Not empty: `tail` was applied by an earlier answer and isn't again."""
+    """Offset at which each log continues. If it is not empty, an earlier answer has applied `tail`."""
     tail: int | None = None
-    """Begin with the last so many lines of all chosen logs together. None: begin at the beginning."""
+    """Begin with this many last lines of all chosen logs together. None: begin at the first line."""
     since: str | None = None
-    """Begin at the first line with this stamp (client_lib.worker.format) or a later one."""
+    """Begin at the first line with this time stamp (client_lib.worker.format) or a later one."""
     ranks: frozenset[int] = frozenset()
-    """Empty: every rank, and the lines that belong to none."""
+    """Empty: every rank, and the lines of no rank."""
     streams: frozenset[str] = frozenset()
     """Empty: every stream."""
     attempt: int | None = None
-    """None: all attempts, one behind the other."""
+    """None: all attempts, one after the other."""
     timestamps: bool = False
-    """Text only: the stamp before each line."""
+    """Text only: the time before each line."""
 
     @property
     def filtered(self) -> bool:
@@ -53,7 +80,7 @@ def parse_query(
     attempt: int | None = None,
     timestamps: bool = False,
 ) -> LogQuery:
-    """Raises InvalidRequest with the parameter, its value and what is allowed."""
+    """Raises InvalidRequest with the parameter, its value and the allowed values."""
     _check("tail", tail, 0, MAX_TAIL)
     _check("attempt", attempt, 1, None)
     chosen_ranks, chosen_streams = frozenset(ranks), frozenset(streams)

@@ -1,10 +1,11 @@
-"""What can be learned from bytes of whole records without reading every one: filters, times, gaps. Pure."""
+"""Finds times, gaps and matching records in bytes of whole records, without parsing each record. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
+from client_lib.worker.format import RANK, STREAM, pattern
 from server_stub.logs.query import LogQuery
 
 Filter = Callable[[bytes], bytes]
@@ -18,9 +19,9 @@ def line_pattern(query: LogQuery) -> re.Pattern[bytes] | None:
     """
     if not query.filtered:
         return None
-    ranks = b"|".join(b"%d" % rank for rank in sorted(query.ranks)) or rb"\S+"
-    streams = "|".join(re.escape(name) for name in sorted(query.streams)).encode() or rb"[^ +~]+"
-    return re.compile(rb"(\d+ \S+ (?:%b) (?:%b)[+~]? .*\n)|.*\n" % (ranks, streams))
+    ranks = "|".join(map(str, sorted(query.ranks))) or RANK
+    streams = "|".join(re.escape(name) for name in sorted(query.streams)) or STREAM
+    return re.compile(f"({pattern(rank=f'(?:{ranks})', stream=f'(?:{streams})')})|.*\n".encode())
 
 
 def line_filter(query: LogQuery) -> Filter:
@@ -39,15 +40,15 @@ def sequence_of(data: bytes, at: int = 0) -> int | None:
 
 
 def last_record(data: bytes) -> int:
-    """Where the last of the whole records in `data` begins."""
+    """The offset of the last record in `data`."""
     return data.rfind(b"\n", 0, len(data) - 1) + 1
 
 
 def missing_before(data: bytes, expected: int | None) -> int:
-    """How many records are gone before these of one segment. `expected`: the seq that should come; None: not known.
+    """The number of missing records before these of one segment. `expected`: the seq that should come; None: not known.
 
-    Looks at the first record alone: inside a segment seq has no holes (client_lib.worker.format), and to count the
-    records of each block would cost as much as all the rest of sending it.
+    Only the first record is read: inside a segment seq has no holes (client_lib.worker.format), and counting the
+    records of each block would cost as much as sending it.
     """
     first = sequence_of(data)
     return first - expected if first is not None and expected is not None and first > expected else 0

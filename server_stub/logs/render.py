@@ -6,7 +6,7 @@ run of them only. NDJSON is for other programs: one object per record, and objec
 `event` for what is no record; the newest `position` of each log, joined by commas, is the cursor.
 """
 
-# ruff: noqa: ARG002  # each form of an answer leaves out some of what it is told
+# ruff: noqa: ARG002  # each form of an answer uses some of the arguments
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
 from client_lib.spec.log_stream import Position, format_cursor
-from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
-from server_stub.logs.source import JobLogs
+from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS, RECORD
+from server_stub.logs.query import LoggedJob
 
-FIELDS = re.compile(r"(\d+) (\S{27}) (-|\d+) ([a-z.]+)([+~]?) (.*)\n")
-"""A whole record; bytes that no launcher wrote are stepped over. Its fields need no quotes but for the text."""
+FIELDS = re.compile(RECORD)
+"""In JSON only the text of these groups needs quotes."""
 
 
 class Renderer(Protocol):
@@ -30,12 +30,12 @@ class Renderer(Protocol):
         ...
 
     def gap(self, position: Position, missing: int) -> bytes: ...
-    def state(self, job: JobLogs, cursor: Mapping[Position, int]) -> bytes: ...
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes: ...
     def ping(self) -> bytes: ...
-    def end(self, job: JobLogs) -> bytes: ...
+    def end(self, job: LoggedJob) -> bytes: ...
 
 
-def facts(job: JobLogs) -> dict[str, object]:
+def facts(job: LoggedJob) -> dict[str, object]:
     return {"state": str(job.state), "reason": str(job.reason), "message": job.message, "attempt": job.attempt}
 
 
@@ -48,20 +48,20 @@ class Frames:
     def gap(self, position: Position, missing: int) -> bytes:
         return b"@gap %d %d %d\n" % (*position, missing)
 
-    def state(self, job: JobLogs, cursor: Mapping[Position, int]) -> bytes:
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
         skipped = {"cursor": format_cursor(cursor)} if cursor else {}
         return b"@state %b\n" % json.dumps(facts(job) | skipped).encode()
 
     def ping(self) -> bytes:
         return b"@ping\n"
 
-    def end(self, job: JobLogs) -> bytes:
+    def end(self, job: LoggedJob) -> bytes:
         return b"@end %b\n" % json.dumps(facts(job)).encode()
 
 
 class Text:
-    """`[rank] text`, or the text alone where one rank was asked for; `…` where a line goes on. What belongs to no rank
-    has its stream there, and its worker behind the first: `[train.log]`, `[train.log 1]`."""
+    """`[rank] text`, or the text alone if the reader wants one rank; `…` where a line continues. Lines of no rank have
+    the name of their stream instead, and their worker if it is not the first: `[train.log]`, `[train.log 1]`."""
 
     def __init__(self, *, prefix: bool, timestamps: bool) -> None:
         self._prefix = prefix
@@ -88,13 +88,13 @@ class Text:
     def gap(self, position: Position, missing: int) -> bytes:
         return f"… {missing} lines of worker {position[1]} are gone …\n".encode()
 
-    def state(self, job: JobLogs, cursor: Mapping[Position, int]) -> bytes:
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
         return b""
 
     def ping(self) -> bytes:
         return b""
 
-    def end(self, job: JobLogs) -> bytes:
+    def end(self, job: LoggedJob) -> bytes:
         return "".join(self._progress.values()).encode()
 
 
@@ -103,7 +103,7 @@ def _place(position: Position, stream: str) -> str:
 
 
 class NdJson:
-    """One object per line. The last record of a part says in `position` where to go on behind it."""
+    """One object per line. The last record of a part has the `position` after it."""
 
     def records(self, position: Position, end: int, data: bytes) -> bytes:
         reached = format_cursor({position: end})
@@ -121,13 +121,13 @@ class NdJson:
     def gap(self, position: Position, missing: int) -> bytes:
         return _event("gap", attempt=position[0], worker=position[1], lines=missing)
 
-    def state(self, job: JobLogs, cursor: Mapping[Position, int]) -> bytes:
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
         return _event("state", **facts(job))
 
     def ping(self) -> bytes:
         return _event("ping")
 
-    def end(self, job: JobLogs) -> bytes:
+    def end(self, job: LoggedJob) -> bytes:
         return _event("end", **facts(job))
 
 

@@ -24,14 +24,14 @@ class Segment(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Whole records that lie one behind the other in one segment."""
+    """Consecutive whole records of one segment."""
 
     start: int
     data: bytes
 
     @property
     def end(self) -> int:
-        """Where to go on."""
+        """The offset after the last record."""
         return self.start + len(self.data)
 
 
@@ -40,7 +40,7 @@ def _start(segment: Segment) -> int:
 
 
 def list_segments(directory: Path) -> list[Segment]:
-    """Ordered by offset; [] where the directory isn't there (yet)."""
+    """The segments ordered by offset; [] if there is no directory (yet)."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def list_segments(directory: Path) -> list[Segment]:
 
 
 class _OpenFile:
-    """A descriptor that closes when nobody holds it: a thread that still reads keeps it open."""
+    """A descriptor that is closed with its last reference, so that a thread that still reads keeps it open."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -89,7 +89,7 @@ class LogReader:
         self._open: tuple[str, _OpenFile] | None = None
 
     def end(self) -> int:
-        """The offset behind the last byte that is there now; 0 for no log."""
+        """The offset after the last byte; 0 for no log."""
         segments = self.segments()
         while segments:
             last = segments[-1]
@@ -100,7 +100,7 @@ class LogReader:
         return 0
 
     def whole_end(self) -> int:
-        """The offset behind the last whole record that is there now."""
+        """The offset after the last whole record."""
         segments = self.segments()
         if not segments:
             return 0
@@ -109,12 +109,12 @@ class LogReader:
         return segments[-1].start + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
     def segments(self) -> list[Segment]:
-        """As they are now."""
+        """The segments, read from the directory."""
         self._segments = list_segments(self.directory)
         return self._segments
 
     def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
-        """The next whole records at `offset`, or behind it where that part of the log was removed; None: none yet.
+        """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
 
         At most `size` bytes, but always one record. With `cached` it raises BlockingIOError instead of waiting for a
         disk.
@@ -124,12 +124,12 @@ class LogReader:
             offset = max(offset, before.start) if before else offset
             data = self._records(before, offset, size, cached) if before else b""
             if not data:
-                # Only a fresh list can tell whether the writer went on to another segment; if it did, all that this one
-                # holds was there before that list was made: look into it once more.
+                # The writer may have begun another segment, which only a new list shows. If so, this segment was
+                # complete before that list was made: read it once more.
                 self.segments()
                 after = self._segment_at(offset)
                 if after == before:
-                    after = self._segment_behind(offset)
+                    after = self._segment_after(offset)
                 if not after:
                     return None
                 data = self._records(before, offset, size, cached) if before else b""
@@ -160,11 +160,11 @@ class LogReader:
         return file.size() if file else 0
 
     def _segment_at(self, offset: int) -> Segment | None:
-        """The one that holds `offset`, or would if it had not been removed; else the first; None: there is none."""
+        """The segment with `offset` (it may begin later if a part was removed); None: there is no segment."""
         index = bisect_right(self._segments, offset, key=_start) - 1
         return self._segments[max(index, 0)] if self._segments else None
 
-    def _segment_behind(self, offset: int) -> Segment | None:
+    def _segment_after(self, offset: int) -> Segment | None:
         index = bisect_right(self._segments, offset, key=_start)
         return self._segments[index] if index < len(self._segments) else None
 

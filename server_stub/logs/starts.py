@@ -1,4 +1,4 @@
-"""Where a reader begins in each worker's log: `tail` and `since` as offsets. Blocking: call it in a thread.
+"""Finds the offsets at which a reader begins, from `tail` and `since`. It blocks: call it in a thread.
 
 A tail is found by reading backwards, a time by bisection: neither reads a log from its beginning.
 """
@@ -36,7 +36,7 @@ def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[
 def offset_of_time(reader: LogReader, stamp: bytes) -> int:
     """Offset of the first record whose time is `stamp` or later; the end of the log if all are older.
 
-    Times are taken to grow. Where a clock was set back, it is the offset of one such place.
+    Times are taken to grow. If a clock was set back, it is the offset of one such place.
     """
     segments = reader.segments()
     low, high = 0, len(segments)  # the first segment that begins at `stamp` or later
@@ -60,7 +60,7 @@ def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int
             low = middle + newline
         else:
             high = middle
-    while True:  # the block that is left, and what lies behind it up to the first record that is late enough
+    while True:  # the last block, and more after it until a record is late enough
         window = reader.window(segment, low, low + BLOCK)
         cut = window.rfind(b"\n") + 1
         if not cut:

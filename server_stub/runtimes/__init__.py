@@ -1,7 +1,7 @@
-"""What a runtime is: the place where attempts of jobs run. The service decides what a job is and what follows from
-how an attempt ended; a runtime starts an attempt, watches it, stops it, and says what it sees.
+"""The protocol of a runtime, the place where attempts of jobs run.
 
-Implementations: `local` (worker processes of this machine). Only the service and the runtimes import this module.
+A runtime starts, observes and stops attempts; the service decides about jobs, and what follows from the end of an
+attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a cluster).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
@@ -25,33 +25,34 @@ class Attempt:
     job_id: str
     job_name: str
     number: int
-    """From 1."""
+    """Counted from 1."""
     spec: JobSpec
-    """With the unmasked env_variables."""
+    """The spec, with unmasked env_variables."""
     code: Code
     submitter: Submitter
     secret_values: dict[str, str] = field(repr=False)
     job_dir: Path
-    """`<data>/jobs/<id>`: the runtime keeps what belongs to the attempt below it (see attempt_dir, log_dir)."""
+    """`<data>/jobs/<id>`: holds the files of the attempt (see attempt_dir, log_dir)."""
     snapshot: Path | None
-    """The archive, where the code is a snapshot."""
+    """The archive, if the code is a snapshot."""
     created_at: datetime
-    """Of the job: its place in the queue among those of its priority class."""
+    """Creation time of the job, which orders the queue within a priority class."""
     function: Path | None = None
-    """The pickled function, where the job is one: `spec.script` is then its name."""
+    """The pickled function, if the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
-    """Below the directory of another job: a copy of what that job has left of its checkpoints is what the job's own
-    directory of checkpoints begins with."""
+    """Checkpoint directory of the job being resubmitted. Its contents are copied into this job's checkpoint directory
+    before the first start."""
     owner: str = ""
-    """Whose job it is: other users are not told its name."""
-    fresh: bool = False
-    """No runtime was ever given it: there is nothing to be found again."""
-    again: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
-    """Makes it once more, from the disk: a runtime may let go of one that waits long. Raises ServerError."""
+    """User who owns the job: messages to other users do not name it."""
+    never_started: bool = False
+    """No runtime has ever started it, so none needs to look for its processes."""
+    reload: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
+    """Reloads this attempt from disk, so that a runtime need not keep long-queued attempts in memory. Raises
+    ServerError."""
 
 
 CHECKPOINTS = "checkpoints"
-"""Below a job's directory, where it names no other: kept over its attempts."""
+"""Default name of the checkpoint directory, below the job's directory: kept over its attempts."""
 
 
 def attempt_dir(job_dir: Path, attempt: int) -> Path:
@@ -63,33 +64,42 @@ def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
 
 
 def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Where the log segments of one worker are (client_lib.worker.format), whichever the runtime."""
+    """Folder of one worker's log segments (client_lib.worker.format), the same for every runtime."""
     return worker_dir(job_dir, attempt, worker) / "log"
 
 
 def results_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Where the results of a function's ranks on one worker are (client_lib.worker.function_runner)."""
+    """Folder of the results of a function's ranks on one worker (client_lib.worker.function_runner)."""
     return worker_dir(job_dir, attempt, worker) / RESULTS
+
+
+class FailingRank(NamedTuple):
+    """The rank that caused the end of an attempt."""
+
+    worker: int
+    report: RankReport
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a runtime sees of an attempt. Sent when something changed; sending the same again is harmless."""
+    """The state of an attempt as a runtime reports it, after each change. Reporting the same again is harmless."""
 
     job_id: str
     attempt: int
     phase: Literal["waiting", "running", "ended"]
-    """`running`: every worker has started its processes. `ended`: nothing of the attempt lives any more, its reports
-    and its logs are complete."""
+    """`running`: every worker has started its processes. `ended`: no process of the attempt is alive, its reports and
+    its logs are complete."""
     reason: Reason
-    """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; else why it failed."""
+    """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; otherwise the failure."""
     message: str
     workers: tuple[WorkerInfo, ...] = ()
     ranks: tuple[RankReport, ...] = ()
-    """Ended: all reports that there are, of all workers."""
+    """Ended: all existing reports, of all workers."""
     ended_at: datetime | None = None
     remarks: tuple[str, ...] = ()
-    """Sentences for the job's events, each of them once."""
+    """Messages for the job's events, each of them added once."""
+    first_failing: FailingRank | None = None
+    """Ended: the rank that `message` names, if one is the cause."""
 
 
 Sink = Callable[[Observation], None]
@@ -102,27 +112,27 @@ class Runtime(Protocol):
     name: str
 
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
-        """Notices for the submitter: fields that mean nothing here, or another thing than elsewhere.
+        """Notices for the submitter about fields that have no effect here, or another one than elsewhere.
 
         Raises:
-            NeverFits: larger than anything that this place could ever give; says the largest that would fit.
+            NeverFits: larger than anything that this runtime can offer; the hint gives the largest that fits.
             NotSupported, InvalidRequest: naming the field, its value and the way out.
         """
         ...
 
     def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        """Whether every worker of such a job has this folder of the server's machine, at the same path."""
+        """True if every worker of such a job has this folder of the server's machine, at the same path."""
         ...
 
     def render(self, attempt: Attempt) -> Manifest:
-        """What `submit` would create, values of secrets masked. Pure: the same answer twice, nothing is created."""
+        """The objects that `submit` would create, with masked secrets. Creates nothing, and is deterministic."""
         ...
 
     async def start(self, sink: Sink) -> None:
         """Begin to work; observations go to `sink`.
 
-        After a restart give all attempts with `submit` before, or in the same turn of the event loop after it: those
-        that run already get back what they hold before anything else is started.
+        After a restart the caller submits all attempts before, or in the same turn of the event loop: attempts that
+        run already get their resources back before any other starts.
         """
         ...
 
@@ -132,26 +142,26 @@ class Runtime(Protocol):
         ...
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        """SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt; also while it waits. Idempotent.
-        The end arrives as an observation."""
+        """Send SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt, or remove it from the queue.
+        Idempotent. The end is reported as an observation."""
         ...
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
-        """Another value than before whenever a worker has written to its log meanwhile. No time: clocks jump."""
+        """A value that changes whenever a worker has written to its log. No time: clocks jump."""
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:
-        """The catalogue, with what is free now where that is known."""
+        """The catalogue, with the free amount of each type if that is known."""
         ...
 
     def warm_pools(self) -> list[WarmPoolInfo]:
-        """Processes that it keeps to start ranks faster."""
+        """Resident processes that start ranks faster."""
         ...
 
     async def doctor(self) -> list[Check]:
-        """What is wrong here, and the fix for each."""
+        """Checks of this runtime, with a fix for each problem."""
         ...
 
     async def close(self) -> None:
-        """Stop watching. Workers go on."""
+        """Stop observing. Workers continue."""
         ...

@@ -1,8 +1,8 @@
-"""Which losses of workers an attempt of `pytorch_elastic` survives: the same for every runtime. Pure.
+"""Decides which losses of workers an attempt of `pytorch_elastic` survives, for every runtime. Pure.
 
-An agent that is killed, or whose launcher is, takes its ranks along; the agents that are left form a smaller group, and
-take the lost worker in again when it comes back. Not without worker 0, which holds the rendezvous, nor with fewer than
-`elastic_min_workers`. A worker whose ranks failed once too often is no loss but a failure, and ends the attempt.
+The ranks of a killed agent, or launcher, die with it. The remaining agents form a smaller group, which the restarted
+worker joins again. The group needs worker 0, which holds the rendezvous, and `elastic_min_workers`. A worker whose
+ranks have failed more often than allowed is not lost but failed, and ends the attempt.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.states import Reason
-from server_stub.runtimes import orders
-from server_stub.runtimes.verdict import Stage, Worker
+from client_lib.worker.outcome import is_peer_loss
+from server_stub.runtimes.verdict import Stage, WorkerStatus
 
 _KILLED = (Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.LAUNCHER_LOST)
-_RENDEZVOUS = ("Rendezvous", "DistNetworkError", "DistStoreError")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of one attempt."""
+    """Limits of one attempt."""
 
     least: int
-    """Workers that are enough to go on."""
+    """Number of workers sufficient to continue."""
     returns: int
-    """How often each lost worker is started again."""
+    """Number of restarts of each lost worker."""
 
 
 def bounds(spec: JobSpec) -> Bounds | None:
@@ -39,41 +37,31 @@ def bounds(spec: JobSpec) -> Bounds | None:
     return Bounds(least, 5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts)
 
 
-def refuse_command(spec: JobSpec) -> None:
-    """Raises NotSupported for what no agent could start."""
-    if spec.type is JobType.PYTORCH_ELASTIC and spec.python_script is None and not orders.calls_function(spec):
-        raise NotSupported(
-            f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
-            hint="type='binary' starts a command; it may be torchrun itself",
-        )
-
-
-def survived(workers: Sequence[Worker], bounds: Bounds, returned: Collection[int] = ()) -> frozenset[int]:
-    """Numbers of the lost workers without which the attempt goes on, or has ended well. `returned`: of those that were
-    started again."""
+def survived(workers: Sequence[WorkerStatus], bounds: Bounds, returned: Collection[int] = ()) -> frozenset[int]:
+    """Numbers of the lost workers without which the attempt continues, or has succeeded. `returned`: numbers of the
+    restarted workers."""
     lost = frozenset(worker.number for worker in workers[1:] if _is_lost(worker, worker.number in returned))
-    if workers[0].stage is Stage.ENDED and not workers[0].failed:  # nothing is left that they could join
+    if workers[0].stage is Stage.ENDED and not workers[0].failed:  # there is no group to join any more
         return lost | {number for number in returned if workers[number].failed}
     enough = len(workers) - len(lost) >= bounds.least
     return lost if enough and not workers[0].failed else frozenset()
 
 
 def is_loss(report: Mapping[str, Any], *, returned: bool) -> bool:
-    """Whether a worker that ended like this was killed, and has not failed by itself. `returned`: it was started
-    again."""
-    # one that came back too late, or while the others were lost, too, finds no rendezvous
-    alone = returned and any(word in str(report["message"]) for word in _RENDEZVOUS)
+    """True if a worker with this report was killed, and has not failed by itself. `returned`: it is a restarted one."""
+    # a worker that returns too late, or while the others are lost, too, finds no rendezvous
+    alone = returned and is_peer_loss(None, str(report["message"]), None, ())
     return report["reason"] in _KILLED or alone
 
 
-def _is_lost(worker: Worker, returned: bool) -> bool:
+def _is_lost(worker: WorkerStatus, returned: bool) -> bool:
     if worker.stage is Stage.LOST:
         return worker.lost_reason is not Reason.START_FAILED
     return worker.report is not None and is_loss(worker.report, returned=returned)
 
 
 def who_is_missing(numbers: Collection[int], workers: int) -> str:
-    """The message of an attempt that goes on without these of so many."""
+    """The message of an attempt that continues without these of its workers."""
     if not numbers:
         return ""
     listed = ", ".join(map(str, sorted(numbers)))

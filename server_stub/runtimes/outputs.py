@@ -1,6 +1,6 @@
-"""What of an attempt is kept for download, and what is said about it: the same for every runtime.
+"""Selects the outputs of an attempt that are kept for download, and makes the messages about them, for every runtime.
 
-Pure but for `conflicts`, which reads what the workers have left.
+Pure except for `conflicts`, which reads the lists of kept files.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker.outputs.patterns import ALL
 from client_lib.worker.outputs.store import megabytes
-from server_stub import outputs
+from server_stub.files import outputs
 from server_stub.runtimes import Attempt
 
 
 def globs(attempt: Attempt, worker: int) -> list[str]:
-    """What `client_lib.worker.outputs` looks for; []: nothing. In place all workers see the same files, and what they
-    write stays where it is: only what is asked for is kept, by the first."""
+    """The globs for `client_lib.worker.outputs`; []: nothing is kept. In place all workers share their files, and the
+    files stay there: worker 0 alone keeps those that the job names."""
     snapshot = isinstance(attempt.code, CodeSnapshot)
     if attempt.spec.outputs is None:
         return [ALL] if snapshot else []
@@ -26,12 +26,12 @@ def globs(attempt: Attempt, worker: int) -> list[str]:
 
 
 def remarks(reports: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
-    """Sentences for the job's events about what is not kept, from the reports of the workers."""
+    """Messages for the job's events about files that are not kept, from the reports of the workers."""
     return tuple(sentence for report in reports if report for sentence in _of_worker(report))
 
 
 def conflicts(job_dir: Path, reports: Sequence[Mapping[str, Any] | None]) -> tuple[str, ...]:
-    """A sentence where several workers wrote different files of one name. Reads their lists: call it in a thread."""
+    """A message if several workers wrote different files of one name. Reads files: call it in a thread."""
     keeping = [report for report in reports if report and (report.get("outputs") or {}).get("kept")]
     if len(keeping) < 2:
         return ()

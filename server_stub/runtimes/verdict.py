@@ -1,4 +1,4 @@
-"""What the workers of a gang need next, and how the attempt ended: the same for every runtime. Pure."""
+"""Decides the next step of a gang and why its attempt ended, for every runtime. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
-from client_lib.worker.report import rank_of_json
+from client_lib.worker.report import Report, rank_as_json, rank_of_json
+from server_stub.runtimes import FailingRank
 
 
 class Stage(Enum):
-    """How far a worker is."""
+    """The progress of a worker."""
 
     STARTING = auto()
     READY = auto()
@@ -32,26 +33,26 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True)
-class Worker:
-    """What is known of one worker."""
+class WorkerStatus:
+    """The state of one worker, as its runtime knows it."""
 
     number: int
     stage: Stage
     host: str
-    report: dict[str, Any] | None = None
+    report: Report | None = None
     lost_because: str = ""
     lost_reason: Reason = Reason.LAUNCHER_LOST
     warm: bool | None = None
-    """Its ranks came out of the warm pool; None: they don't run yet."""
+    """Its ranks were forked from the warm pool; None: they don't run yet."""
     fresh_because: str | None = None
-    """Why not, where there was a pool."""
+    """The reason why they were not, if there was a pool."""
 
     @property
     def failed(self) -> bool:
         return self.stage is Stage.LOST or (self.report is not None and self.report["reason"] != Reason.COMPLETED)
 
     def info(self, **known: Any) -> WorkerInfo:
-        """`known`: fields of which somebody knows more."""
+        """`known`: fields that the runtime knows better."""
         state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(self.stage, "starting")
         report = self.report or {}
         return WorkerInfo.model_validate(
@@ -73,47 +74,93 @@ class Worker:
 class Step(Enum):
     WAIT = auto()
     GO = auto()
-    """Order those that are ready to start their ranks."""
+    """Order the workers that are ready to start their ranks."""
     STOP = auto()
-    """Order all that are not over to stop."""
+    """Order all workers that have not ended to stop."""
 
 
-def next_step(workers: Sequence[Worker], stopping: bool) -> Step:
-    """All or none: ranks start when every worker is prepared; the first that fails ends the others."""
+def next_step(workers: Sequence[WorkerStatus], stopping: bool) -> Step:
+    """All or none: ranks start when every worker is prepared, and the first failure ends all workers."""
     if stopping or any(worker.failed for worker in workers):
         return Step.STOP
     return Step.WAIT if any(worker.stage is Stage.STARTING for worker in workers) else Step.GO
 
 
-def verdict(workers: Sequence[Worker], stopped: bool, lost_first: bool) -> tuple[Reason, str]:
-    """Why the attempt ended, when all its workers are over.
+class Verdict(NamedTuple):
+    """The end of an attempt."""
 
-    `stopped`: it was ordered to, before any worker failed. `lost_first`: the first that failed was lost.
+    reason: Reason
+    message: str
+    first_failing: FailingRank | None = None
+    """None: no rank is the cause."""
+
+
+_STOPPED = Verdict(Reason.CANCELLED, "stopped")
+_MACHINE = (Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.PREEMPTED)
+"""Reasons for the loss of a worker that have nothing to do with an order to stop."""
+
+
+def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) -> Verdict:
+    """The verdict on an attempt whose workers are all over.
+
+    `stopped`: it was ordered to stop before any worker failed. `lost_first`: the first worker that failed was lost.
     """
     if not any(worker.failed for worker in workers):
-        return Reason.COMPLETED, "every rank ended with exit code 0"
+        return Verdict(Reason.COMPLETED, "every rank ended with exit code 0")
     if stopped:
-        return Reason.CANCELLED, "stopped"
-    lost = next((worker for worker in workers if worker.stage is Stage.LOST), None)
-    first = first_failing(workers)
-    if lost is not None and (lost_first or first is None):
-        return lost.lost_reason, lost.lost_because
-    if first is not None:
-        return Reason(first["reason"]), str(first["message"])
-    return Reason.CANCELLED, "stopped"
+        return _STOPPED
+    first = _first_failure(workers)
+    of_worker = _failed_as_a_whole(workers, first, lost_first)
+    if of_worker is not None:
+        return of_worker
+    return _STOPPED if first is None else first.verdict()
 
 
-def first_failing(workers: Sequence[Worker]) -> dict[str, Any] | None:
-    """The report of the worker that failed first, not of one that was stopped or died of it."""
-    own = [w.report for w in workers if w.report and w.report["reason"] not in (Reason.COMPLETED, Reason.CANCELLED)]
-    if len(own) < 2:
-        return own[0] if own else None
-    by_rank = {rank["rank"]: (report, rank) for report in own for rank in report["ranks"]}
-    cause = outcome.first_failure([rank_of_json(rank) for _, rank in by_rank.values()])
-    return by_rank[cause.rank][0] if cause else own[0]
+class _First(NamedTuple):
+    """The rank that failed first, and the worker that it belongs to."""
+
+    worker: int
+    cause: outcome.Ended
+    report: Report
+
+    def verdict(self) -> Verdict:
+        chosen = FailingRank(self.worker, RankReport.model_validate(rank_as_json(self.cause)))
+        if self.report["reason"] != Reason.CANCELLED and self.report.get("first_failing_rank") == self.cause.rank:
+            return Verdict(Reason(self.report["reason"]), str(self.report["message"]), chosen)
+        # its launcher, which knows its own ranks only, has named another one
+        found = outcome.of_ranks([self.cause], cancelled=False, oom_kills=0)
+        return Verdict(Reason(found.reason), found.message, chosen)
 
 
-def ended_at(workers: Sequence[Worker]) -> datetime | None:
-    """The last end that a report tells; None: there is no report."""
+def _first_failure(workers: Sequence[WorkerStatus]) -> _First | None:
+    """Applies the rule of `outcome` to the ranks of all workers."""
+    reports = [(worker.number, worker.report) for worker in workers if worker.report]
+    ranks = [_First(number, rank_of_json(rank), report) for number, report in reports for rank in report["ranks"]]
+    cause = outcome.first_failure([rank.cause for rank in ranks])
+    return next((rank for rank in ranks if rank.cause is cause), None)
+
+
+def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _First | None, lost_first: bool) -> Verdict | None:
+    """The failure of a worker without a failed rank (it was lost, or could not start), if that came before `first`."""
+    only_lost_peer = first is None or first.cause.lost_peer
+    for worker in workers:
+        if worker.stage is Stage.LOST:
+            by_machine = only_lost_peer and worker.lost_reason in _MACHINE
+            if first is None or lost_first or by_machine:
+                return Verdict(worker.lost_reason, worker.lost_because)
+    for report in (worker.report for worker in workers if worker.failed and worker.report):
+        if report["reason"] == Reason.CANCELLED or report["ranks"]:
+            continue
+        if first is None or only_lost_peer or _time(report) <= first.cause.failed_at:
+            return Verdict(Reason(report["reason"]), str(report["message"]))
+    return None
+
+
+def _time(report: Report) -> float:
+    return datetime.fromisoformat(report["ended_at"]).timestamp()
+
+
+def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
+    """The latest end of a worker by its report; None without any report."""
     times = [datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report]
     return max(times, default=None)

@@ -1,4 +1,4 @@
-"""A job that is not final, in memory: what was decided, what of it is on disk, what of it is shown."""
+"""A job that is not final, in memory: the newest decision, the stored version and the version that users see."""
 
 from __future__ import annotations
 
@@ -9,66 +9,73 @@ from typing import Any
 
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo, SubmitRequest
-from server_stub.lifecycle import Job, Stop, Transition
 from server_stub.service.clock import Timer
+from server_stub.service.lifecycle import JobStatus, Stop, Transition
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
-"""Versions go up by this at a restart of the server: those that were shown and not stored must not come again."""
+"""A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
 
 
 @dataclass
-class Active:
-    """Changed on the event loop's thread only, by the conductor."""
+class ActiveJob:
+    """One job. Only the reconciler changes it, on the event loop's thread."""
 
     row: JobRow
-    """As it was stored last."""
+    """The newest stored version."""
     version: int
-    """Of `info`."""
-    job: Job
-    """What the state machine sees of `info`."""
+    """Version of `info`."""
+    status: JobStatus
+    """The part of `info` that the state machine uses."""
     request: SubmitRequest | None = None
-    """Kept from the submit to the first start; later read again from the disk."""
+    """Kept from the submit to the first start; after that it is read from the disk."""
     events: list[Event] = field(default_factory=list)
-    """Not stored yet."""
+    """Events that are not stored yet."""
     saving: bool = False
-    given: int = 0
-    """The newest attempt that the runtime was given by this server process."""
-    stopped: int = 0
-    """The newest attempt that it was told to stop."""
-    heard: Hashable = None
-    """The runtime's signs of life at the last look of the watchdog."""
-    quiet_looks: int = 0
-    """Looks since then that found the same."""
-    silence_told: bool = False
-    remarks: set[tuple[int, str]] = field(default_factory=set)
-    """Told already: attempt and sentence."""
+    """True while a task stores the job."""
+    submitted_attempt: int = 0
+    """The newest attempt that this server process submitted to the runtime."""
+    stopped_attempt: int = 0
+    """The newest attempt that this server process stopped."""
+    last_activity: Hashable = None
+    """The runtime's signs of life at the last check of the watchdog."""
+    quiet_checks: int = 0
+    """Number of checks since then that found the same."""
+    silence_reported: bool = False
+    """True if the attempt has an event about its silence."""
+    reported: set[tuple[int, str]] = field(default_factory=set)
+    """(attempt, remark) of remarks that are events already."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
     _info: JobInfo | None = None
-    """`info`, but for what was decided since; None: as the row has it."""
-    _undone: dict[str, Any] = field(default_factory=dict)
-    """Fields of `info` that were decided since, besides those of `job`."""
+    """`info` without the changes in `_changed`; None: `row.info` has them all."""
+    _changed: dict[str, Any] = field(default_factory=dict)
+    """Fields of `info` that were decided after `_info`, without those of `status`."""
     _public: JobInfo | None = None
-    """None: it is `info`."""
+    """The version that users see; None: it is `info`."""
     _text: JobText | None = None
 
     @property
     def info(self) -> JobInfo:
-        """As it was decided last: newer than the row while a write is on its way. Made when somebody looks: thousands
-        wait, and hear of nothing but their place in the queue."""
+        """The newest decision, which may not be stored yet. It is computed on access: for thousands of waiting jobs
+        only the place in the queue changes."""
         info = self._info or JobInfo.model_validate_json(self.row.info)
         if info.version != self.version:
-            job = self.job
-            decided = {"state": job.state, "reason": job.reason, "message": job.message, "attempt": job.attempt}
-            info = info.model_copy(update={**decided, **self._undone, "version": self.version})
-        self._info, self._undone = info, {}
+            status = self.status
+            decided = {
+                "state": status.state,
+                "reason": status.reason,
+                "message": status.message,
+                "attempt": status.attempt,
+            }
+            info = info.model_copy(update={**decided, **self._changed, "version": self.version})
+        self._info, self._changed = info, {}
         return info
 
     @property
     def public(self) -> JobInfo:
-        """As it is shown: what is stored, and newer messages, which a runtime says again after a crash."""
+        """The version that users see: the stored one with newer messages, which a runtime repeats after a crash."""
         return self._public or self.info
 
     @property
@@ -77,51 +84,52 @@ class Active:
 
     @property
     def text(self) -> JobText:
-        """`public`, ready to send."""
+        """`public` as JSON."""
         if self._text is None or self._text.version != self.public_version:
             public = self.public
             self._text = JobText(public.model_dump_json().encode(), public.version, public.state)
         return self._text
 
-    def decide(self, job: Job, transitions: Sequence[Transition] = (), **shown: Any) -> None:
-        """Take over a decision, which is shown when it is stored. `shown` are further fields of JobInfo."""
+    def decide(self, status: JobStatus, transitions: Sequence[Transition] = (), **shown: Any) -> None:
+        """Update the job by a decision, which users see when it is stored. `shown`: further fields of JobInfo."""
         self._public = self.public
         for step in transitions:
             self.events.append(Event(time=step.at, **{k: v for k, v in step._asdict().items() if k != "at"}))
-            if step.state is State.RUNNING and self.job.state is not State.RUNNING:
+            if step.state is State.RUNNING and self.status.state is not State.RUNNING:
                 shown["started_at"] = step.at
-        self._become(job, shown)
+        self._become(status, shown)
 
-    def refresh(self, job: Job, **shown: Any) -> bool:
-        """Take over what needs no storing. True: it is shown from now on; False: as soon as what is being stored is."""
+    def refresh(self, status: JobStatus, **shown: Any) -> bool:
+        """Update fields that need not be persisted. Returns True if users see the change at once, False if they see it
+        after the write in progress."""
         if self.saving:
-            self.decide(job, **shown)
+            self.decide(status, **shown)
             return False
-        self._become(job, shown)
+        self._become(status, shown)
         self._public = None
         return True
 
-    def _become(self, job: Job, shown: dict[str, Any]) -> None:
-        self.job = job
+    def _become(self, status: JobStatus, shown: dict[str, Any]) -> None:
+        self.status = status
         self.version += 1
-        self._undone.update(shown)
+        self._changed.update(shown)
 
     def next_row(self) -> JobRow:
-        """The row of `info` as it is now."""
+        """The row to store: `row` with the values of `info`."""
         return self.row._replace(
             state=self.info.state,
             version=self.info.version,
             attempt=self.info.attempt,
             info=self.info.model_dump_json(),
             first_started_at=self.row.first_started_at or self.info.started_at,
-            resume_at=self.job.resume_at,
+            resume_at=self.status.resume_at,
             finished_at=self.info.finished_at,
-            stop=_stop_text(self.job.stop),
+            stop=_stop_text(self.status.stop),
             remove_at_end=self.remove_at_end,
         )
 
     def stored_as(self, row: JobRow, shown: JobInfo) -> None:
-        """A version is on disk, and may be shown."""
+        """Show a version that is on disk now."""
         if row.version > self.row.version:
             self.row = row
         if shown.version > self.public_version:
@@ -138,15 +146,15 @@ class Active:
         self.timers.clear()
 
 
-def accepted(row: JobRow, request: SubmitRequest) -> Active:
-    """A job that was stored just now."""
-    return Active(row, row.version, Job(max_retry=request.spec.max_retry or 0), request, _text=_text_of(row))
+def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:
+    """Make the ActiveJob of a job that was stored just now."""
+    return ActiveJob(row, row.version, JobStatus(max_retry=request.spec.max_retry or 0), request, _text=_text_of(row))
 
 
-def from_row(row: JobRow) -> Active:
-    """A job as a server process before this one left it."""
+def from_row(row: JobRow) -> ActiveJob:
+    """Make the ActiveJob of a job of an earlier server process."""
     info = JobInfo.model_validate_json(row.info)
-    job = Job(
+    status = JobStatus(
         state=info.state,
         reason=info.reason,
         message=info.message,
@@ -155,7 +163,7 @@ def from_row(row: JobRow) -> Active:
         stop=_stop_of(row.stop),
         resume_at=row.resume_at,
     )
-    return Active(row, info.version + VERSIONS_NOT_STORED, job, remove_at_end=row.remove_at_end)
+    return ActiveJob(row, info.version + VERSIONS_NOT_STORED, status, remove_at_end=row.remove_at_end)
 
 
 def _text_of(row: JobRow) -> JobText:

@@ -1,4 +1,4 @@
-"""What a submit must pass before it is stored, and what is stored of it. Nothing here writes."""
+"""Checks a submit request before it is stored. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, 
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import NAME_MAX, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
+from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
-from server_stub.snapshots import Snapshots
-from server_stub.users import User
+from server_stub.service.values import User
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,10 +30,11 @@ else:
 
 _SUFFIX = 5
 _SHIFTS = range(0, 5 * _SUFFIX, 5)
-_ALPHABET = string.ascii_lowercase + "234567"  # as in base32: nothing that is easily misread
+_ALPHABET = string.ascii_lowercase + "234567"  # the alphabet of base32: no characters that look alike
 _PROOF_BYTES = 256
+MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each answer
 _MAPPINGS = {"flags", "env_variables", "labels"}
-"""Fields of a spec whose keys may come in any order."""
+"""Fields of a spec whose keys have no order."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,18 @@ class Admitted:
     """A request that may be stored."""
 
     request: SubmitRequest
-    """With the values of all secrets."""
+    """The request with the values of all secrets."""
     notices: list[str]
     script_path: str | None
-    """In place: where the script really is; None for a command, and in a snapshot."""
+    """Absolute path of a script that runs in place; None for a command or a snapshot."""
 
 
 class Admission:
     """The rules of one server."""
 
-    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, max_spec_bytes: int) -> None:
+    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None) -> None:
         self._runtime, self._snapshots = runtime, snapshots
-        self._secrets_file, self._max_spec_bytes = secrets_file, max_spec_bytes
+        self._secrets_file = secrets_file
         self._secrets: Mapping[str, str] = {}
 
     def open(self) -> None:
@@ -60,7 +61,7 @@ class Admission:
         self._secrets = _read_secrets(self._secrets_file)
 
     def admit(self, user: User, request: SubmitRequest, *, dry_run: bool = False) -> Admitted:
-        """All but `check_size` and `check_shared`, which may block. A dry run uploads nothing: no snapshot is missed.
+        """Check everything but the size and the shared folder, whose checks may block. A dry run needs no snapshot.
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
@@ -75,27 +76,27 @@ class Admission:
         return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
-        """`size`: of the whole request, which is enough where that is small already. Raises TooLarge."""
-        if size <= self._max_spec_bytes:
+        """Check the size of the spec. `size`: of the request; if that is small, the spec is too. Raises TooLarge."""
+        if size <= MAX_SPEC_BYTES:
             return
         size = len(request.spec.model_dump_json())
-        if size > self._max_spec_bytes:
+        if size > MAX_SPEC_BYTES:
             raise TooLarge(
-                f"the job spec has {size} bytes; this server takes at most {self._max_spec_bytes}",
+                f"the job spec has {size} bytes; this server takes at most {MAX_SPEC_BYTES}",
                 hint="hand data to the script in a file, not in arguments or variables",
             )
 
     def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
-        """Return if the proof shows that this machine sees the folder of the script (or of a command: its working
-        directory), and the workers see it and the working directory too. Reads a file: may block.
+        """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
+        and that the workers see it and the working directory too. Reads a file, so it may block.
 
         Raises:
-            NotShared: with the way out.
+            NotShared: with a hint.
         """
         code = request.code
         assert isinstance(code, CodeInPlace)
         folder = folder_of(request, script_path)
-        if folder is None:  # a command that names no folder of the submitter: it means the same everywhere
+        if folder is None:  # a command that names no folder of the submitter runs anywhere
             return
         proved = code.proof is not None and _proves(code.proof, [folder, request.submitter.working_dir])
         hidden = self._hidden_from_workers(request, folder)
@@ -158,7 +159,7 @@ def _script_in_place(request: SubmitRequest) -> str | None:
 
 
 def folder_of(request: SubmitRequest, script_path: str | None) -> str | None:
-    """Of the script, or of a command: its working directory."""
+    """The folder of the script; for a command, its working directory."""
     return os.path.dirname(script_path) if script_path else request.submitter.working_dir
 
 
@@ -166,7 +167,7 @@ def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
     if len(proof.nonce) < 16 or not _is_one_of(os.path.dirname(proof.path), folders):
         return False
     try:
-        # not a link, not a device, never waiting for the other end of a FIFO
+        # no link and no device; without O_NONBLOCK a FIFO would block
         file = os.open(proof.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
@@ -183,7 +184,7 @@ def _read_secrets(file: Path | None) -> dict[str, str]:
     """The server's own values for secrets: a TOML table of names and strings; {} without a file.
 
     Raises:
-        ServerError: it can't be read or is no such table. Nothing of its text is repeated.
+        ServerError: it can't be read or is no such table. The message repeats nothing of it.
     """
     if file is None:
         return {}
@@ -204,14 +205,15 @@ def _is_one_of(folder: str, folders: list[str | None]) -> bool:
 
 
 def fingerprint(request: SubmitRequest) -> str:
-    """SHA-256 of spec and code without the proof, the same for the same meaning whatever the order of keys."""
+    """SHA-256 of spec and code without the proof; the order of keys does not matter."""
     spec = _sorted(request.spec).model_dump_json(exclude_defaults=True)
     function = request.function.sha256 if request.function else ""
-    return hashlib.sha256(f"{spec}\n{code_text(request.code)}\n{function}".encode()).hexdigest()
+    code = without_proof(request.code).model_dump_json()
+    return hashlib.sha256(f"{spec}\n{code}\n{function}".encode()).hexdigest()
 
 
 def _sorted(spec: JobSpec) -> JobSpec:
-    """With the keys of its mappings in order; its fields are."""
+    """The spec with sorted keys in its mappings; the order of its fields is fixed."""
     mappings = {name: getattr(spec, name) for name in _MAPPINGS & spec.model_fields_set}
     unsorted = {name: dict(sorted(found.items())) for name, found in mappings.items() if len(found) > 1}
     return spec.model_copy(update=unsorted) if unsorted else spec
@@ -221,25 +223,13 @@ def without_proof(code: Code) -> Code:
     return CodeInPlace(sha256=code.sha256) if isinstance(code, CodeInPlace) else code
 
 
-def code_text(code: Code) -> str:
-    """The code without the proof, as JSON."""
-    if isinstance(code, CodeInPlace):
-        return _in_place_text(code.sha256)
-    return code.model_dump_json()
-
-
-@lru_cache(256)  # scripts are submitted again and again
-def _in_place_text(sha256: str | None) -> str:
-    return CodeInPlace(sha256=sha256).model_dump_json()
-
-
 def draw_name(spec: JobSpec) -> str:
     """The name that the user gave, else `<script's stem>-<5 characters>`, or the platform's form with a region."""
     if spec.name:
         return spec.name
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
-    bits = random.getrandbits(5 * _SUFFIX)  # no secret: seeded by the system once, not asked each time
+    bits = random.getrandbits(5 * _SUFFIX)  # no secret, so the seeded generator is enough
     return f"{name_stem(spec)}-{''.join([_ALPHABET[bits >> shift & 31] for shift in _SHIFTS])}"
 
 

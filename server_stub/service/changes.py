@@ -1,4 +1,4 @@
-"""Who waits for a change of which job. One future per waiting call: no thread, no timer, no polling."""
+"""Wakes calls that wait for a change of a job: one future per call, without threads, timers or polling."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from functools import partial
 
 
 class Changes:
-    """Used on one event loop."""
+    """The waiting calls of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
     def __len__(self) -> int:
-        """Jobs that somebody waits for."""
+        """The number of jobs with a waiting call."""
         return len(self._waiting)
 
     def publish(self, job_id: str) -> None:
-        """Wake all that wait for this job."""
+        """Wake all calls that wait for this job."""
         for future in self._waiting.pop(job_id, ()):
             if not future.done():
                 future.set_result(None)
 
     def next(self, job_id: str) -> asyncio.Future[None]:
-        """Done at the next `publish` of this job, also one in this very turn of the loop: look at the job and call this
-        without an await between, and no change is missed. Who waits no longer cancels it."""
+        """A future that is done at the next `publish` of this job. Read the job and call this without an await between
+        them, and no change is missed. To stop waiting, cancel it."""
         future = asyncio.get_running_loop().create_future()
         self._waiting[job_id].add(future)
         future.add_done_callback(partial(self._forget, job_id))

@@ -1,46 +1,44 @@
-"""Removes what is deleted or too old: rows first, then files. What a crash leaves between is in `removals` and goes at
-the next look."""
+"""Removes deleted and expired jobs: first their rows, then their files. The table `removals` lists files whose rows are
+gone, so that a crash between the two leaves no file for good."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
-
 from client_lib.errors import ClientLibError
-from server_stub.retention import Retention, jobs_to_remove, snapshots_to_remove
-from server_stub.service.active import Active
+from server_stub.files.request_log import RequestLog
+from server_stub.files.snapshots import Snapshots
+from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
-from server_stub.service.evidence import size_of
-from server_stub.snapshots import Snapshots
-from server_stub.store import Store, rows
-from server_stub.submissions import Submissions
+from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
+from server_stub.store import Store, StoreError, rows
 
 log = logging.getLogger(__name__)
+SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 
 
 @dataclass
-class Cleaning:
-    """One per service."""
+class Cleanup:
+    """The cleanup of one service."""
 
     store: Store
-    submissions: Submissions
+    request_log: RequestLog
     snapshots: Snapshots
     jobs_dir: Path
     retention: Retention
     clock: Clock
 
     async def remove(self, seqs: Sequence[int]) -> None:
-        """Delete final jobs with everything that is theirs."""
+        """Delete final jobs with their logs, events and files."""
         if not seqs:
             return
-        await self.store.write(lambda connection: _remove_rows(connection, seqs))
+        await self.store.write(rows.remove, seqs)
         await self.finish_removals()
 
     async def finish_removals(self) -> None:
@@ -48,32 +46,32 @@ class Cleaning:
         pending = await self.store.read(rows.pending_removals)
         done = await asyncio.to_thread(self._remove_files, pending)
         if done:
-            await self.store.write(lambda connection: rows.forget_removals(connection, done))
+            await self.store.write(rows.forget_removals, done)
 
-    async def on_end(self, active: Active) -> None:
-        """A job became final."""
+    async def on_end(self, active: ActiveJob) -> None:
+        """Handle the end of a job: remove it if that was requested, else note its size."""
         if active.remove_at_end:
             await self.remove([active.row.seq])
             return
-        size = await asyncio.to_thread(size_of, self.jobs_dir / active.row.id)
-        await self.store.write(lambda connection: rows.set_size(connection, active.row.seq, size))
+        size = await asyncio.to_thread(_size_of, self.jobs_dir / active.row.id)
+        await self.store.write(rows.set_size, active.row.seq, size)
 
     async def start(self) -> None:
-        """Finish what a crash cut."""
+        """Finish the removals that a crash interrupted."""
         await self.remove(await self.store.read(rows.doomed))
         await self.finish_removals()
 
-    async def run(self, every_s: float) -> None:
-        """Look for what is too old or too much, for ever."""
+    async def run(self) -> None:
+        """Sweep every few minutes until the task is cancelled."""
         while True:
             try:
                 await self.sweep()
-            except (ClientLibError, SQLAlchemyError, OSError) as error:  # the disk or the database: next time
+            except (ClientLibError, StoreError, OSError) as error:  # the disk or the database fails: try again later
                 log.warning("retention could not run: %s", error)
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(SWEEP_EVERY_S)
 
     async def sweep(self) -> None:
-        """Remove what is over the bounds of retention."""
+        """Remove jobs and snapshots over the bounds of retention."""
         now = self.clock.now()
         finished = await self.store.read(rows.finished)
         in_use = await self.store.read(rows.snapshots_in_use)
@@ -82,8 +80,8 @@ class Cleaning:
         await self.remove(jobs_to_remove(finished, self.retention, now, idle_bytes))
         await self._remove_snapshots()
         if limit := self.retention.too_old(now):
-            await self.store.write(lambda connection: rows.drop_keys(connection, limit))
-        await self.store.write(self._drop_segments)
+            await self.store.write(rows.drop_keys, limit)
+        await self.store.drop_unused_segments()
 
     async def _remove_snapshots(self) -> None:
         in_use = await self.store.read(rows.snapshots_in_use)
@@ -91,23 +89,30 @@ class Cleaning:
         for snapshot in snapshots_to_remove(stored, in_use, self.retention, self.clock.now()):
             await asyncio.to_thread(self.snapshots.remove, snapshot.sha256)
 
-    def _drop_segments(self, connection: Connection) -> None:
-        # in the writer's thread: between its look and the removal no submit can take a place in a segment
-        self.submissions.drop_unused(rows.segments_in_use(connection))
-
     def _remove_files(self, pending: Sequence[rows.Removal]) -> list[str]:
         done = []
         for removal in pending:
             try:
                 if (self.jobs_dir / removal.job_id).exists():
                     shutil.rmtree(self.jobs_dir / removal.job_id)
-                self.submissions.erase(removal.place)
+                self.request_log.erase(removal.place)
                 done.append(removal.job_id)
             except OSError as error:
                 log.warning("the files of the deleted job %s can't be removed yet: %s", removal.job_id, error)
         return done
 
 
-def _remove_rows(connection: Connection, seqs: Sequence[int]) -> None:
-    for seq in seqs:
-        rows.remove(connection, seq)
+def _size_of(folder: Path) -> int:
+    """Bytes on disk of all files in a folder. A file with several names counts once, a vanished one never."""
+    total = 0
+    seen: set[int] = set()
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = os.lstat(os.path.join(parent, name))
+            except OSError:
+                continue
+            if status.st_nlink == 1 or status.st_ino not in seen:
+                total += status.st_blocks * 512
+                seen.add(status.st_ino)
+    return total

@@ -1,4 +1,4 @@
-"""Time as the service sees it, so that tests can pass in their own. Timers are the event loop's: nothing polls."""
+"""The clock and the timers of the service; tests pass their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Clock:
     """The machine's clock and the running event loop's timers."""
 
     def now(self) -> datetime:
-        """Aware UTC; it may jump."""
+        """The time in UTC; it may jump."""
         return datetime.now(timezone.utc)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:

@@ -1,9 +1,8 @@
-"""The service: everything the server can do, without HTTP. `server_stub.api` and `app` call it, nobody else.
+"""The service: everything the server can do, without HTTP.
 
-It accepts jobs (durable before it answers), gives their attempts to the runtime, decides what follows from how they
-end, and tells those who wait. Pure decisions are in `server_stub.lifecycle` and `server_stub.diagnose`, rows in
-`server_stub.store`, what a submitter sent in `server_stub.submissions`. The rooms of this package: `admission` (may it
-be stored), `intake` (store it), `conductor` (drive it), `desk` (find and show it), `cleaning` (remove it).
+It accepts jobs (durable before it answers), submits their attempts to the runtime, decides by their ends what follows,
+and wakes those who wait for a change. `admission` checks a submit, `submit` stores it, `reconciler` drives the job by
+the decisions of `lifecycle`, `lookup` finds and shows it, `cleaning` removes it.
 """
 
 from __future__ import annotations
@@ -23,26 +22,25 @@ from client_lib.spec.wire import (
     Submitter,
     WarmPoolInfo,
 )
-from server_stub.lifecycle import Pauses, Stop
-from server_stub.retention import Retention
+from server_stub.files.request_log import RequestLog
+from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
-from server_stub.runtimes.orders import working_dir
-from server_stub.service.active import Active, from_row
+from server_stub.runtimes.plan import working_dir
+from server_stub.service.active import ActiveJob, from_row
 from server_stub.service.admission import Admission, name_stem
 from server_stub.service.attempts import Attempts
 from server_stub.service.changes import Changes
-from server_stub.service.cleaning import Cleaning
+from server_stub.service.cleaning import Cleanup
 from server_stub.service.clock import Clock
-from server_stub.service.conductor import Conductor
-from server_stub.service.desk import Desk, text_of
-from server_stub.service.intake import FreeBytes, Intake, free_bytes
-from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText
+from server_stub.service.lifecycle import Stop
+from server_stub.service.lookup import JobLookup, text_of
+from server_stub.service.reconciler import Reconciler
+from server_stub.service.retention import Retention
+from server_stub.service.submit import FreeBytes, SubmitHandler, free_bytes
+from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
-from server_stub.snapshots import Snapshots
 from server_stub.store import Store, rows
-from server_stub.store.rows import Found, JobRow
-from server_stub.submissions import Submissions
-from server_stub.users import User
+from server_stub.store.rows import JobRow, StoredJob
 
 _DURABLE_WITHIN_S = 10.0
 
@@ -50,8 +48,8 @@ _DURABLE_WITHIN_S = 10.0
 class Service:
     """One per server process. All methods run on the event loop's thread.
 
-    Everywhere: `owner` None means the asking user's own job; another owner's job is NotFound unless the user is admin
-    or the server shares its jobs. A returned change is on disk.
+    In every method, `owner` None means the user's own job. Another owner's job is NotFound unless the user is admin or
+    the server shares its jobs. When a method that changes something returns, the change is on disk.
     """
 
     def __init__(
@@ -61,40 +59,38 @@ class Service:
         clock: Clock | None = None,
         free: FreeBytes = free_bytes,
     ) -> None:
-        """Stores only; `start` connects."""
+        """Make the parts; `start` connects them to the database and the runtime."""
         self._settings, self._runtime = settings, runtime
         self._clock = clock or Clock()
         self._free = free
-        # a view of the folder, as the one that takes the uploads; that one is opened before `start`
+        # the same folder as the Snapshots that takes the uploads, which is opened before `start`
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
         jobs_dir = settings.data_dir / "jobs"
         self._retention = Retention(settings.retention_days, settings.retention_gb)
-        self._submissions = Submissions(settings.data_dir / "submissions")
-        self._store = Store(settings.database_url, files=self._submissions)
-        self._attempts = Attempts(self._submissions, snapshots, jobs_dir)
+        self._request_log = RequestLog(settings.data_dir / "submissions")
+        self._store = Store(settings.database_url, self._request_log)
+        self._attempts = Attempts(self._request_log, snapshots, jobs_dir)
         self._changes = Changes()
-        self._cleaning = Cleaning(self._store, self._submissions, snapshots, jobs_dir, self._retention, self._clock)
-        pauses = Pauses(settings.retry_pause_s, settings.retry_pause_max_s)
-        self._conductor = Conductor(
-            self._store, runtime, self._clock, pauses, self._changes, self._attempts.newest, self._cleaning.on_end
+        self._cleanup = Cleanup(self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock)
+        self._reconciler = Reconciler(
+            self._store, runtime, self._clock, self._changes, self._attempts.newest, self._cleanup.on_end
         )
-        self._desk = Desk(self._store, self._conductor, self._changes, jobs_dir, settings.share_jobs)
-        self._admission = Admission(runtime, snapshots, settings.secrets_file, settings.max_spec_bytes)
-        self._intake = Intake(
+        self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
+        self._admission = Admission(runtime, snapshots, settings.secrets_file)
+        self._submit = SubmitHandler(
             settings,
             runtime.name,
             self._admission,
-            self._submissions,
             self._store,
-            self._desk,
-            self._conductor,
+            self._lookup,
+            self._reconciler,
             self._clock,
             free,
         )
         self._retaining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the store (migrations run here), hand every job that is not final to the runtime again, start retention.
+        """Open the store (migrations run here), resubmit every job that is not final to the runtime, start retention.
 
         Raises:
             ServerError: the database can't be opened, is read-only, belongs to a newer version or to a running server.
@@ -102,102 +98,102 @@ class Service:
         self._admission.open()
         try:
             (self._settings.data_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._submissions.open()
-            await asyncio.to_thread(self._intake.open)
+            self._request_log.open()
+            await asyncio.to_thread(self._submit.open)
         except OSError as error:
             raise ServerError(
                 f"the data directory {self._settings.data_dir} can't be used: {error}",
                 hint="it must be writable for this user",
             ) from error
         await self._store.open()
-        await self._cleaning.start()
-        await self._runtime.start(self._conductor.observe)
+        await self._cleanup.start()
+        await self._runtime.start(self._reconciler.observe)
         unfinished = await self._drop_never_answered(await self._store.read(rows.unfinished))
-        # those that ran first: what they hold must not be given to those that wait
+        # running jobs first: their GPUs must not be given to waiting jobs
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
-            self._conductor.take(from_row(row))
-        self._retaining = asyncio.create_task(self._cleaning.run(self._settings.retention_every_s))
+            self._reconciler.add(from_row(row))
+        self._retaining = asyncio.create_task(self._cleanup.run())
 
     async def _drop_never_answered(self, unfinished: list[JobRow]) -> list[JobRow]:
-        """After a loss of power a row may be on disk whose record is not: its submit was not answered, and its key is
-        free for the repeat."""
-        lost = [row for row in unfinished if row.version == 1 and not self._submissions.holds(row.place)]
+        """Remove rows whose submit request is not on disk, as after a power failure: their submit was not answered, and
+        a repeat of it may use the key."""
+        lost = [row for row in unfinished if row.version == 1 and not self._request_log.holds(row.place)]
         for row in lost:
-            await self._store.write(lambda connection, row=row: rows.discard(connection, row))  # type: ignore[misc]
+            await self._store.write(rows.discard, row)
         return [row for row in unfinished if row not in lost] if lost else unfinished
 
     async def close(self) -> None:
-        """Stop watching and close the store. Workers go on; a later `start` finds them."""
+        """Stop watching and close the store. Workers keep running; a later `start` finds them."""
         if self._retaining:
             self._retaining.cancel()
             await asyncio.gather(self._retaining, return_exceptions=True)
         await self._runtime.close()
-        await self._conductor.close()
+        await self._reconciler.close()
         await self._store.close()
-        self._submissions.close()
+        self._request_log.close()
 
     # --- one job
 
     async def submit(
         self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
     ) -> tuple[JobText, bool]:
-        """Accept a job; durable when this returns. False: the job was there already by this key.
+        """Accept a job; it is durable when this returns. Returns False if a job with this key exists.
 
-        `sent`: the JSON that the request was read from, which is kept as it is; None: it is written anew. `shared`: the
-        caller knows that this server sees the folder of an in-place job, and no proof is looked for.
+        `sent`: the JSON of the request, which is stored unchanged; None: it is made from `request`. `shared`: True if
+        the caller knows that this server sees the folder of an in-place job, so that no proof is needed.
 
         Raises:
             KeyReused: the key belongs to another spec or code.
             Conflict: the name is taken.
             NotShared: `code` is in place and the server doesn't see the folder; nothing was stored, the key is free.
             NotFound: the snapshot was not uploaded by this user.
-            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
+            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and a hint.
             StorageFull: nothing was accepted.
         """
-        return await self._intake.submit(user, request, key, sent=sent, shared=shared)
+        return await self._submit.submit(user, request, key, sent=sent, shared=shared)
 
-    async def again(self, user: User, name: str) -> JobText:
-        """Submit what was submitted as this job once more, with all that its submitter sent, under a new name.
+    async def resubmit(self, user: User, name: str) -> JobText:
+        """Submit the request of this job again under a new name, with its environment and secrets.
 
         Raises:
             NotFound: there is no such job.
-            Forbidden: it is another's: the values of its secrets are not this user's to run with.
-            as `submit` does.
+            Forbidden: it belongs to another user, and with it the values of its secrets.
+            Also what `submit` raises.
         """
-        row = await self._row(await self._desk.find(user, name, None))
+        row = await self._row(await self._lookup.find(user, name, None))
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
         unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None})})
-        text, _ = await self._intake.submit(user, unnamed, None, shared=True)
+        text, _ = await self._submit.submit(user, unnamed, None, shared=True)
         return text
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now. Raises NotFound."""
-        return text_of(await self._desk.find(user, name, owner))
+        return text_of(await self._lookup.find(user, name, owner))
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
     ) -> JobText:
-        """The job as soon as its version is greater than `after_version`, or as it is after `timeout_s`; at once if it
-        is final, as nothing more will change. Raises NotFound."""
-        found = await self._desk.find(user, name, owner)
-        await self._desk.wait_beyond(found, after_version, timeout_s)
+        """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
+        is final; then the job. Raises NotFound."""
+        found = await self._lookup.find(user, name, owner)
+        await self._lookup.wait_for_change(found, after_version, timeout_s)
         return text_of(found)
 
     async def events(self, user: User, name: str, owner: str | None = None) -> bytes:
         """An EventList as JSON, oldest first."""
-        return await self._desk.events(await self._desk.find(user, name, owner))
+        return await self._lookup.events(await self._lookup.find(user, name, owner))
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
-        """What the newest attempt was started as; secrets masked."""
-        row = await self._row(await self._desk.find(user, name, owner))
+        """The Manifest of the newest attempt, with secrets masked."""
+        row = await self._row(await self._lookup.find(user, name, owner))
         return self._runtime.render(await asyncio.to_thread(self._attempts.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
-        """The SubmitRequest as JSON, without submitter, proof and secret values, from which the job can be submitted
-        again. Values of variables like tokens are there for the owner alone; to others they are masked."""
-        row = await self._row(await self._desk.find(user, name, owner))
+        """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
+        variables like tokens are masked unless the user is the owner."""
+        row = await self._row(await self._lookup.find(user, name, owner))
         request = await asyncio.to_thread(self._attempts.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
@@ -205,46 +201,47 @@ class Service:
         return shown.model_dump_json().encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
-        """Order the end of the job, also while it waits. Final jobs stay as they are. The order is durable: it holds
-        over a restart of the server. The end itself arrives later (`wait`)."""
-        found = await self._desk.find(user, name, owner)
+        """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The
+        job ends later (`wait`)."""
+        found = await self._lookup.find(user, name, owner)
         if (active := _driven(found)) is not None:
-            self._conductor.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
+            self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
             await self._durable(active)
         return text_of(found)
 
     async def delete(self, user: User, name: str, owner: str | None = None, *, force: bool = False) -> str:
-        """Remove the job with its logs and events; a sentence about it. With `force` a running one is stopped first,
-        and removed when it has ended, which may be after this returns.
+        """Remove the job with its logs and events; returns a message. With `force` a running job is stopped and then
+        removed, which may be after this returns.
 
         Raises Conflict: it is not final and `force` is False.
         """
-        found = await self._desk.find(user, name, owner)
+        found = await self._lookup.find(user, name, owner)
         active = _driven(found)
         if active is None:
-            await self._cleaning.remove([_seq(found)])
+            await self._cleanup.remove([_seq(found)])
             return f'Job "{name}" deleted.'
         if not force:
             raise Conflict(
                 f"job {name} is {active.info.state} and was not deleted",
                 hint=f"stop it first (client-lib cancel {name}), or delete it with force",
             )
-        self._conductor.remove_at_end(active)
-        self._conductor.stop(active, Stop(Reason.CANCELLED, f"deleted by {user.name}"))
+        self._reconciler.remove_at_end(active)
+        self._reconciler.stop(active, Stop(Reason.CANCELLED, f"deleted by {user.name}"))
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
     async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> Path:
-        """The file that the rank's function left in the newest attempt; see `client_lib.worker.function_runner`.
+        """The file with the result of a rank's function in the newest attempt; see `client_lib.worker.function_runner`.
 
         Raises:
-            NotFound: there is no such job; NoResult: nothing (yet) of that rank, and why.
+            NotFound: there is no such job.
+            NoResult: the rank has no result (yet), with the reason.
         """
-        return await self._desk.result(await self._desk.find(user, name, owner), rank)
+        return await self._lookup.result(await self._lookup.find(user, name, owner), rank)
 
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
-        """Where the outputs of a job are. Raises NotFound."""
-        row = await self._row(await self._desk.find(user, name, owner))
+        """The place of the outputs of a job. Raises NotFound."""
+        row = await self._row(await self._lookup.find(user, name, owner))
         attempt = await asyncio.to_thread(self._attempts.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
         return JobOutputs(attempt.job_dir, in_place, row.state.final)
@@ -252,50 +249,50 @@ class Service:
     # --- many jobs
 
     async def page(self, user: User, filters: JobFilters, limit: int, cursor: str | None) -> bytes:
-        """A JobPage as JSON, newest first. `limit` is cut to `settings.max_page`.
+        """A JobPage as JSON, newest first.
 
-        Raises InvalidRequest: the cursor is none of ours.
+        Raises InvalidRequest: the cursor is not from this server.
         """
-        return await self._desk.page(user, filters, min(limit, self._settings.max_page), cursor)
+        return await self._lookup.page(user, filters, limit, cursor)
 
     async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
-        """How many jobs match, and those of the wanted page as JobInfo in JSON, newest first."""
-        return await self._desk.search(user, wanted)
+        """The number of matching jobs, and those of the wanted page as JobInfo in JSON, newest first."""
+        return await self._lookup.search(user, wanted)
 
     async def counts(self) -> dict[State, int]:
-        """How many jobs of all users are in each state; for `/metrics`."""
+        """The number of jobs of all users in each state; for `/metrics`."""
         return await self._store.read(rows.counts)
 
     def busy(self) -> bool:
-        """Some job is not final: the server must not end for idleness."""
-        return len(self._conductor) > 0
+        """True if some job is not final: an idle server must not end then."""
+        return len(self._reconciler) > 0
 
     # --- logs
 
     async def find_logs(self, user: User, name: str, owner: str | None = None) -> JobLogs:
-        """Where the logs of a job are and how it stands. Raises NotFound."""
-        return self._desk.logs(await self._desk.find(user, name, owner))
+        """The place of the logs of a job and its state. Raises NotFound."""
+        return self._lookup.logs(await self._lookup.find(user, name, owner))
 
     async def next_logs(self, logs: JobLogs) -> JobLogs:
-        """Wait, however long, until the job's version is greater than `logs.version`; at once for a final job. No
-        thread and no timer per caller; cancelling the call is fine."""
-        found = await self._desk.by_id(logs.job_id)
-        if found is None:  # deleted: what was known last was final
+        """Wait without limit until the job's version is greater than `logs.version`, not at all for a final job. A
+        waiting call needs no thread and no timer, and may be cancelled."""
+        found = await self._lookup.by_id(logs.job_id)
+        if found is None:  # deleted: only final jobs are
             return logs
-        await self._desk.wait_beyond(found, logs.version, None)
-        return self._desk.logs(found)
+        await self._lookup.wait_for_change(found, logs.version, None)
+        return self._lookup.logs(found)
 
     # --- without a job
 
     def render(self, user: User, request: SubmitRequest) -> Manifest:
-        """What `submit` would create; nothing is stored or created, the same answer twice. Raises as `submit`
-        does for a request that it would refuse by itself (not for a taken name or a full disk)."""
+        """The Manifest that `submit` would create; nothing is stored or created, and the result is the same each time.
+        Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
         return self._runtime.render(self._attempts.dry_run(admitted.request, name))
 
     def instance_types(self) -> list[InstanceType]:
-        """The runtime's catalogue with what is free now."""
+        """The runtime's catalogue with the number of free instances."""
         return list(self._runtime.instance_types())
 
     def warm_pools(self) -> list[WarmPoolInfo]:
@@ -315,34 +312,34 @@ class Service:
         fix = "make room there: submits are refused below this" if free < needed else None
         return Check(name="disk", ok=free >= needed, message=message, fix=fix)
 
-    async def _row(self, found: Active | Found) -> JobRow:
-        if isinstance(found, Active):
+    async def _row(self, found: ActiveJob | StoredJob) -> JobRow:
+        if isinstance(found, ActiveJob):
             return found.row
-        row = await self._store.read(lambda connection: rows.row_by_seq(connection, found.seq))
+        row = await self._store.read(rows.row_by_seq, found.seq)
         if row is None:
             raise Conflict("the job was deleted just now")
         return row
 
-    async def _durable(self, active: Active) -> None:
-        """Return when what was decided is on disk."""
+    async def _durable(self, active: ActiveJob) -> None:
+        """Wait until the newest decision is on disk."""
         decided = active.version
-        await self._desk.wait_beyond(active, decided - 1, _DURABLE_WITHIN_S)
+        await self._lookup.wait_for_change(active, decided - 1, _DURABLE_WITHIN_S)
         if active.public_version < decided:
             raise StorageFull("the order was given, but can't be stored: the server's disk is full")
 
 
-def _driven(found: Active | Found) -> Active | None:
-    """The job as one that can still be changed; None: it is final.
+def _driven(found: ActiveJob | StoredJob) -> ActiveJob | None:
+    """The active job; None: it is final.
 
     Raises:
         Unavailable: its submit is being answered at this very moment.
     """
-    if isinstance(found, Active):
+    if isinstance(found, ActiveJob):
         return None if found.row.state.final else found
     if not found.state.final:
         raise Unavailable("the job is being accepted", hint="try again")
     return None
 
 
-def _seq(found: Active | Found) -> int:
-    return found.row.seq if isinstance(found, Active) else found.seq
+def _seq(found: ActiveJob | StoredJob) -> int:
+    return found.row.seq if isinstance(found, ActiveJob) else found.seq

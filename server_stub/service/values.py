@@ -1,4 +1,4 @@
-"""What the service hands out: small frozen values, so that the HTTP layer needs neither the store nor the runtimes."""
+"""Arguments and results of the service: frozen values, so that the HTTP layer imports neither store nor runtimes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from typing import NamedTuple
 
 from client_lib.spec.states import Reason, State
 
+ALL_OWNERS = "*"
+"""The `owner` of a list that means the jobs of all users."""
+
+
+@dataclass(frozen=True)
+class User:
+    """The user that the token of a request belongs to; `server_stub.http.auth` finds it."""
+
+    name: str
+    admin: bool = False
+    """Sees and acts on the jobs of all."""
+
 
 class JobText(NamedTuple):
-    """One job, ready to send."""
+    """One job as JSON."""
 
     json: bytes
     """A JobInfo."""
@@ -21,24 +33,24 @@ class JobText(NamedTuple):
 
 @dataclass(frozen=True)
 class JobFilters:
-    """What a list is narrowed to; None or {}: not narrowed by that."""
+    """Filters of a list; None or {}: no filter."""
 
     state: State | None = None
     labels: dict[str, str] = field(default_factory=dict)
     """All of them must match."""
     name_prefix: str | None = None
     owner: str | None = None
-    """None: the asking user; `*` (users.ALL_OWNERS): everybody, for those who may see them."""
+    """None: the user of the request; `*` (ALL_OWNERS): all, for those who may see them."""
 
 
 @dataclass(frozen=True)
 class JobSearch:
-    """What the lists of `/public/v2` are narrowed to and which page of them; None: not narrowed by that."""
+    """Filters and page of the lists of `/public/v2`; None: no filter."""
 
     limit: int
     offset: int = 0
     owners: tuple[str, ...] | None = None
-    """None: the asking user. Those that this user may not see are left out."""
+    """None: the user of the request. Owners that this user may not see are left out."""
     states: frozenset[State] | None = None
     since: datetime | None = None
     """Accepted then or later."""
@@ -50,7 +62,7 @@ class JobSearch:
 
 @dataclass(frozen=True)
 class JobOutputs:
-    """What is needed to serve the outputs of a job; see `server_stub.outputs` for how they lie."""
+    """The place of a job's outputs; `server_stub.files.outputs` reads them."""
 
     job_dir: Path
     in_place: str | None
@@ -60,7 +72,7 @@ class JobOutputs:
 
 @dataclass(frozen=True)
 class JobLogs:
-    """What is needed to serve the logs of a job; see `server_stub.runtimes.log_dir` for where they lie."""
+    """The place of a job's logs and its state; see `server_stub.runtimes.log_dir`."""
 
     job_id: str
     name: str

@@ -1,5 +1,5 @@
-"""What the server remembers, in SQLite or PostgreSQL. The service asks `Store` with the functions of `rows`."""
+"""The database, SQLite or PostgreSQL: `Store` runs the functions of `rows`."""
 
-from server_stub.store.store import Store
+from server_stub.store.store import Store, StoreError, StoreUnavailable
 
-__all__ = ["Store"]
+__all__ = ["Store", "StoreError", "StoreUnavailable"]

@@ -1,26 +1,33 @@
-"""How the two databases are opened: one connection that writes, a few that read. Private to `server_stub.store`."""
+"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), and brings it to the newest schema.
+
+To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, column, create_engine, event, func, inspect, make_url, select, table
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from client_lib.errors import ServerError
+
+HEAD = "0004"
+MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
-_STATEMENTS = 512  # kept compiled: an insert has one for each number of rows (prepared.Insert)
-_WAL = 4000  # pages before a checkpoint; with SQLite's 1000 one follows upon every sixtieth submit
+_WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 
 
 def writing_engine(url: str) -> Engine:
-    """One connection. SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that reads first and then
-    finds the database locked can't be repeated by waiting."""
+    """One connection. SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something
+    can't wait for the write lock, SQLite refuses it at once."""
     if not is_sqlite(url):
         return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
-    connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False, "cached_statements": _STATEMENTS}
+    connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False}
     engine = create_engine(url, pool_size=1, max_overflow=0, connect_args=connect)
     _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
     _begin_by(engine, "BEGIN IMMEDIATE")
@@ -28,7 +35,7 @@ def writing_engine(url: str) -> Engine:
 
 
 def reading_engine(url: str) -> Engine:
-    """A few connections that can't write. Keep reads short: an open one holds back SQLite's checkpoints."""
+    """A few connections that can't write. Reads must be short: an open read delays SQLite's checkpoints."""
     if not is_sqlite(url):
         return create_engine(
             url, pool_size=READERS, pool_pre_ping=True, connect_args={"options": "-c default_transaction_read_only=on"}
@@ -51,14 +58,14 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def try_lock(connection: Connection) -> bool:
-    """Become the one server of a PostgreSQL database for as long as this connection lives."""
-    return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({_LOCK_KEY})").scalar())
+    """Lock a PostgreSQL database for one server, until this connection is closed."""
+    return bool(connection.execute(select(func.pg_try_advisory_lock(_LOCK_KEY))).scalar())
 
 
 def _on_connect(engine: Engine, *pragmas: str) -> None:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # the driver's own BEGIN is a deferred one; ours is explicit
+        connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
         cursor = connection.cursor()
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
@@ -68,4 +75,42 @@ def _on_connect(engine: Engine, *pragmas: str) -> None:
 def _begin_by(engine: Engine, statement: str) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.connection.cursor().execute(statement)  # at a tenth of what Core takes, at each group of submits
+        connection.exec_driver_sql(statement)
+
+
+def migrate(connection: Connection) -> None:
+    """Run the missing migrations inside the connection's transaction, by Alembic, which is imported only for them.
+
+    Raises:
+        ServerError: the database was written by a newer version.
+    """
+    current = _revision(connection)
+    if current == HEAD:
+        return
+    if current is not None and current not in _revisions():
+        raise ServerError(
+            f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
+            hint="install the newer version of client-lib again, or use another data directory",
+        )
+    _upgrade(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
+
+
+def _revisions() -> set[str]:
+    names = (re.match(r"(\d{4})_", path.name) for path in (MIGRATIONS / "versions").glob("*.py"))
+    return {name.group(1) for name in names if name}
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command  # imported here: 150 ms that only a new or older database pays
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,30 +1,47 @@
-"""Every statement on the tables, as functions of a connection. Only `server_stub.store` and the service import this.
+"""Every statement on the tables, as functions of a connection; `Store.read` and `Store.write` run them.
 
-Functions that change something run in the writer's transaction, possibly twice (see `writer`), so they have no effect
-outside of it. No statement reads all jobs; lists seek by index.
+Functions that change something run in the writer's transaction, possibly twice (see `writer`), so they must have no
+effect outside of it. No statement reads all jobs of an owner, except `search`; lists seek by index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, bindparam, delete, func, insert, select, union, update
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 
 from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
 from client_lib.spec.wire import Event
-from server_stub.store.prepared import Insert, Prepared
-from server_stub.store.tables import events, idempotency_keys, jobs, labels, microseconds, removals
-from server_stub.submissions import Place
+from server_stub.files.request_log import UNWRITTEN, Place
+from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals
 
 _UNFINISHED = [str(state) for state in State if state not in FINAL]
 _FINISHED = [str(state) for state in State if state in FINAL]
 
 
 class JobRow(NamedTuple):
-    """One job as it is stored. `seq` is 0 until then."""
+    """One stored job. `seq` is 0 before it is stored."""
 
     id: str
     owner: str
@@ -34,7 +51,7 @@ class JobRow(NamedTuple):
     attempt: int
     created_at: datetime
     info: str
-    place: Place
+    place: Place = UNWRITTEN
     first_started_at: datetime | None = None
     resume_at: datetime | None = None
     finished_at: datetime | None = None
@@ -55,16 +72,19 @@ class Key(NamedTuple):
     fingerprint: str
 
 
-class NewJob(NamedTuple):
-    """All that is stored of a job when it is accepted."""
+@dataclass
+class NewJob:
+    """Everything that is stored of a job when it is accepted."""
 
     row: JobRow
     labels: Mapping[str, str]
     key: Key | None
+    record: bytes = b""
+    """The submit request; the store writes it once and then sets `row.place`."""
 
 
 class Added(NamedTuple):
-    """What became of a NewJob."""
+    """The result of storing a NewJob."""
 
     seq: int | None
     """None: nothing was stored."""
@@ -73,8 +93,8 @@ class Added(NamedTuple):
     same_name: bool = False
 
 
-class Found(NamedTuple):
-    """What most reads need of a job."""
+class StoredJob(NamedTuple):
+    """The columns of a job that most reads need."""
 
     seq: int
     id: str
@@ -83,39 +103,46 @@ class Found(NamedTuple):
     info: str
 
 
-_JOB_COLUMNS = tuple(jobs.columns.keys())  # in the order of _job_values
-
-_insert_jobs = Insert(jobs, _JOB_COLUMNS, or_leave_out=True)
-_insert_keys = Insert(idempotency_keys, (*Key._fields, "job_id", "created_at"), or_leave_out=True)
-_insert_labels = Insert(labels, ("job_seq", "key", "value"))
-_insert_events = Insert(events, ("job_seq", "time", "attempt", "state", "reason", "message"))
-_newest_seq = Prepared(select(func.max(jobs.c.seq)))
-_state_of_job = Prepared(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == bindparam("b_seq")))
-_update_job = Prepared(update(jobs).where(jobs.c.seq == bindparam("b_seq")), _JOB_COLUMNS[1:])
+# made once, as SQLAlchemy keeps the compiled text of a statement object
+_newest_seq = select(func.max(jobs.c.seq))
+_insert_labels, _insert_events = insert(labels), insert(events)
+_insert_unless_taken = {
+    name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
+    for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
+}
 _found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
 
 
 def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
-    """Store jobs, each with its key, or nothing at all of one whose name or key is taken. That they were accepted is
-    their first event, which the row itself tells (see list_events)."""
-    keys = {row.id: (*key, row.id, microseconds(row.created_at)) for row, _, key in new if key}
-    keyed = _insert_free(connection, _insert_keys, keys, idempotency_keys.c.job_id)
-    first = (_newest_seq.run(connection, {}).fetchone()[0] or 0) + 1  # nobody else adds jobs
+    """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
+    first event, which is not stored: `list_events` makes it from the row."""
+    keys = {job.row.id: _key_values(job.key, job.row) for job in new if job.key}
+    keyed = _add_unless_taken(connection, idempotency_keys, keys, idempotency_keys.c.job_id)
+    first = (connection.execute(_newest_seq).scalar() or 0) + 1  # only this thread adds jobs
     seqs = {job.row.id: seq for job, seq in zip(new, count(first), strict=False) if not job.key or job.row.id in keyed}
-    jobs_by_id = {job.row.id: (seqs[job.row.id], *_job_values(job.row)) for job in new if job.row.id in seqs}
-    stored = _insert_free(connection, _insert_jobs, jobs_by_id, jobs.c.id)
-    tags = [(seqs[job.row.id], *tag) for job in new if job.row.id in stored for tag in job.labels.items()]
-    _insert_labels.run(connection, tags)
+    rows = {job.row.id: {"seq": seqs[job.row.id], **_job_values(job.row)} for job in new if job.row.id in seqs}
+    stored = _add_unless_taken(connection, jobs, rows, jobs.c.id)
+    accepted = [job for job in new if job.row.id in stored]
+    tags = [{"job_seq": seqs[job.row.id], "key": k, "value": v} for job in accepted for k, v in job.labels.items()]
+    if tags:
+        connection.execute(_insert_labels, tags)
     return [Added(seqs[job.row.id]) if job.row.id in stored else _refused(connection, job, keyed) for job in new]
 
 
-def _insert_free(
-    connection: Connection, statement: Insert, rows: Mapping[str, Sequence[Any]], job_id: Column[Any]
+def _add_unless_taken(
+    connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]], job_id: Column[Any]
 ) -> Collection[str]:
-    """Insert what `rows` has by job id; the ids of those that were not left out. It is asked only where some were."""
-    if statement.run(connection, list(rows.values())) == len(rows):
+    """Insert `rows` (by job id), leave out those that break a UNIQUE; the ids of those that were stored."""
+    if not rows:
+        return ()
+    statement = _insert_unless_taken[connection.dialect.name][table]
+    if connection.execute(statement, list(rows.values())).rowcount == len(rows):
         return rows.keys()
     return set(connection.execute(select(job_id).where(job_id.in_(rows))).scalars())
+
+
+def _key_values(key: Key, row: JobRow) -> dict[str, Any]:
+    return {**key._asdict(), "job_id": row.id, "created_at": row.created_at}
 
 
 def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Added:
@@ -132,11 +159,11 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     Raises:
         IllegalTransition: one of the steps is not in the table; nothing is stored.
     """
-    stored = _state_of_job.run(connection, {"b_seq": row.seq}).fetchone()
-    if stored is None or stored[1] >= row.version:
+    stored = connection.execute(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
+    if stored is None or stored.version >= row.version:
         return
-    _check_steps(State(stored[0]), row.state, new_events)
-    _update_job.run(connection, dict(zip(_JOB_COLUMNS[1:], _job_values(row), strict=True), b_seq=row.seq))
+    _check_steps(State(stored.state), row.state, new_events)
+    connection.execute(update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
     add_events(connection, row.seq, new_events)
 
 
@@ -149,18 +176,26 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
 
 
 def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    _insert_events.run(connection, [_event_values(seq, event) for event in new_events])
+    if values := [_event_values(seq, event) for event in new_events]:
+        connection.execute(_insert_events, values)
 
 
-def _event_values(seq: int, event: Event) -> tuple[Any, ...]:
-    return seq, microseconds(event.time), event.attempt, str(event.state), str(event.reason), event.message
+def _event_values(seq: int, event: Event) -> dict[str, Any]:
+    return {
+        "job_seq": seq,
+        "time": event.time,
+        "attempt": event.attempt,
+        "state": str(event.state),
+        "reason": str(event.reason),
+        "message": event.message,
+    }
 
 
-def find(connection: Connection, owner: str, name: str) -> Found | None:
+def find(connection: Connection, owner: str, name: str) -> StoredJob | None:
     return _one(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))
 
 
-def find_by_id(connection: Connection, job_id: str) -> Found | None:
+def find_by_id(connection: Connection, job_id: str) -> StoredJob | None:
     return _one(connection, _found.where(jobs.c.id == job_id))
 
 
@@ -177,13 +212,13 @@ def unfinished(connection: Connection) -> list[JobRow]:
 
 
 def find_anywhere(connection: Connection, name: str) -> list[str]:
-    """Owners that have a job of this name; at most two are told."""
+    """Owners that have a job of this name, at most two of them."""
     return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
 
 
 def _owners_of_name() -> Select[Any]:
-    """From one owner to the next by the index that begins with them: no job is looked at but those found, and no submit
-    pays for an index of names."""
+    """A query that steps from owner to owner in an index that begins with the owner, so that it reads only the jobs it
+    finds and needs no index of names."""
     owners = select(func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
     later = jobs.alias()
     after = select(func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
@@ -231,8 +266,44 @@ def page(
     return [(seq, info) for seq, info in connection.execute(query)]
 
 
+def search(
+    connection: Connection,
+    owners: Collection[str],
+    states: Collection[State] | None,
+    since: datetime | None,
+    until: datetime | None,
+    fields: Sequence[tuple[str, str, bool]],
+    limit: int,
+    offset: int,
+) -> tuple[int, list[tuple[int, str]]]:
+    """The number of matching jobs, and (seq, info) of at most `limit` of them, newest first, after the first `offset`.
+
+    `states` None: all. `fields`: (field of the spec, its value, True if a job that does not set it matches too). These
+    have no column of their own, so every job of the owners is read (5 us each in SQLite).
+    """
+    conditions: list[ColumnElement[bool]] = [jobs.c.owner.in_(owners)]
+    if states is not None:
+        conditions.append(jobs.c.state.in_([str(state) for state in states]))
+    if since is not None:
+        conditions.append(jobs.c.created_at >= since)
+    if until is not None:
+        conditions.append(jobs.c.created_at <= until)
+    for name, value, or_none in fields:
+        field = _field_of_spec(connection, name)
+        conditions.append(or_(field == value, field.is_(None)) if or_none else field == value)
+    matching = connection.execute(select(func.count()).select_from(jobs).where(*conditions)).scalar_one()
+    query = select(jobs.c.seq, jobs.c.info).where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
+    return matching, [(seq, info) for seq, info in connection.execute(query)]
+
+
+def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:
+    """The field as text; NULL if the job doesn't set it. SQLite would read a cast to JSON as one to a number."""
+    in_sqlite: ColumnElement[Any] = func.json_extract(jobs.c.info, f"$.spec.{name}")
+    return in_sqlite if connection.dialect.name == "sqlite" else cast(jobs.c.info, JSON)["spec"][name].as_string()
+
+
 def list_events(connection: Connection, seq: int) -> list[Event]:
-    """Oldest first. The first is the acceptance, which is not stored apart from the job."""
+    """The events of a job, oldest first. The first is the acceptance, which is made from the job's row."""
     columns = (events.c.time, events.c.attempt, events.c.state, events.c.reason, events.c.message)
     rows = connection.execute(select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
     later = [Event(time=t, attempt=a, state=State(s), reason=Reason(r), message=m) for t, a, s, r, m in rows]
@@ -258,21 +329,22 @@ def knows_script(connection: Connection, owner: str, script_path: str) -> bool:
     return connection.execute(query).scalar() is not None
 
 
-def remove(connection: Connection, seq: int) -> None:
-    """Delete a final job with its events and labels, and note its files for removal.
+def remove(connection: Connection, seqs: Iterable[int]) -> None:
+    """Delete final jobs with their events and labels, and note their files for removal.
 
     Raises:
-        IllegalTransition: it is not final.
+        IllegalTransition: one of them is not final.
     """
-    columns = (jobs.c.id, jobs.c.state, jobs.c.segment, jobs.c.offset, jobs.c.length)
-    row = connection.execute(select(*columns).where(jobs.c.seq == seq)).one_or_none()
-    if row is None:
-        return
-    if not State(row.state).final:
-        raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
-    place = {"segment": row.segment, "offset": row.offset, "length": row.length}
-    connection.execute(insert(removals), {"job_id": row.id, **place})
-    connection.execute(delete(jobs).where(jobs.c.seq == seq))
+    for seq in seqs:
+        columns = (jobs.c.id, jobs.c.state, jobs.c.segment, jobs.c.offset, jobs.c.length)
+        row = connection.execute(select(*columns).where(jobs.c.seq == seq)).one_or_none()
+        if row is None:
+            continue
+        if not State(row.state).final:
+            raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
+        place = {"segment": row.segment, "offset": row.offset, "length": row.length}
+        connection.execute(insert(removals), {"job_id": row.id, **place})
+        connection.execute(delete(jobs).where(jobs.c.seq == seq))
 
 
 def discard(connection: Connection, row: JobRow) -> None:
@@ -282,14 +354,14 @@ def discard(connection: Connection, row: JobRow) -> None:
 
 
 class Removal(NamedTuple):
-    """What a deleted job leaves on the disk: its directory and its submission."""
+    """The files of a deleted job: its directory and its submit request."""
 
     job_id: str
     place: Place
 
 
 def pending_removals(connection: Connection) -> list[Removal]:
-    """What is still to be removed."""
+    """Files of deleted jobs that are not removed yet."""
     columns = (removals.c.job_id, removals.c.segment, removals.c.offset, removals.c.length)
     return [Removal(job_id, Place(*place)) for job_id, *place in connection.execute(select(*columns))]
 
@@ -299,7 +371,7 @@ def forget_removals(connection: Connection, job_ids: Sequence[str]) -> None:
 
 
 class Finished(NamedTuple):
-    """What retention decides by."""
+    """The columns that retention needs."""
 
     seq: int
     finished_at: datetime
@@ -329,7 +401,7 @@ def drop_keys(connection: Connection, before: datetime) -> None:
 
 
 def key_used(connection: Connection, key: Key) -> tuple[str, str] | None:
-    """(fingerprint, job id) of the submit that used the key; None: nobody did."""
+    """(fingerprint, job id) of the submit that used the key; None: it is free."""
     columns = (idempotency_keys.c.fingerprint, idempotency_keys.c.job_id)
     query = select(*columns).where(idempotency_keys.c.owner == key.owner, idempotency_keys.c.key == key.key)
     used = connection.execute(query).one_or_none()
@@ -341,33 +413,16 @@ def _drop_key(connection: Connection, key: Key) -> None:
     connection.execute(delete(idempotency_keys).where(*found))
 
 
-def _one(connection: Connection, query: Select[Any]) -> Found | None:
+def _one(connection: Connection, query: Select[Any]) -> StoredJob | None:
     row = connection.execute(query).one_or_none()
-    return Found(row.seq, row.id, row.version, State(row.state), row.info) if row else None
+    return StoredJob(row.seq, row.id, row.version, State(row.state), row.info) if row else None
 
 
-def _job_values(row: JobRow) -> tuple[Any, ...]:
-    """As the database stores them, in the order of the table's columns behind `seq`."""
-    return (
-        row.id,
-        row.owner,
-        row.name,
-        str(row.state),
-        row.version,
-        row.attempt,
-        microseconds(row.created_at),
-        microseconds(row.first_started_at),
-        microseconds(row.resume_at),
-        microseconds(row.finished_at),
-        row.stop,
-        row.remove_at_end,
-        row.script_path,
-        row.snapshot,
-        row.function,
-        row.size_bytes,
-        *row.place,
-        row.info,
-    )
+def _job_values(row: JobRow) -> dict[str, Any]:
+    """The columns of the table, except `seq`."""
+    values = {**row._asdict(), **row.place._asdict(), "state": str(row.state)}
+    del values["seq"], values["place"]
+    return values
 
 
 def _job_row(values: dict[str, Any]) -> JobRow:

@@ -1,4 +1,4 @@
-"""The database behind one small door: `write` and `read` take a function of a connection; `rows` has the functions."""
+"""The database: `write` and `read` run a function of `rows` on a connection; other packages see no SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -6,27 +6,37 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
-from server_stub.store import engines
-from server_stub.store.migrate import migrate
-from server_stub.store.writer import Files, Writer
+from server_stub.files.request_log import UNWRITTEN, RequestLog
+from server_stub.store import engines, rows
+from server_stub.store.rows import Added, NewJob
+from server_stub.store.writer import Writer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+P = ParamSpec("P")
+
+
+class StoreError(Exception):
+    """The database refused a statement."""
+
+
+class StoreUnavailable(StoreError):
+    """The database can't be reached now; the same statement may work later."""
 
 
 class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
-    def __init__(self, url: str, files: Files | None = None) -> None:
-        """`files` are made durable beside each commit (see `Writer`)."""
+    def __init__(self, url: str, request_log: RequestLog | None = None) -> None:
+        """`request_log`: the file of submit requests, which is made durable with each commit (see `Writer`)."""
         self._url = url
-        self._files = files
+        self._request_log = request_log
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
 
     @property
@@ -44,41 +54,72 @@ class Store:
             await asyncio.to_thread(self._open)
         except SQLAlchemyError as error:
             raise ServerError(
-                f"the database {self.shown} can't be opened: {_said(error)}",
+                f"the database {self.shown} can't be opened: {_driver_message(error)}",
                 hint="is its directory writable for this user, and its server up?",
             ) from error
 
-    async def write(self, function: Callable[[Connection], T]) -> T:
-        """The result of `function(connection)`, durable; it may run twice (see `Writer.write`).
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `function(connection, *args)` on one consistent state of the database. Raises StoreError."""
 
-        Raises:
-            StorageFull: nothing was written.
-        """
-        return await self._written(self._writer.write(function))
+        def run() -> T:
+            with self._reading.begin() as connection:
+                return function(connection, *args, **kwargs)
 
-    async def write_along(self, function: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
-        """The result for `item` of `function(connection, items)`, durable (see `Writer.write_along`).
-
-        Raises:
-            StorageFull: nothing was written.
-        """
-        return await self._written(self._writer.write_along(function, item))
-
-    async def _written(self, writing: Coroutine[Any, Any, T]) -> T:
         try:
-            return await writing
-        except (DatabaseError, OSError) as error:
-            if is_full(error):
-                raise StorageFull("the disk of the server is full; nothing was stored") from error
-            raise
+            return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+        except SQLAlchemyError as error:
+            raise _translated(error) from error
 
-    async def read(self, function: Callable[[Connection], T]) -> T:
-        """The result of `function(connection)` on one consistent state of the database."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, function)
+    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`).
+
+        Raises:
+            StorageFull, StoreError: nothing was written.
+        """
+        return await self._written(self._writer.write(lambda connection: function(connection, *args, **kwargs)))
+
+    async def write_together(self, function: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
+        """The result for `item` of `function(connection, items)`, durable (see `Writer.write_together`).
+
+        Raises:
+            StorageFull, StoreError: nothing was written.
+        """
+        return await self._written(self._writer.write_together(function, item))
+
+    async def add_job(self, new: NewJob) -> Added:
+        """Store a job and its submit request; `new.row.place` is set. Raises StorageFull, StoreError."""
+        return await self.write_together(self._add_jobs, new)
+
+    async def drop_unused_segments(self) -> None:
+        """Remove files of submit requests that belong to no job."""
+        await self.write(self._drop_unused_segments)
 
     async def close(self) -> None:
         self._writer.hand_over()
         await asyncio.to_thread(self._close)
+
+    def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
+        assert self._request_log
+        unwritten = [job for job in new if job.row.place == UNWRITTEN]  # a repeated write has its record already
+        places = self._request_log.append(*[job.record for job in unwritten])
+        for job, place in zip(unwritten, places, strict=True):
+            job.row = job.row._replace(place=place)
+        return rows.add_jobs(connection, new)
+
+    def _drop_unused_segments(self, connection: Connection) -> None:
+        # in the writer's thread: no submit can be written to a segment between the query and its removal
+        assert self._request_log
+        self._request_log.drop_unused(rows.segments_in_use(connection))
+
+    async def _written(self, writing: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await writing
+        except (SQLAlchemyError, OSError) as error:
+            if is_full(error):
+                raise StorageFull("the disk of the server is full; nothing was stored") from error
+            if isinstance(error, OSError):
+                raise
+            raise _translated(error) from error
 
     def _open(self) -> None:
         self._writing = engines.writing_engine(self._url)
@@ -87,12 +128,12 @@ class Store:
         if not engines.is_sqlite(self._url):
             self._lock = self._take_lock(self._writing)
         with self._writing.begin() as connection:
-            migrate(connection)
-        self._writer = Writer(self._writing, self._files)
+            engines.migrate(connection)
+        self._writer = Writer(self._writing, self._request_log)
         self._writer.start()
 
     def _take_lock(self, engine: Engine) -> Connection:
-        # a connection of its own, which lives as long as the server does
+        # a connection of its own, which stays open until the server ends
         connection = engine.execution_options(isolation_level="AUTOCOMMIT").connect()
         connection.detach()
         if not engines.try_lock(connection):
@@ -102,10 +143,6 @@ class Store:
                 hint="exactly one server may use a database: stop the other one first",
             )
         return connection
-
-    def _read(self, function: Callable[[Connection], T]) -> T:
-        with self._reading.begin() as connection:
-            return function(connection)
 
     def _close(self) -> None:
         self._writer.stop()
@@ -117,14 +154,19 @@ class Store:
 
 
 def is_full(error: BaseException) -> bool:
-    """The disk, the quota or the database's own bound is full."""
+    """True if the disk, the quota or the database's own limit is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if not isinstance(error, OperationalError):
         return False
-    postgresql_says = getattr(error.orig, "sqlstate", None) == "53100"
-    return postgresql_says or "database or disk is full" in str(error.orig)
+    disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code
+    return disk_full or "database or disk is full" in str(error.orig)
 
 
-def _said(error: SQLAlchemyError) -> str:
+def _translated(error: SQLAlchemyError) -> StoreError:
+    kind = StoreUnavailable if isinstance(error, OperationalError) else StoreError
+    return kind(_driver_message(error))
+
+
+def _driver_message(error: SQLAlchemyError) -> str:
     return str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)

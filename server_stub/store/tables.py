@@ -1,6 +1,6 @@
-"""The tables. What a user sees of a job is one ready JSON text (`jobs.info`); the others find it and decide by it.
+"""The tables. Users see the JSON text `jobs.info`; the other columns are for queries and decisions.
 
-Only `server_stub.store` imports this. A change here needs a migration; a test compares both.
+A change here needs a migration; a test compares both.
 """
 
 from __future__ import annotations
@@ -29,19 +29,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(time: datetime | None) -> int | None:
-    """How a time is stored."""
-    return None if time is None else (time - _EPOCH) // _MICROSECOND
-
-
 class UtcTime(TypeDecorator[datetime]):
     """An aware datetime as whole microseconds since 1970, exact in every database; SQLite knows no time zones."""
 
     impl = BigInteger
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002  the base's signature
-        return microseconds(value)
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002  # the base's signature
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         return None if value is None else _EPOCH + value * _MICROSECOND
@@ -81,7 +76,7 @@ jobs = Table(
     Column("snapshot", String(64)),  # digest of the archive
     Column("function", String(64)),  # digest of the pickled function
     Column("size_bytes", BigInteger),  # of its directory when it ended
-    Column("segment", Integer, nullable=False),  # where its submission lies: server_stub.submissions.Place
+    Column("segment", Integer, nullable=False),  # place of its submit request: server_stub.files.request_log.Place
     Column("offset", BigInteger, nullable=False),
     Column("length", BigInteger, nullable=False),
     Column("info", Text, nullable=False),  # JobInfo
@@ -128,7 +123,7 @@ idempotency_keys = Table(
     Column("created_at", UtcTime, nullable=False),
 )
 
-removals = Table(  # files of deleted jobs that are still to be removed: no crash leaves one behind
+removals = Table(  # files of deleted jobs that are not removed yet
     "removals",
     metadata,
     Column("job_id", String(32), primary_key=True),

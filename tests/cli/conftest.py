@@ -1,7 +1,8 @@
-"""The real command line as a process, against a small HTTP server that answers what a test says."""
+"""The real command line against a small HTTP server with canned answers."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.cli import app
+
 from .small_server import SmallServer
 
 CLI = [sys.executable, "-m", "client_lib"]
@@ -19,7 +22,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a user who has configured nothing, with state and configuration of the test's own."""
+    """Variables of a user who has configured nothing, with state and configuration of the test's own."""
     ours = ("CLIENT_LIB_", "_CLIENT_LIB", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
@@ -40,10 +43,25 @@ def server(environment: dict[str, str]) -> Iterator[SmallServer]:
 
 
 @pytest.fixture
-def cli(environment: dict[str, str], tmp_path: Path) -> Run:
-    """Run one command line to its end."""
+def cli(
+    request: pytest.FixtureRequest,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Run one command line to its end: in this process, and in one of its own where the test is marked `process`."""
 
-    def run(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    def run_here(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(os, "environ", {**environment, **variables})
+            patch.setattr(sys, "stdin", io.StringIO(stdin))
+            capsys.readouterr()
+            code = app.run(list(args))
+        return subprocess.CompletedProcess(args, code, *capsys.readouterr())
+
+    def run_apart(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*CLI, *args],
             input=stdin,
@@ -55,7 +73,7 @@ def cli(environment: dict[str, str], tmp_path: Path) -> Run:
             check=False,
         )
 
-    return run
+    return run_apart if request.node.get_closest_marker("process") else run_here
 
 
 @pytest.fixture

@@ -13,16 +13,35 @@ import pytest
 from .conftest import Run
 from .small_server import SmallServer, job
 
+pytestmark = pytest.mark.process
+
 
 def offered(cli: Run, *words: str, **variables: str) -> list[str]:
     """The words that bash is offered for the last of `words`."""
     asked = cli(
-        _CLIENT_LIB_COMPLETE="bash_complete", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1), **variables
+        _CLIENT_LIB_COMPLETE="complete_bash", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1), **variables
     )
     assert asked.stderr == ""
-    return [line.split(",", 1)[1] for line in asked.stdout.split()]
+    return asked.stdout.split()
 
 
+@pytest.mark.parametrize(
+    ("shell", "word", "expected"),
+    [
+        ("bash", "3", ["plain,train-2", "plain,train-1"]),
+        ("fish", "tr", ["plain,train-2", "plain,train-1"]),
+        ("zsh", "3", ["plain", "train-2", "_", "plain", "train-1", "_"]),
+    ],
+)
+def test_the_lines_that_an_earlier_version_wrote_are_answered(
+    server: SmallServer, cli: Run, shell: str, word: str, expected: list[str]
+) -> None:
+    server.add(job("train-1"), job("train-2"), job("other"))
+    asked = cli(_CLIENT_LIB_COMPLETE=f"{shell}_complete", COMP_WORDS="client-lib logs -f tr", COMP_CWORD=word)
+    assert (asked.stdout.split(), asked.stderr) == (expected, "")
+
+
+@pytest.mark.smoke
 def test_commands_and_options(cli: Run) -> None:
     assert offered(cli, "client-lib", "res") == ["resubmit"]
     assert offered(cli, "client-lib", "list", "--sta") == ["--state"]
@@ -52,7 +71,7 @@ def test_a_server_that_answers_nonsense_offers_nothing(server: SmallServer, cli:
 def test_the_lines_for_a_shell(cli: Run, shell: str) -> None:
     shown = cli("completion", shell)
     assert shown.returncode == 0
-    assert f"_CLIENT_LIB_COMPLETE={shell}_complete" in shown.stdout
+    assert f"_CLIENT_LIB_COMPLETE=complete_{shell}" in shown.stdout
     assert cli("completion", SHELL=f"/usr/bin/{shell}").stdout == shown.stdout
 
 

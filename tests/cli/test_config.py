@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli import profile_file
-from client_lib.config import read_profiles
 from client_lib.errors import InvalidRequest
+from client_lib.transport.config import read_profiles
 
 from .conftest import Run
 from .small_server import SmallServer, job

@@ -60,6 +60,8 @@ def test_the_help_of_each_command_says_what_it_does_and_shows_examples(cli: Run,
     assert "Examples:" in shown.stdout or command in ("server", "config")
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_the_help_of_serve_is_the_servers(cli: Run) -> None:
     assert "--users-file" in cli("serve", "--help").stdout
 
@@ -132,6 +134,8 @@ def test_the_token_goes_along(server: SmallServer, cli: Run) -> None:
     assert server.tokens == ["Bearer s3cret"]
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     server: SmallServer, environment: dict[str, str]
 ) -> None:
@@ -144,6 +148,8 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     assert (command.wait(timeout=30), command.stderr.read()) == (141, b"")
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_text_that_the_terminal_cannot_hold_is_escaped(server: SmallServer, cli: Run) -> None:
     server.add(job("one", message="wartet auf gr\u00fcn \u2014 \U0001f600"))
     shown = cli("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")

@@ -6,50 +6,82 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import click
 import pytest
+import typer
+from typer.main import get_command
 
-from client_lib.cli import job_file, job_spec, submitting
-from client_lib.cli.commands.render import command as render
-from client_lib.cli.commands.submit import command as submit
+from client_lib.cli import app, job_file, job_options, submit_steps
+from client_lib.cli.commands import render, run, submit
 from client_lib.cli.connection import Connection
+from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.parameters import command_app
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import HealthParams, JobSpec
 
 
 def spec_of(*line: str) -> JobSpec:
-    """What `client-lib submit LINE` would submit."""
-    context = submit.make_context("submit", list(line))
-    ours = {"follow", "dry_run", "output", "endpoint", "profile"}
-    values = {name: value for name, value in context.params.items() if name not in ours}
-    with context:
-        return submitting.job_of(Connection("http://127.0.0.1:9"), values, values.pop("file")).job.spec
+    """The spec that `client-lib submit LINE` would submit."""
+    commands = command_app()
+
+    @commands.command("submit", context_settings=submit_steps.STOP_AT_SCRIPT)
+    @with_job_options
+    def describe(ctx: typer.Context, config: ConfigOption = None, **values: Any) -> JobSpec:
+        return submit_steps.job_of(ctx, Connection("http://127.0.0.1:9"), config, values).job.spec
+
+    command: Any = get_command(commands)
+    with command.make_context("submit", list(line)) as context:
+        spec: JobSpec = command.invoke(context)
+    return spec
 
 
 @contextmanager
 def usage_error(about: str) -> Iterator[None]:
-    with pytest.raises(click.UsageError) as wrong:
+    with pytest.raises(typer.TyperException) as wrong:
         yield
     assert about in wrong.value.format_message()
 
 
-@pytest.mark.parametrize("command", [submit, render])
-def test_every_field_of_the_spec_has_an_option(command: click.Command) -> None:
-    assert {parameter.name for parameter in command.params} >= set(JobSpec.model_fields)
+@pytest.mark.parametrize("module", [submit, run, render])
+def test_every_field_of_the_spec_has_an_option(module: ModuleType) -> None:
+    assert {parameter.name for parameter in get_command(module.app).params} >= set(JobSpec.model_fields)
 
 
 def test_every_option_says_what_the_spec_says() -> None:
-    options = {parameter.name: parameter for parameter in submit.params if isinstance(parameter, click.Option)}
+    texts = {parameter.name: parameter.help for parameter in get_command(submit.app).params}  # type: ignore[attr-defined]
     for name, field in JobSpec.model_fields.items():
-        if name not in job_spec.POSITIONAL:
-            first_words = " ".join((field.description or "").split()[:4]).replace("None:", "Without it:")
-            assert (options[name].help or "").startswith(first_words)
+        if name not in job_options.POSITIONAL:
+            first_words = " ".join((field.description or "").split()[:2]).replace("None:", "Without it:")
+            assert (texts[name] or "").startswith(first_words)
+
+
+def test_every_field_stands_under_one_heading() -> None:
+    fields = [name for fields in job_options.HEADINGS.values() for name in fields]
+    assert sorted(fields) == sorted(set(JobSpec.model_fields) - job_options.POSITIONAL)
+    assert len(next(iter(job_options.HEADINGS.values()))) == 10
+
+
+@pytest.mark.parametrize("name", ["submit", "render", "run"])
+def test_the_help_shows_the_common_options_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    headings = [shown.index(f"\n{heading}:\n") for heading in job_options.HEADINGS]
+    assert headings == sorted(headings)
+
+
+@pytest.mark.parametrize("name", sorted(set(app.COMMANDS) - {"serve"}))
+def test_no_help_shows_a_default_of_the_machinery(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [
+        word for word in ("Pydantic", "<factory>", "Default: []", "Default: {}", "[default: ]") if word in shown
+    ] == []
 
 
 def test_no_two_options_have_one_name() -> None:
-    names = [name for parameter in submit.params if isinstance(parameter, click.Option) for name in parameter.opts]
+    names = [name for parameter in get_command(submit.app).params for name in parameter.opts]
     assert len(names) == len(set(names))
 
 
@@ -183,7 +215,7 @@ def test_merging_leaves_both_sides_as_they_were() -> None:
     file: dict[str, Any] = {"labels": {"a": "1"}, "args": ["x"]}
     line: dict[str, Any] = {"labels": {"b": "2"}}
     before = json.dumps([file, line])
-    assert job_spec.merged(file, line) == {"labels": {"a": "1", "b": "2"}, "args": ["x"]}
+    assert job_options.merged(file, line) == {"labels": {"a": "1", "b": "2"}, "args": ["x"]}
     assert json.dumps([file, line]) == before
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli import interpreter, server_process
+from client_lib.cli import processes
 from client_lib.errors import InvalidRequest, NotSupported
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -22,26 +24,26 @@ def python(tmp_path: Path) -> str:
 
 def test_an_active_environment_wins_over_path(python: str, tmp_path: Path) -> None:
     environment = str(tmp_path / "environment")
-    assert interpreter.find({"VIRTUAL_ENV": environment, "CONDA_PREFIX": "/other", "PATH": ""}) == python
-    assert interpreter.find({"CONDA_PREFIX": environment, "PATH": ""}) == python
+    assert processes.find_python({"VIRTUAL_ENV": environment, "CONDA_PREFIX": "/other", "PATH": ""}) == python
+    assert processes.find_python({"CONDA_PREFIX": environment, "PATH": ""}) == python
 
 
 def test_without_one_it_is_the_python_of_path(python: str) -> None:
-    assert interpreter.find({"PATH": str(Path(python).parent)}) == python
+    assert processes.find_python({"PATH": str(Path(python).parent)}) == python
 
 
 def test_an_environment_that_was_removed_is_passed_over(python: str) -> None:
-    assert interpreter.find({"VIRTUAL_ENV": "/removed", "PATH": str(Path(python).parent)}) == python
+    assert processes.find_python({"VIRTUAL_ENV": "/removed", "PATH": str(Path(python).parent)}) == python
 
 
 def test_no_python_at_all_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no python in PATH"):
-        interpreter.find({"PATH": str(tmp_path)})
+        processes.find_python({"PATH": str(tmp_path)})
 
 
 def test_without_the_servers_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_process, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
+    monkeypatch.setattr(processes, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
     with pytest.raises(NotSupported) as refused:
-        server_process.command_line(["--port", "0"])
+        processes.server_command(["--port", "0"])
     assert "no_such_library" in refused.value.message
     assert f"{sys.executable} -m pip install 'client-lib[server]'" in (refused.value.hint or "")

@@ -153,17 +153,25 @@ def test_a_page_in_place_of_an_answer_is_told_with_its_address(
     assert "<h1>" not in told.stderr
 
 
-@pytest.mark.parametrize("command", [["status", "one"], ["list"], ["list", "-o", "json"], ["--help"]])
+@pytest.mark.process
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    "command", [["status", "one"], ["list"], ["list", "-o", "json"], ["logs", "one"], ["instances"], ["--help"]]
+)
 def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
     server: SmallServer, environment: dict[str, str], command: list[str]
 ) -> None:
     server.add(job("one"))
+    server.answers["GET", "/api/v1/jobs/one/logs"] = 200, b"@end {}\n"
+    server.answers["GET", "/api/v1/instance-types"] = 200, {"instance_types": []}
     loaded = "; print(sorted({'requests', 'pydantic', 'rich', 'urllib3', 'yaml', 'server_stub'} & set(sys.modules)))"
     code = f"import sys; from client_lib.cli.app import run; code = run({command!r}){loaded}; sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.process
+@pytest.mark.smoke
 def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[str, str]) -> None:
     server.add(job("one"), job("other", State.FAILED, Reason.EXIT_CODE, message="[red]not markup[/red]"))
     with Terminal("list", environment=environment) as terminal:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from client_lib.spec.wire import Event, JobInfo, Manifest
 
-from .conftest import CLI, Run, processes_of
+from .conftest import CLI, Run
 from .terminal import Terminal
 
 WITHIN_S = 30.0
@@ -29,7 +27,10 @@ for step in range(int(sys.argv[2])):
 open("done.txt", "w").write(repr(sys.argv[1:]))
 """
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself"),
+]
 
 
 @pytest.fixture
@@ -46,19 +47,10 @@ def fresh_shell(environment: dict[str, str], local_state: Path) -> dict[str, str
     return environment
 
 
-@pytest.fixture(scope="module")
-def shared_state() -> Iterator[Path]:
-    """State of the one local server that most tests here share: a start costs seconds on a busy machine."""
-    with TemporaryDirectory(prefix="client_lib-") as folder:
-        yield Path(folder)
-        for pid in processes_of(Path(folder)):
-            os.kill(pid, signal.SIGKILL)
-
-
 @pytest.fixture
-def shell(fresh_shell: dict[str, str], shared_state: Path) -> dict[str, str]:
+def shell(fresh_shell: dict[str, str], local_server: Path) -> dict[str, str]:
     """As fresh_shell, with the shared server."""
-    fresh_shell["CLIENT_LIB_STATE_DIR"] = str(shared_state)
+    fresh_shell["CLIENT_LIB_STATE_DIR"] = str(local_server)
     return fresh_shell
 
 
@@ -75,6 +67,7 @@ def submit(cli: Run, *line: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.smoke
 def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:
@@ -97,6 +90,7 @@ def test_what_the_server_reads_otherwise_is_said_once_beside_the_data(
         assert notice not in done.stdout
 
 
+@pytest.mark.smoke
 def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text("print('before'); raise KeyError('learning_rate')")
     done = cli("submit", "-f", "--name", "bad", "train.py")
@@ -177,7 +171,7 @@ def test_the_job_gets_the_python_of_the_shell(shell: dict[str, str], cli: Run, s
 
 def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script: Path) -> None:
     """Start-up is most of what a submit takes: what packs snapshots, reads files and draws tables stays away."""
-    rest = "{'client_lib.snapshot', 'pathspec', 'yaml', 'rich', 'tenacity', 'torch', 'server_stub'}"
+    rest = "{'client_lib.submit.snapshot', 'pathspec', 'yaml', 'rich', 'tenacity', 'torch', 'server_stub'}"
     code = (
         "import sys; from client_lib.cli.app import run; code = run(['submit', 'train.py', '--steps', '0']); "
         f"print(sorted({rest} & set(sys.modules))); sys.exit(code)"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,10 @@ from .terminal import Terminal
 
 WITHIN_S = 30.0
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +91,12 @@ def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
     assert b"[0] saved" in shown
     assert b"[1] saved" in shown
     assert b"job interrupted was cancelled" in shown
-    assert b"goes on" not in shown
+    assert b"keeps running" not in shown
     assert json.loads(cli("status", "interrupted", "-o", "json").stdout)["state"] == "CANCELLED"
     assert ranks_of(state) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("ends", "code"), [("raise SystemExit(7)", 7), ("raise KeyError('lr')", 1), ("os.kill(os.getpid(), 9)", 137)]
 )
@@ -104,6 +109,36 @@ def test_the_exit_code_is_that_of_the_first_failing_rank(
     assert "rank 1 on worker 0" in done.stderr
 
 
+@pytest.mark.parametrize("size", [["-N", "2"], ["--processes-per-worker", "2"]], ids=["two-workers", "one-worker"])
+@pytest.mark.parametrize(
+    "text", ["Connection refused", "[gloo] Timed out waiting 30000ms for recv operation", "NCCL error in: a"]
+)
+def test_the_rank_that_raised_is_named_though_its_peer_was_gone_first(
+    shell: dict[str, str], cli: Run, script: Path, size: list[str], text: str
+) -> None:
+    script.write_text(
+        "import atexit, os, time\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    atexit.register(time.sleep, 0.6)\n"
+        "    open('raises', 'w').close()\n"
+        "    raise KeyError('learning_rate')\n"
+        "while not os.path.exists('raises'):\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        f"raise RuntimeError({text!r})\n"
+    )
+    worker, name = (1 if size[0] == "-N" else 0), f"guilty-{uuid.uuid4().hex[:8]}"
+    done = cli("run", "--name", name, *size, "train.py")
+    assert done.returncode == 1
+    assert f"rank 1 on worker {worker} ended with exit code 1" in done.stderr
+    info = json.loads(cli("status", name, "-o", "json").stdout)
+    assert info["message"] == "rank 1 ended with exit code 1: KeyError: 'learning_rate'"
+    failure = info["failure"]
+    assert (failure["worker"], failure["rank"], failure["exception"]) == (worker, 1, "KeyError: 'learning_rate'")
+    assert f"rank 1 on worker {worker}" in cli("explain", name).stdout
+    assert f"rank 1 on worker {worker}" in cli("wait", name).stderr
+
+
 def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text("import os, sys; print(os.environ.get('CLIENT_LIB_STDIN'), sys.stdin.read().split())")
     done = cli("run", "-N", "2", "train.py", stdin="first second")
@@ -112,6 +147,7 @@ def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(shell: dict[str, s
     assert done.stdout.splitlines() == ["[0] None []"]
 
 
+@pytest.mark.smoke
 def test_a_launchers_line_runs_too(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text("import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'])")
     done = cli("run", "torchrun", "--standalone", "--nproc_per_node=2", "train.py")

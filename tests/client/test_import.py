@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import inspect
+import pkgutil
 import statistics
 import subprocess
 import sys
@@ -9,7 +11,8 @@ import time
 import pytest
 
 import client_lib
-from client_lib import errors, legacy
+from client_lib import errors
+from client_lib.mlspace import old_arguments as legacy
 from client_lib.spec.job import JobSpec
 
 HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
@@ -83,3 +86,21 @@ def test_defaults_of_job_are_those_of_the_spec() -> None:
         default = parameters[name].default
         if default is not None:
             assert default == field.default, name
+
+
+def test_checkers_and_the_interpreter_see_the_same_public_names_in_the_same_modules() -> None:
+    tree = ast.parse(inspect.getsource(client_lib))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {one.asname: node.module for node in imports for one in node.names} == client_lib._MODULE_OF
+
+
+NAMES_FOR_FUNCTIONS = {"log", "init", "finish", "config", "alert"}
+
+
+def test_no_module_at_the_top_takes_the_name_of_a_public_function_present_or_planned() -> None:
+    """Importing a module binds its name in the package: `client_lib/logs` would replace the function `logs()`."""
+    modules = {module.name for module in pkgutil.iter_modules(client_lib.__path__)}
+    functions = {name for name in client_lib.__all__ if inspect.isfunction(getattr(client_lib, name))}
+    assert not modules & (functions | NAMES_FOR_FUNCTIONS | {"environment"})
+    assert not NAMES_FOR_FUNCTIONS & set(client_lib.__all__)

@@ -32,7 +32,8 @@ from client_lib import (
     list_jobs,
 )
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot
-from tests.client.conftest import OddServer, http, until
+from tests.local_server import until
+from tests.odd_server import OddServer, http
 
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
 
@@ -159,7 +160,7 @@ def test_timestamps_stand_in_front(script: Callable[..., str]) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_ctrl_c_on_a_followed_job_says_that_it_goes_on(sleeping: Job, state: Path) -> None:
+def test_ctrl_c_on_a_followed_job_says_that_it_goes_on(sleeping: Job) -> None:
     code = f"from client_lib import get_job; get_job({sleeping.job_name!r}).logs()"
     reader = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
@@ -169,7 +170,7 @@ def test_ctrl_c_on_a_followed_job_says_that_it_goes_on(sleeping: Job, state: Pat
         pass
     reader.send_signal(signal.SIGINT)
     _, err = reader.communicate(timeout=20)
-    assert f"job {sleeping.job_name} goes on" in err
+    assert f"job {sleeping.job_name} keeps running" in err
     assert f"client-lib cancel {sleeping.job_name}" in err
     assert "KeyboardInterrupt" in err
     assert sleeping.state is State.RUNNING
@@ -258,7 +259,7 @@ def test_an_unknown_job_is_not_found(client: Client) -> None:
 def test_jobs_are_listed_over_pages_newest_first(
     script: Callable[..., str], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_lib.api.PAGE", 2)
+    monkeypatch.setattr("client_lib.transport.api.PAGE", 2)
     jobs = [ran(Job(script=script(), labels={"team": "pages", "n": str(n)})) for n in range(5)]
     names = [job.job_name for job in reversed(jobs)]
     assert [info.name for info in list_jobs(label={"team": "pages"})] == names
@@ -346,12 +347,6 @@ def test_a_second_submit_of_one_object_is_refused(script: Callable[..., str]) ->
     job = ran(Job(script=script()))
     with pytest.raises(Conflict, match=f"already, as {job.job_name}"):
         job.submit()
-
-
-def test_a_taken_name_is_refused(script: Callable[..., str]) -> None:
-    ran(Job(script=script(), name="only-one"))
-    with pytest.raises(Conflict, match="only-one"):
-        Job(script=script(), name="only-one").submit()
 
 
 def test_verbs_before_the_submit_say_so(script: Callable[..., str]) -> None:

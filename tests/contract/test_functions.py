@@ -16,6 +16,8 @@ from client_lib.spec.states import State
 from client_lib.worker.function_runner import Versions
 from tests.contract.places import ClusterPlace, Place, ended
 
+pytestmark = pytest.mark.process
+
 CACHES = ("HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "XDG_CACHE_HOME")
 
 
@@ -44,6 +46,7 @@ def diverge(rank: int) -> None:
     time.sleep(600)
 
 
+@pytest.mark.smoke
 def test_each_rank_returns_its_own_value(place: Place) -> None:
     job = place.job(ranks, args=(10,), n_workers=2, processes_per_worker=2)
     job.submit()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from client_lib.spec.states import Reason, State
 from tests.contract.places import Place, becomes, ended, prints
+
+pytestmark = pytest.mark.process
 
 SHOW_ENVIRONMENT = """
 import json, os, time
@@ -49,6 +53,7 @@ def texts(job: object, **filters: object) -> list[str]:
     return [entry.text for entry in job.log_entries(follow=False, **filters)]  # type: ignore[attr-defined]
 
 
+@pytest.mark.smoke
 def test_every_process_sees_the_same_environment(place: Place) -> None:
     job = place.run(SHOW_ENVIRONMENT, n_workers=2, processes_per_worker=2, env_variables={"MINE": "a b"})
     assert job.info().state is State.SUCCEEDED, job.info().message

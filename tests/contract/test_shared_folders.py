@@ -18,6 +18,8 @@ from tests.cluster import Cluster
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, Place, ended
 
+pytestmark = pytest.mark.process
+
 NAMESPACE = "shared"
 BESIDE = """
 import os, time

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server_stub.runtimes.kube.permissions import NEEDED
+from server_stub.runtimes.kube.permissions import needed
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.settings import Settings
 from tests.deploy.conftest import ROOT
 
@@ -45,8 +46,8 @@ def test_every_setting_that_is_named_is_one() -> None:
 
 def test_what_the_server_may_do_is_told_verb_by_verb() -> None:
     told = " ".join(GUIDE.split("## What the server may do")[1].split(". It never")[0].split())
-    for resource in sorted({each.resource for each in NEEDED}):
-        verbs = [each.verb for each in NEEDED if each.resource == resource]
+    for resource in sorted({each.resource for each in needed(PYTORCHJOB)}):
+        verbs = [each.verb for each in needed(PYTORCHJOB) if each.resource == resource]
         spelled = {"pytorchjobs": "PyTorchJobs", "configmaps": "ConfigMaps", "secrets": "Secrets"}.get(
             resource, resource
         )

@@ -15,6 +15,8 @@ from tests.cluster.places import Home
 from tests.deploy import image
 from tests.deploy.conftest import ROOT
 
+pytestmark = pytest.mark.process
+
 REQUIREMENTS = ROOT / "requirements"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server_stub.runtimes.kube import catalogue_file
+from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.settings import Settings
 from tests.cluster import Cluster, programs
 from tests.cluster.places import Home

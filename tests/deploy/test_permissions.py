@@ -14,11 +14,13 @@ import yaml
 
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
-from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import Api, ApiError, connect
-from server_stub.runtimes.kube.catalogue_file import load
+from server_stub.runtimes.kube.api.objects_api import ObjectsApi
+from server_stub.runtimes.kube.catalogue.file import load
 from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.permissions import BESIDE_THE_OPERATOR, FOR_DOCTOR, NEEDED, Permission
+from server_stub.runtimes.kube.permissions import FOR_DOCTOR, Permission, needed
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.pytorchjob.operator import READ_DEPLOYMENT
 from server_stub.runtimes.kube.render import render
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
@@ -48,14 +50,14 @@ def granted() -> list[Permission]:
 
 
 def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
-    assert sorted(granted()) == sorted(NEEDED | FOR_DOCTOR)
+    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | FOR_DOCTOR)
 
 
 def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:
     folder = ROOT / "k8s" / "third-party" / "training-operator"
     (role,) = [each for each in yaml.safe_load_all((folder / "version-reader.yaml").read_text()) if "rules" in each]
     (rule,) = role["rules"]
-    assert {Permission(rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0])} == BESIDE_THE_OPERATOR
+    assert {Permission(rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0])} == READ_DEPLOYMENT
 
 
 def test_it_may_neither_enter_pods_nor_list_secrets() -> None:
@@ -105,32 +107,36 @@ def current_role(kubectl: Kubectl) -> dict[str, Any]:
 def look(api: Api) -> dict[str, Any]:
     catalogue = load(BASE / "catalogue.yaml")
     settings = ClusterSettings(namespace=NAMESPACE, launcher=b"", server_url="http://client-lib:8080")
-    return {check.name: check for check in doctor.checks(api, settings, catalogue)}
+    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, settings, catalogue)}
 
 
 def exercise(api: Api) -> None:
     """All that the runtime does, by its own modules: an attempt made twice over, watched, looked into, deleted."""
-    acts, case = Acts(api, NAMESPACE), cases.case("gang")
+    objects_api, case = ObjectsApi(api, NAMESPACE, PYTORCHJOB), cases.case("gang")
     attempt = replace(case.attempt, job_name=f"job-{uuid.uuid4().hex[:8]}", job_id=uuid.uuid4().hex)
-    objects = render(attempt, replace(case.cluster, namespace=NAMESPACE), case.catalogue, "token")
+    objects = render(attempt, PYTORCHJOB, replace(case.cluster, namespace=NAMESPACE), case.catalogue, "token")
     assert objects.policy is not None
     for _ in range(2):
-        job = acts.make_job(objects.job)
-        for make in acts.rest(objects, job):
+        job = objects_api.create_workload(objects.workload)
+        for make in objects_api.creations(objects, job):
             make()
-    acts.log_tail("nobody")
-    for path in (acts.jobs, f"/api/v1/namespaces/{NAMESPACE}/pods", f"/api/v1/namespaces/{NAMESPACE}/events"):
+    objects_api.log_tail("nobody")
+    for path in (
+        objects_api.workloads,
+        f"/api/v1/namespaces/{NAMESPACE}/pods",
+        f"/api/v1/namespaces/{NAMESPACE}/events",
+    ):
         version = api.get(path)["metadata"]["resourceVersion"]
         api.stream(path, {"watch": True, "timeoutSeconds": 5, "resourceVersion": version}, 30).abort()
-    acts.delete_job(job["metadata"]["name"], job["metadata"]["uid"])
+    objects_api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
 
 
 @pytest.mark.cluster
 def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Api, control_plane: Cluster) -> None:
     settled(account, lambda check: check.message == "all there")
     exercise(account)
-    assert asked_by_pods(control_plane, NAMESPACE) >= NEEDED
-    assert asked_by_pods(control_plane, NAMESPACE) <= NEEDED | FOR_DOCTOR | BESIDE_THE_OPERATOR
+    assert asked_by_pods(control_plane, NAMESPACE) >= needed(PYTORCHJOB)
+    assert asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | FOR_DOCTOR | READ_DEPLOYMENT
 
 
 def settled(api: Api, true: Callable[[Check], bool]) -> Check:
@@ -164,7 +170,7 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
             lost = Permission(rule["apiGroups"][0], rule["resources"][0], verb)
             check = settled(account, lambda check, lost=lost: str(lost) in check.message)
             assert check.ok is (lost in FOR_DOCTOR)
-            if lost in NEEDED:
+            if lost in needed(PYTORCHJOB):
                 with pytest.raises(ApiError) as refused:
                     exercise(account)
                 resource, _, part = lost.resource.partition("/")

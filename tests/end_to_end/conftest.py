@@ -39,7 +39,7 @@ class LocalServer:
 
 
 @pytest.fixture
-def local_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     """An empty state directory in the environment; what runs there is ended afterwards, jobs first."""
     state_dir = Path(tempfile.mkdtemp(prefix="client_lib-"))
     for name in [name for name in os.environ if name.startswith("CLIENT_LIB_")]:

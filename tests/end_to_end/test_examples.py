@@ -13,6 +13,8 @@ import pytest
 
 from tests.end_to_end.conftest import LocalServer
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -35,7 +37,7 @@ def accuracy(text: str) -> float:
     return float(re.findall(r"test accuracy ([\d.]+)", text)[0])
 
 
-def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(local_server: LocalServer, checkout: Path) -> None:
+def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(own_server: LocalServer, checkout: Path) -> None:
     done = run(checkout, "client-lib", "submit", "-f", "-N", "2", "-i", "cpu.1C.2G", "examples/digits_ddp.py")
     for rank in (0, 1):
         assert f"[{rank}] rank {rank} of 2 trains on cpu" in done.stdout
@@ -48,7 +50,7 @@ def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(local_server
     assert Path(model).stat().st_size > 10_000
 
 
-def test_the_ten_lines_of_the_readme_run(local_server: LocalServer, checkout: Path) -> None:
+def test_the_ten_lines_of_the_readme_run(own_server: LocalServer, checkout: Path) -> None:
     done = run(checkout, sys.executable, "examples/submit.py")
     lines = done.stdout.splitlines()
     assert re.fullmatch(r'Job "digits-ddp-\w{5}" created\.', lines[0])
@@ -56,7 +58,7 @@ def test_the_ten_lines_of_the_readme_run(local_server: LocalServer, checkout: Pa
     assert lines[-1] == "SUCCEEDED"
 
 
-def test_the_job_file_means_the_same_script(local_server: LocalServer, checkout: Path) -> None:
+def test_the_job_file_means_the_same_script(own_server: LocalServer, checkout: Path) -> None:
     shown = run(checkout, "client-lib", "render", "-c", "examples/job.yaml", "-o", "json").stdout
     assert str(checkout / "examples" / "digits_ddp.py") in shown
     assert '"worker": 1' in shown

@@ -9,8 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from client_lib import Job, State
 from tests.end_to_end.conftest import LocalServer
+
+pytestmark = pytest.mark.process
 
 MEET_AND_WAIT = """
 import os, time
@@ -24,7 +28,8 @@ while not Path("go").exists():
 """
 
 
-def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(local_server: LocalServer, tmp_path: Path) -> None:
+@pytest.mark.smoke
+def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(own_server: LocalServer, tmp_path: Path) -> None:
     script, seen = tmp_path / "train.py", io.StringIO()
     script.write_text(MEET_AND_WAIT)
     job = Job(script=str(script), n_workers=2, working_dir=str(tmp_path))
@@ -54,7 +59,7 @@ with log.open("a") as out:
 """
 
 
-def test_each_workers_own_train_log_of_a_snapshot_arrives_once(local_server: LocalServer, tmp_path: Path) -> None:
+def test_each_workers_own_train_log_of_a_snapshot_arrives_once(own_server: LocalServer, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN_LOG)
     job = Job(script=str(script), n_workers=2, code="snapshot")

@@ -14,6 +14,8 @@ import pytest
 from client_lib import Client, Job, State, list_jobs
 from tests.end_to_end.conftest import LocalServer
 
+pytestmark = pytest.mark.process
+
 LINES = 60
 SCRIPT = f"""
 import os, pathlib, sys, time
@@ -78,12 +80,13 @@ def soak(server: LocalServer, folder: Path, kills: int, seed: int) -> None:
     assert states == dict.fromkeys(results, State.SUCCEEDED), f"seed {seed}"
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(300)
-def test_a_few_kills_lose_and_double_nothing(local_server: LocalServer, tmp_path: Path) -> None:
-    soak(local_server, tmp_path, kills=6, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
+def test_a_few_kills_lose_and_double_nothing(own_server: LocalServer, tmp_path: Path) -> None:
+    soak(own_server, tmp_path, kills=6, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_fifty_kills_lose_and_double_nothing(local_server: LocalServer, tmp_path: Path) -> None:
-    soak(local_server, tmp_path, kills=50, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
+def test_fifty_kills_lose_and_double_nothing(own_server: LocalServer, tmp_path: Path) -> None:
+    soak(own_server, tmp_path, kills=50, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from client_lib.spec import paths
 from tests.faults.conftest import Start
+
+pytestmark = pytest.mark.process
 
 LINES = 40_000
 LIMIT = 2**20
 
 
 def test_head_and_tail_are_kept_and_the_gap_is_counted(start: Start, tmp_path: Path) -> None:
-    server = start(CLIENT_LIB_SERVER_LOG_LIMIT_BYTES=str(LIMIT), CLIENT_LIB_SERVER_SEGMENT_BYTES=str(2**16))
+    server = start(CLIENT_LIB_SERVER_LOG_LIMIT_BYTES=str(LIMIT))
     server.accepted("talks", f"for i in range({LINES}): print('line', i, 'x' * 60)")
     assert server.ended("talks")["state"] == "SUCCEEDED"
     kept = sum(path.stat().st_size for path in tmp_path.glob("state/data/jobs/*/attempts/1/workers/0/log/*"))

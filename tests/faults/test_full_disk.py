@@ -15,6 +15,8 @@ from client_lib.spec import paths
 from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Server, Start, poll
 
+pytestmark = pytest.mark.process
+
 SIZE = "64m"
 COUNT = """
 import os, pathlib, sys, time

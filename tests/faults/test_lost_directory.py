@@ -9,6 +9,8 @@ import pytest
 
 from tests.faults.conftest import Start
 
+pytestmark = pytest.mark.process
+
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 

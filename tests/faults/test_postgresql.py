@@ -13,6 +13,8 @@ from client_lib.spec import paths
 from tests.faults.conftest import Start
 from tests.store import postgresql
 
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("postgresql")]
+
 WAITS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
 
 
@@ -37,7 +39,7 @@ def test_jobs_run_and_outlive_a_killed_server_there_too(start: Start, url: str, 
     assert database.startswith("postgresql")
     first.end(signal.SIGKILL)
 
-    second = start(**on_postgresql, CLIENT_LIB_SERVER_RETRY_PAUSE_S="0")
+    second = start(**on_postgresql)
     assert second.job("ran")["state"] == "RUNNING"
     stop.touch()
     assert second.ended("ran")["state"] == "SUCCEEDED"

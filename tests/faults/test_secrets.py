@@ -7,8 +7,12 @@ import sqlite3
 import stat
 from pathlib import Path
 
+import pytest
+
 from client_lib.spec import paths
 from tests.faults.conftest import Server, Start
+
+pytestmark = pytest.mark.process
 
 SECRET, PASSWORD, INHERITED = "s3cr3t-of-the-job", "p4ssw0rd-in-a-variable", "t0k3n-of-the-shell"
 VALUES = (SECRET, PASSWORD, INHERITED)
@@ -37,6 +41,7 @@ def files_with_a_value(folder: Path) -> dict[str, int]:
     return found
 
 
+@pytest.mark.smoke
 def test_it_is_in_no_row_no_log_no_answer_and_no_open_file(start: Start, tmp_path: Path) -> None:
     server = start(CLIENT_LIB_SERVER_LOG_LEVEL="debug")
     submit(server, "one", max_retry=1)

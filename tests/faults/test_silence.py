@@ -11,14 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, EventList, JobInfo, SharedFolderProof, SubmitRequest, Submitter
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service
 from server_stub.service.clock import Clock, Timer
+from server_stub.service.values import User
 from server_stub.settings import Settings
-from server_stub.users import User
 from tests.faults.conftest import PATIENCE_S
+
+pytestmark = pytest.mark.process
 
 ANN = User("ann")
 TALKS = "import time\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.1)\n"
@@ -56,8 +60,8 @@ async def ended(service: Service, name: str) -> JobInfo:
 
 def in_service(folder: Path, run: Callable[[Service], Any]) -> None:
     async def main() -> None:
-        settings = Settings(state_dir=folder / "state", retry_pause_s=6)
-        options = LocalOptions(data_dir=settings.data_dir, nvidia_smi="no-such-nvidia-smi", max_cpu_jobs=8)
+        settings = Settings(state_dir=folder / "state")
+        options = LocalOptions(settings, nvidia_smi="no-such-nvidia-smi")
         settings.data_dir.mkdir(mode=0o700, parents=True)
         service = Service(settings, LocalRuntime(options), FastClock())
         await service.start()
@@ -69,6 +73,7 @@ def in_service(folder: Path, run: Callable[[Service], Any]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.smoke
 def test_a_job_that_hangs_is_ended_and_one_that_talks_is_not(tmp_path: Path) -> None:
     async def run(service: Service) -> None:
         watched = {"log_period": 2, "action": "delete"}

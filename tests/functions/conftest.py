@@ -1,4 +1,4 @@
-"""A real local server that the tests of this folder share, and scripts of users, run as their own programs."""
+"""The local server that tests share, and scripts of users, run as their own programs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,20 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from client_lib import local_server
 from client_lib.client import Client
-from tests.client.conftest import CLIENT_VARIABLES, stop_server
+from tests.local_server import client, folder, own_configuration
 
-
-@pytest.fixture(scope="session")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state directory of the server."""
-    path = tmp_path_factory.mktemp("server") / "state"
-    local_server.find_or_start(path)
-    yield path
-    stop_server(path)
+__all__ = ["client", "folder", "own_configuration"]
 
 
 @pytest.fixture(autouse=True)
-def client(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """A client of the real local server, which is also the configured one."""
-    for name in CLIENT_VARIABLES:
-        monkeypatch.delenv(f"CLIENT_LIB_{name}", raising=False)
-    monkeypatch.setenv("CLIENT_LIB_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(state))
-    return Client()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of the user's, and the working directory."""
-    path = tmp_path / "project"
-    path.mkdir()
-    monkeypatch.chdir(path)
-    return path
+def _local(client: Client) -> None:
+    """Every test here talks to the local server."""
 
 
 Script = Callable[..., str]

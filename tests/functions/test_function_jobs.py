@@ -291,6 +291,7 @@ def test_a_function_of_a_package_s_main_module_takes_its_siblings_along(folder: 
     assert done.stdout.splitlines() == ["('a sibling', 'a sibling')"] * 2, done.stderr
 
 
+@pytest.mark.process
 def test_another_process_gets_a_result_by_name_after_the_server_was_restarted(folder: Path, client: Client) -> None:
     job = Job(script=echo, args=("kept",))
     job.submit()

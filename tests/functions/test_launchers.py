@@ -140,6 +140,7 @@ def count(loader: torch.utils.data.DataLoader[tuple[torch.Tensor]]) -> list[int]
     return [len(batch) for (batch,) in loader]
 
 
+@pytest.mark.process
 def test_a_function_is_called_by_elastic_agents_too(folder: Path) -> None:
     job = Job(script=rendezvous, type="pytorch_elastic", n_workers=2, processes_per_worker=1)
     job.submit()

@@ -12,6 +12,8 @@ import pytest
 
 from client_lib import Job, JobFailed
 
+pytestmark = pytest.mark.process
+
 
 def meet(rank: int, world_size: int, port: int, flag: str | None = None) -> float:
     """The sum of all ranks; with `flag`, not before that file is gone."""

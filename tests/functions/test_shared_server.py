@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, Forbidden, Job, JobFailed, NoResult, TooLarge
-from server_stub import users_file
+from server_stub.http import users_file
 from tests.server_process import ServerProcess
 
 
@@ -21,8 +21,8 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     folder = tmp_path_factory.mktemp("shared")
     users = folder / "users.toml"
     tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")}
-    bounds = {"CLIENT_LIB_SERVER_MAX_RESULT_BYTES": "100000", "CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
-    server = ServerProcess(folder / "state", "--users-file", str(users), **bounds)
+    bound = {"CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
+    server = ServerProcess(folder / "state", "--users-file", str(users), **bound)
     try:
         url = server.facts()["url"]
         yield {name: Client(url, token=token) for name, token in tokens.items()}
@@ -44,6 +44,7 @@ def test_a_result_of_another_s_job_is_read_by_who_trusts_it(clients: dict[str, C
     assert seen.results(trust=True) == [{"loss": 0.25}]
 
 
+@pytest.mark.process
 def test_what_another_s_function_raised_is_not_rebuilt_without_trust(clients: dict[str, Client], folder: Path) -> None:
     def fail() -> None:
         raise KeyError("learning_rate")
@@ -61,10 +62,10 @@ def test_what_another_s_function_raised_is_not_rebuilt_without_trust(clients: di
 def test_a_result_over_the_server_s_bound_is_said_and_the_job_succeeded(
     clients: dict[str, Client], folder: Path
 ) -> None:
-    job = Job(script=lambda: bytes(200_000), client=clients["ann"])
+    job = Job(script=lambda: bytes(2_000_000), client=clients["ann"])
     job.submit()
     job.wait(timeout=60)
-    with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 0\.1 MB that a result may have"):
+    with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 1\.0 MB that a result may have"):
         job.result()
 
 
@@ -88,6 +89,7 @@ def meet(port: int) -> None:
     TCPStore("localhost", port, is_master=True)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens")
 def test_a_port_that_another_s_job_holds_is_named_without_that_job(clients: dict[str, Client], folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -16,12 +16,12 @@ import yaml
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, Submitter
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.kube.catalogue import Catalogue
-from server_stub.runtimes.kube.catalogue_file import read
-from server_stub.runtimes.kube.fields import check
-from server_stub.runtimes.kube.objects import Objects
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue.file import read
+from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.render import Payload, render
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.render import Objects, Payload, render
 
 GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "the-workers-token"
@@ -43,14 +43,14 @@ class Case:
 
     attempt: Attempt
     cluster: ClusterSettings
-    catalogue: Catalogue
+    catalogue: ClusterCatalogue
     payload: Payload | None = None
 
     def objects(self) -> Objects:
-        return render(self.attempt, self.cluster, self.catalogue, TOKEN, self.payload)
+        return render(self.attempt, PYTORCHJOB, self.cluster, self.catalogue, TOKEN, self.payload)
 
     def notices(self) -> list[str]:
-        return check(self.attempt.spec, self.attempt.submitter, self.cluster, self.catalogue)
+        return check(self.attempt.spec, self.attempt.submitter, PYTORCHJOB, self.cluster, self.catalogue)
 
 
 @dataclass(frozen=True)

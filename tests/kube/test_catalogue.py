@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from server_stub.runtimes.kube.catalogue_file import load, read
+from server_stub.runtimes.kube.catalogue.file import load, read
 from tests.kube.cases import GPUS
 
 ONE = "instance_types: [{name: a.1gpu, cpu: 1, memory_gib: 2%s}]\n"
@@ -91,7 +91,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"the catalogue {file}: instance_types=") as caught:
         load(file)
     assert caught.value.code == "invalid_request"
-    assert caught.value.hint == "docs/catalogue.md says what can stand there"
+    assert caught.value.hint == "docs/catalogue.md describes all entries"
     file.write_text(ONE % "")
     assert load(file, by_pattern=True).by_pattern
 
@@ -110,4 +110,4 @@ def test_a_server_does_not_start_with_a_catalogue_that_is_wrong(tmp_path: Path) 
     ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     said = f"the catalogue {file}: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
-    assert ended.stderr.splitlines() == [f"server_stub: {said}", "docs/catalogue.md says what can stand there"]
+    assert ended.stderr.splitlines() == [f"server_stub: {said}", "docs/catalogue.md describes all entries"]

@@ -10,9 +10,11 @@ import pytest
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.catalogue_file import read
+from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
-from server_stub.runtimes.kube.permissions import FOR_DOCTOR, NEEDED
+from server_stub.runtimes.kube.permissions import FOR_DOCTOR, needed
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.pytorchjob import operator as training_operator
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
@@ -39,7 +41,7 @@ class SmallApi:
         self.refused: set[str] = set(answers.pop("refused", ()))
         self.answers: dict[str, Any] = {
             "/version": {"gitVersion": "v1.36.4"},
-            doctor.OPERATOR: operator(),
+            training_operator.DEPLOYMENT: operator(),
             "/apis/kubeflow.org/v1": {"resources": [{"name": "pytorchjobs"}]},
             "/api/v1/namespaces/jobs": {"metadata": {"labels": {doctor.LEVEL: "restricted"}}},
             "/api/v1/nodes": {"items": [NODE]},
@@ -72,7 +74,7 @@ CLUSTER = ClusterSettings(namespace="jobs", launcher=b"", server_url="http://cli
 
 def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
     cluster = replace(CLUSTER, pod_security=pod_security, **settings)
-    return {check.name: check for check in doctor.checks(api, cluster, CATALOGUE)}  # type: ignore[arg-type]
+    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, cluster, CATALOGUE)}  # type: ignore[arg-type]
 
 
 def test_a_cluster_where_all_is_well() -> None:
@@ -104,7 +106,7 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
 
 
 def test_a_cluster_that_goes_away_meanwhile_is_said_behind_what_was_seen_before() -> None:
-    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), CLUSTER, CATALOGUE)  # type: ignore[arg-type]
+    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), PYTORCHJOB, CLUSTER, CATALOGUE)  # type: ignore[arg-type]
     assert [check.name for check in found if check.ok] == [
         "cluster",
         "permissions",
@@ -114,7 +116,7 @@ def test_a_cluster_that_goes_away_meanwhile_is_said_behind_what_was_seen_before(
     assert (found[-1].name, found[-1].ok) == ("cluster", False)
 
 
-@pytest.mark.parametrize("permission", sorted(NEEDED), ids=str)
+@pytest.mark.parametrize("permission", sorted(needed(PYTORCHJOB)), ids=str)
 def test_each_missing_permission_is_named(permission: object) -> None:
     check = checked(SmallApi(refused={str(permission)}))["permissions"]
     assert not check.ok
@@ -134,8 +136,8 @@ def test_what_only_the_doctor_lacks_is_no_failure() -> None:
     [
         ({"/apis/kubeflow.org/v1": GONE}, "knows no PyTorchJob"),
         ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "knows no PyTorchJob"),
-        ({doctor.OPERATOR: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
-        ({doctor.OPERATOR: operator(ready=0)}, "none of its pods is ready"),
+        ({training_operator.DEPLOYMENT: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
+        ({training_operator.DEPLOYMENT: operator(ready=0)}, "none of its pods is ready"),
         ({"dry run": ApiError(500, "failed calling webhook: connection refused")}, "connection refused"),
     ],
 )
@@ -148,7 +150,7 @@ def test_an_operator_that_can_not_serve(answers: dict[str, Any], said: str) -> N
 
 @pytest.mark.parametrize("deployment", [NO, GONE, operator(version="")])
 def test_an_operator_whose_version_is_not_to_be_seen_is_good_if_it_answers(deployment: Any) -> None:
-    check = checked(SmallApi(**{doctor.OPERATOR: deployment}))["training operator"]
+    check = checked(SmallApi(**{training_operator.DEPLOYMENT: deployment}))["training operator"]
     assert check.ok
     assert "unknown version" in check.message
 
@@ -171,7 +173,7 @@ def test_pods_that_the_namespace_would_refuse_are_foretold(enforced: str | None,
 
 
 def test_an_operator_whose_own_init_container_would_be_refused_is_told() -> None:
-    check = checked(SmallApi(**{doctor.OPERATOR: operator(template=False)}))["pod security"]
+    check = checked(SmallApi(**{training_operator.DEPLOYMENT: operator(template=False)}))["pod security"]
     assert not check.ok
     assert "init container" in check.message
 
@@ -194,7 +196,7 @@ def test_what_it_may_not_see_is_said_and_is_no_failure(path: str, name: str) -> 
 
 @pytest.mark.parametrize(
     ("suspends", "said"),
-    [(True, "jobs may name a queue"), (False, "a job that names a queue is refused; to have it, add kubeflow.org")],
+    [(True, "jobs may name a queue"), (False, "a job that names a queue is refused; to change that, add kubeflow.org")],
 )
 def test_what_a_kueue_does_with_jobs_is_said_where_there_is_one(suspends: bool, said: str) -> None:
     dry = {"spec": {"runPolicy": {"suspend": suspends}}}

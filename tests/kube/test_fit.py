@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from server_stub.runtimes.kube import fit
-from server_stub.runtimes.kube.catalogue import Catalogue
-from server_stub.runtimes.kube.catalogue_file import read
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, fit
+from server_stub.runtimes.kube.catalogue.file import read
 
 CATALOGUE = """
 instance_types:
@@ -24,7 +23,7 @@ nodes:
 """
 
 
-def catalogue() -> Catalogue:
+def catalogue() -> ClusterCatalogue:
     return read(CATALOGUE)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from client_lib.spec.job import NAME_MAX, WORKERS_MAX
 from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.pytorchjob import manifest
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
@@ -22,7 +23,7 @@ def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
     made = [names.plan_name, names.code_name, names.secret_name, names.environment_name, names.policy_name]
-    pods = [names.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)]
+    pods = [manifest.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)]
     for each in [name, *pods, *(make(name) for make in made)]:
         assert LABEL.fullmatch(each), each
 
@@ -67,18 +68,18 @@ def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
 @pytest.mark.parametrize(
     ("labels", "worker"),
     [
-        ({names.REPLICA_TYPE: "master", names.REPLICA_INDEX: "0"}, 0),
-        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}, 1),
-        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "11"}, 12),
-        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0", names.ELASTIC: "true"}, 0),
-        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "3", names.ELASTIC: "true"}, 3),
+        ({manifest.REPLICA_TYPE: "master", manifest.REPLICA_INDEX: "0"}, 0),
+        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "0"}, 1),
+        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "11"}, 12),
+        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "0", manifest.ELASTIC: "true"}, 0),
+        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "3", manifest.ELASTIC: "true"}, 3),
         ({}, None),
-        ({names.REPLICA_TYPE: "ps", names.REPLICA_INDEX: "0"}, None),
-        ({names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "x"}, None),
+        ({manifest.REPLICA_TYPE: "ps", manifest.REPLICA_INDEX: "0"}, None),
+        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "x"}, None),
     ],
 )
 def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | None) -> None:
-    assert names.worker_of(labels) == worker
+    assert manifest.worker_of(labels) == worker
 
 
 def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:

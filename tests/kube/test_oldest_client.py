@@ -45,8 +45,9 @@ def test_it_is_the_oldest_that_the_project_admits() -> None:
     assert f'"kubernetes>={pinned.partition(".")[0]},' in (ROOT / "pyproject.toml").read_text()
 
 
+@pytest.mark.process
 def test_it_reads_kubeconfigs_and_its_connections_are_watched(python: Path) -> None:
-    tests = ("tests/kube/test_connect.py", "tests/runtimes/kube/test_watch.py")
+    tests = ("tests/kube/test_connect.py", "tests/kube/test_watch.py")
     assert "passed" in run(python, "-m", "pytest", "-v", "-p", "no:cacheprovider", *tests).splitlines()[-1]
 
 

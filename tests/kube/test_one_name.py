@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.acts import Acts
 from server_stub.runtimes.kube.api import connect
-from server_stub.runtimes.kube.facts import TrainingJob
-from server_stub.runtimes.kube.making import GivenUp, Making
+from server_stub.runtimes.kube.api.objects_api import ObjectsApi
+from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.observe.inventory import Inventory
+from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.refusals import Refusal
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.refusals import Refusal
-from tests.cluster import Cluster
+from server_stub.runtimes.kube.removal import RemovalQueue
+from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import CLUSTER, Builder
 from tests.kube.test_real_api import PATHS
 
@@ -34,23 +40,23 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def cluster(control_plane: Cluster) -> Cluster:
+def cluster(control_plane: RealCluster) -> RealCluster:
     control_plane.namespace(NAMESPACE)
     return control_plane
 
 
 def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
     made = Builder(number=number).build(name).attempt
-    return replace(made, job_id=uuid.uuid4().hex, owner=owner, fresh=True)
+    return replace(made, job_id=uuid.uuid4().hex, owner=owner, never_started=True)
 
 
 async def make(
-    cluster: Cluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
-) -> tuple[GivenUp | None, Making]:
+    cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
+) -> tuple[GivenUp | None, ObjectCreator]:
     """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
     said: list[Refusal] = []
 
-    async def take(_: TrainingJob) -> None: ...
+    async def take(_: Workload) -> None: ...
 
     async def pause(_: float) -> None:
         """Nobody collects garbage here."""
@@ -58,25 +64,34 @@ async def make(
         for path in (f"{JOBS}/{goes}", *(f"/api/v1/namespaces/{NAMESPACE}/{each}" for each in owned)):
             cluster.api.delete(path)
 
-    def is_ended(key: names.AttemptKey) -> bool:
-        return key.job_id in {each.job_id for each in ended}
-
-    acts = Acts(connect(cluster.kubeconfig, None), NAMESPACE)
-    settings = replace(CLUSTER, namespace=NAMESPACE)
-    making = Making(attempt, settings, Builder().build("x").catalogue, acts, is_ended, take, said.append, pause)
-    made = await making.make("token", Record(), lambda: False)
+    api, unused, removals = connect(cluster.kubeconfig, None), cast(Any, None), RemovalQueue()
+    access = Cluster(
+        PYTORCHJOB,
+        replace(CLUSTER, namespace=NAMESPACE),
+        Builder().build("x").catalogue,
+        ObjectsApi(api, NAMESPACE, PYTORCHJOB),
+        Inventory(),
+        registry=unused,
+        logs=unused,
+        removals=removals,
+    )
+    making = ObjectCreator(attempt, access, take, said.append, pause)
+    with ExitStack() as listed:
+        for each in ended:
+            listed.enter_context(removals.ended(names.AttemptKey(each.job_id, each.number)))
+        made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert [(each.reason, each.message) for each in said] == ([(Reason.QUEUED, awaited)] if goes else [])
     return made, making
 
 
-def job_ids(cluster: Cluster, prefix: str) -> dict[str, str]:
+def job_ids(cluster: RealCluster, prefix: str) -> dict[str, str]:
     found = [each["metadata"] for each in cluster.api.get(JOBS)["items"]]
     return {each["name"]: each["labels"][names.JOB_ID] for each in found if each["name"].startswith(prefix)}
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_the_second_has_its_owners_mark_and_a_third_its_own(cluster: Cluster, number: int) -> None:
+async def test_the_second_has_its_owners_mark_and_a_third_its_own(cluster: RealCluster, number: int) -> None:
     attempts = [attempt_of(owner, f"train-{number}", number) for owner in ("ann", "bob", "cid")]
     made = [(await make(cluster, attempt))[1].name for attempt in attempts]
     assert made[0] == names.object_name(f"train-{number}", number)
@@ -86,25 +101,25 @@ async def test_the_second_has_its_owners_mark_and_a_third_its_own(cluster: Clust
     }
 
 
-async def test_one_whose_server_was_killed_finds_its_own_though_the_first_name_is_free(cluster: Cluster) -> None:
+async def test_one_whose_server_was_killed_finds_its_own_though_the_first_name_is_free(cluster: RealCluster) -> None:
     first, second = attempt_of("ann", "again"), attempt_of("bob", "again")
     await make(cluster, first)
     marked = (await make(cluster, second))[1].name
     cluster.api.delete(f"{JOBS}/again")
-    given_up, making = await make(cluster, replace(second, fresh=False))
+    given_up, making = await make(cluster, replace(second, never_started=False))
     assert (given_up, making.name) == (None, marked)
     assert job_ids(cluster, "again") == {marked: second.job_id}
 
 
-async def test_one_that_has_the_first_name_keeps_it(cluster: Cluster) -> None:
+async def test_one_that_has_the_first_name_keeps_it(cluster: RealCluster) -> None:
     first = attempt_of("ann", "keeps")
     for fresh in (True, False):
-        given_up, making = await make(cluster, replace(first, fresh=fresh))
+        given_up, making = await make(cluster, replace(first, never_started=fresh))
         assert (given_up, making.name) == (None, "keeps")
     assert job_ids(cluster, "keeps") == {"keeps": first.job_id}
 
 
-async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: Cluster) -> None:
+async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: RealCluster) -> None:
     await make(cluster, attempt_of("ann", "full"))
     await make(cluster, attempt_of("bob", "full"))
     given_up, making = await make(cluster, attempt_of("bob", "full"))  # as another server's bob would
@@ -115,7 +130,7 @@ async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: Clust
     )
 
 
-async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster: Cluster) -> None:
+async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster: RealCluster) -> None:
     """A name that is given again and again, while a thousand jobs before it are being removed."""
     attempts = [attempt_of("ann", "repeated") for _ in range(3)]
     await make(cluster, attempts[0])

@@ -52,7 +52,7 @@ def seen(cluster: Cluster) -> dict[str, Any]:
     objects = Builder(CATALOGUE, spec=spec).build("look").objects()
     for made in [objects.launcher, *objects.owned()]:
         cluster.api.create(PATHS[made["kind"]].format("jobs"), made)
-    looking = pod(templates(objects.job)[0])
+    looking = pod(templates(objects.workload)[0])
     looking["spec"]["containers"][0]["command"] = ["python3", "-c", LOOK]
     path = PATHS["Pod"].format("jobs")
     cluster.api.create(path, looking)

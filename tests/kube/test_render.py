@@ -16,8 +16,9 @@ from client_lib.spec.job import MASK
 from client_lib.spec.wire import CodeInPlace, Submitter
 from client_lib.worker.plan import from_json
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.objects import Object, masked
-from server_stub.runtimes.kube.render import CODE_MAX, Payload, needs_payload
+from server_stub.runtimes.kube.pytorchjob import manifest
+from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload
+from server_stub.runtimes.kube.workload import Object
 from tests.kube.cases import BUILDERS, CLUSTER, GOLDEN, GPUS, TOKEN, Builder, Case, case, text
 
 NAMES = sorted(BUILDERS)
@@ -51,7 +52,7 @@ def test_a_check_is_passed_by_what_is_rendered(each: Case) -> None:
 def test_no_two_parts_of_the_objects_share_a_value_that_someone_may_change(each: Case) -> None:
     """A runtime adds owners and versions to them."""
     seen: set[int] = set()
-    for part in _containers(each.objects().job):
+    for part in _containers(each.objects().workload):
         assert id(part) not in seen
         seen.add(id(part))
 
@@ -64,11 +65,11 @@ def _containers(value: Any) -> list[Any]:
 def test_the_launcher_is_shared_and_all_else_is_the_attempts_own(each: Case) -> None:
     objects = each.objects()
     assert objects.all()[0] is objects.launcher
-    assert objects.all()[-1] is objects.job
+    assert objects.all()[-1] is objects.workload
     attempt = names.AttemptKey(each.attempt.job_id, each.attempt.number)
-    for own in [*objects.owned(), objects.job]:
+    for own in [*objects.owned(), objects.workload]:
         assert names.attempt_of(own["metadata"]["labels"]) == attempt
-        assert own["metadata"]["annotations"][names.HASH] == objects.job["metadata"]["annotations"][names.HASH]
+        assert own["metadata"]["annotations"][names.HASH] == objects.workload["metadata"]["annotations"][names.HASH]
     assert names.attempt_of(objects.launcher["metadata"]["labels"]) is None
 
 
@@ -83,7 +84,7 @@ def test_every_pod_carries_what_it_is_found_by(each: Case) -> None:
 
 def test_the_operators_world_is_ours(each: Case) -> None:
     """It computes WORLD_SIZE as replicas x nprocPerNode, and its value wins in the container."""
-    spec = each.objects().job["spec"]
+    spec = each.objects().workload["spec"]
     replicas = sum(replica["replicas"] for replica in spec["pytorchReplicaSpecs"].values())
     for template in templates(each):
         variables = {v["name"]: v.get("value") for v in template["spec"]["containers"][0]["env"]}
@@ -95,9 +96,9 @@ def test_the_operators_world_is_ours(each: Case) -> None:
 def test_elastic_workers_are_told_what_the_operator_tells_them_of_no_master() -> None:
     (template,) = templates(case("elastic"))
     variables = {variable["name"]: variable for variable in template["spec"]["containers"][0]["env"]}
-    assert names.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert manifest.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert variables["MASTER_ADDR"]["value"] == "elastic-worker-0"
-    run = case("elastic").objects().job["spec"]["runPolicy"]
+    run = case("elastic").objects().workload["spec"]["runPolicy"]
     assert "backoffLimit" not in run  # it would count the containers that are started again
 
 
@@ -165,7 +166,7 @@ def test_what_is_shown_leaves_the_objects_alone_and_says_which_archive_it_is() -
 
 
 def test_a_retry_renders_the_same_but_for_its_name_and_number() -> None:
-    first, second = (replace_number(number).objects().job for number in (1, 2))
+    first, second = (replace_number(number).objects().workload for number in (1, 2))
     assert first["metadata"]["name"] == "train"
     assert second["metadata"]["name"].startswith("train-")
     assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
@@ -277,12 +278,12 @@ def test_whatever_a_job_says_reaches_its_plan_unchanged(
     assert plan.command == ["src/train.py", *args]
     secret = objects.environment["stringData"] if objects.environment else {}
     assert plan.environment | secret == variables
-    assert objects.job["spec"]["nprocPerNode"] == str(processes)
-    replicas = objects.job["spec"]["pytorchReplicaSpecs"]
+    assert objects.workload["spec"]["nprocPerNode"] == str(processes)
+    replicas = objects.workload["spec"]["pytorchReplicaSpecs"]
     assert sum(replica["replicas"] for replica in replicas.values()) == workers
     template = replicas["Master"]["template"]["spec"]
     assert template["terminationGracePeriodSeconds"] >= grace
 
 
 def templates(of: Case) -> list[Object]:
-    return [replica["template"] for replica in of.objects().job["spec"]["pytorchReplicaSpecs"].values()]
+    return [replica["template"] for replica in of.objects().workload["spec"]["pytorchReplicaSpecs"].values()]

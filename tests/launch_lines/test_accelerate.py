@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import Caller, Reading, read
+from client_lib.launch_lines import LaunchLine, Machine, read
 from client_lib.launch_lines.accelerate import DROPPED, REFUSED, TABLE
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
@@ -19,8 +19,8 @@ FIND = "have no effect here: the workers of a job find each other by themselves"
 launch = pytest.importorskip("accelerate.commands.launch")
 
 
-def line(text: str, config: dict[str, Any] | None = None) -> Reading:
-    found = read(shlex.split(f"accelerate launch {text}"), Caller(accelerate_config=lambda _: config or {}))
+def line(text: str, config: dict[str, Any] | None = None) -> LaunchLine:
+    found = read(shlex.split(f"accelerate launch {text}"), Machine(accelerate_config=lambda _: config or {}))
     assert found is not None
     return found
 
@@ -63,11 +63,11 @@ def test_options_become_fields(options: str, meant: dict[str, Any]) -> None:
 
 def test_other_ways_to_write_the_launcher() -> None:
     for start in ("accelerate-launch", "python -m accelerate.commands.launch", "/opt/bin/accelerate launch"):
-        found = read([*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Caller())
+        found = read([*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Machine())
         assert found is not None
         assert found.fields["script"] == "python -m package.train"
         assert (found.fields["processes_per_worker"], found.fields["args"]) == (2, ["-v"])
-    assert read(["accelerate", "env"], Caller()) is None
+    assert read(["accelerate", "env"], Machine()) is None
 
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
@@ -79,7 +79,7 @@ def test_what_has_no_effect_is_named_with_its_reason() -> None:
 
 
 def test_training_on_the_cpu_takes_no_gpu() -> None:
-    assert line("--cpu --num_processes 2 train.py").usual == {"type": "nogpu"}
+    assert line("--cpu --num_processes 2 train.py").defaults == {"type": "nogpu"}
 
 
 # --- against accelerate itself
@@ -194,7 +194,7 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
     assert fields("train.py", FSDP_FILE)["processes_per_worker"] == 4
     assert fields("--num_processes 2 train.py", FSDP_FILE)["processes_per_worker"] == 1
     reading = line("train.py", FSDP_FILE)
-    assert reading.said["n_workers"] == "num_machines: 2 of accelerate's config file"
+    assert reading.given_by["n_workers"] == "num_machines: 2 of accelerate's config file"
     assert reading.notices == [f"--main-process-ip, --main-process-port {FIND}"]
 
 

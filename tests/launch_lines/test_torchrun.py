@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import Caller, Reading, read
+from client_lib.launch_lines import LaunchLine, Machine, read
 from client_lib.launch_lines.torchrun import DROPPED, READ, REFUSED, TABLE
 
 
-def line(text: str, caller: Caller = Caller()) -> Reading:  # noqa: B008  frozen
-    found = read(shlex.split(text), caller)
+def line(text: str, machine: Machine = Machine()) -> LaunchLine:  # noqa: B008  frozen
+    found = read(shlex.split(text), machine)
     assert found is not None
     return found
 
 
 def fields(text: str, cores: int | None = None) -> dict[str, Any]:
     """Without the script, unless it is the wrong one."""
-    found = dict(line(text, Caller(cores)).fields)
+    found = dict(line(text, Machine(cores)).fields)
     assert (found.pop("script"), found.pop("args")) == ("train.py", ["--lr", "0.1"])
     return found
 
@@ -72,7 +72,7 @@ def test_options_become_fields(launcher: str, options: str, meant: dict[str, Any
 
 
 def test_torchrun_starts_one_process_unless_it_is_told() -> None:
-    assert line("torchrun --nnodes 2 train.py").usual == {"processes_per_worker": 1}
+    assert line("torchrun --nnodes 2 train.py").defaults == {"processes_per_worker": 1}
 
 
 def test_the_same_options_are_read_by_torch_itself() -> None:
@@ -93,13 +93,13 @@ def test_options_of_the_environment_are_read_as_torch_reads_them(monkeypatch: py
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     theirs = run.parse_args(["--nproc-per-node", "8", "package.train"])
-    ours = line("torchrun --nproc-per-node 8 package.train", Caller(environment=variables))
+    ours = line("torchrun --nproc-per-node 8 package.train", Machine(environment=variables))
     assert (int(theirs.nnodes), int(theirs.nproc_per_node)) == (2, 8)
     assert (ours.fields["n_workers"], ours.fields["processes_per_worker"]) == (2, 8)
     assert theirs.max_restarts == ours.fields["max_retry"] == 3
     assert (theirs.module, ours.fields["script"]) == (True, "python -m package.train")
     assert "PET_NNODES of the environment is read as --nnodes 2" in ours.notices
-    assert line("torchrun train.py", Caller(environment={"PET_STANDALONE": "0"})).notices == []
+    assert line("torchrun train.py", Machine(environment={"PET_STANDALONE": "0"})).notices == []
 
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
@@ -120,7 +120,7 @@ def test_a_module_and_a_program_are_commands() -> None:
 
 
 def test_the_interpreter_beside_a_named_torchrun_runs_the_script() -> None:
-    here = Caller(is_file=lambda path: path == "env/bin/python")
+    here = Machine(is_file=lambda path: path == "env/bin/python")
     assert line("env/bin/torchrun train.py", here).python == "env/bin/python"
     assert line("other/bin/torchrun train.py", here).python is None
     assert line("env/bin/python -m torch.distributed.run train.py").python == "env/bin/python"
@@ -166,7 +166,7 @@ def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[
 
 @pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python -c pass", "python -X dev a.py"])
 def test_other_lines_are_left_alone(text: str) -> None:
-    assert read(text.split(), Caller()) is None
+    assert read(text.split(), Machine()) is None
 
 
 def test_python_lines() -> None:

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from tests.logs import log_server
-from tests.logs.log_support import LogWriter, Server, ServerProcess, eventually, free_port
+from tests.logs.support import LogWriter, Server, ServerProcess, eventually, free_port
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def writer(tmp_path: Path) -> LogWriter:
     return LogWriter(log_server.log_directory(tmp_path, 1, 0))
 
 
-@pytest.fixture(params=["inotify", "polling"])
+@pytest.fixture(params=["inotify", pytest.param("polling", marks=pytest.mark.process)])
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     """In a thread of this process, once with each kind of file events."""
     if request.param == "inotify" and not sys.platform.startswith("linux"):

@@ -21,9 +21,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from client_lib.errors import ClientLibError, NotFound
 from client_lib.spec.states import Reason, State
-from server_stub.api.logs import logs_router
-from server_stub.file_events import FileEvents, PollingEvents
+from server_stub.http.api.logs import job_logs, log_hub, router
 from server_stub.logs import LogHub
+from server_stub.logs.file_events import FileEvents, PollingEvents
 
 NAME = "train"
 
@@ -79,13 +79,17 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
         yield
         app.state.hub.close()
 
-    async def find(request: Request, name: str, owner: str | None) -> Job:
+    async def hub() -> LogHub:
+        return app.state.hub
+
+    async def find(name: str) -> Job:
         if name != NAME:
             raise NotFound(f"no job named {name}")
         return read_job(folder)
 
     app = FastAPI(lifespan=lifespan)
-    app.include_router(logs_router(lambda: app.state.hub, find))
+    app.include_router(router)
+    app.dependency_overrides = {log_hub: hub, job_logs: find}
 
     @app.exception_handler(ClientLibError)
     async def refuse(request: Request, error: ClientLibError) -> JSONResponse:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server_stub.file_events import FileEvents, InotifyEvents, PollingEvents, open_file_events
+from server_stub.logs.file_events import FileEvents, InotifyEvents, PollingEvents, open_file_events
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is of Linux")
 KINDS = [pytest.param(lambda: InotifyEvents(PollingEvents()), id="inotify", marks=linux), PollingEvents]

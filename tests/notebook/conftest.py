@@ -1,4 +1,4 @@
-"""One real local server for all of this folder, which the kernels of the notebooks ask."""
+"""The local server that tests share, for a user with a configuration of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import _own_configuration, client, folder, state
+from tests.local_server import client, folder, own_configuration
 
-__all__ = ["_own_configuration", "client", "folder", "state"]
+__all__ = ["client", "folder", "own_configuration"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, get_job
-from client_lib.cell_output import HEAD_LINES, TAIL_LINES
+from client_lib.log_reading.cell import HEAD_LINES, TAIL_LINES
 from client_lib.spec.states import State
 from tests.notebook.kernel import Notebook
 
-pytestmark = pytest.mark.timeout(400)  # kernels, and in one test the workers of data loaders
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # kernels, and in one test the workers of data loaders
 
 SUBMIT = """
     from client_lib import Job
@@ -42,6 +42,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.smoke
 def test_a_cell_shows_the_lines_below_the_state_and_a_job_is_a_table(client: Client, folder: Path) -> None:
     (folder / "train.py").write_text(TRAINS)
     notebook = Notebook(folder, SUBMIT.format(name="bars"), "job.logs()", "job", "job.wait(follow=True).state").run()
@@ -83,7 +84,7 @@ def test_an_interrupted_cell_ends_with_a_sentence_and_the_job_goes_on(client: Cl
         assert "RUNNING sleeps" in notebook.shown(1)
         (error,) = [output for output in notebook.outputs(1) if output.output_type == "error"]
         assert error.traceback == [
-            "job sleeps goes on; `client-lib logs -f sleeps` shows it again, `client-lib cancel sleeps` stops it"
+            "job sleeps keeps running; `client-lib logs -f sleeps` shows it again, `client-lib cancel sleeps` stops it"
         ]
         assert "RUNNING" in notebook.shown(2)
         assert get_job("sleeps").state is State.RUNNING

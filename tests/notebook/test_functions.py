@@ -9,7 +9,7 @@ import pytest
 from client_lib import Client
 from tests.notebook.kernel import Notebook
 
-pytestmark = pytest.mark.timeout(400)  # kernels, and in one test the workers of data loaders
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # kernels, and in one test the workers of data loaders
 
 DEFINES = """
     import pickle

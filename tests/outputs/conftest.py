@@ -1,5 +1,15 @@
-"""A real local server that the tests of this folder share, and an empty folder of the user's."""
+"""The local server that tests share, and an empty folder of the user's."""
 
-from tests.functions.conftest import client, folder, state
+from __future__ import annotations
 
-__all__ = ["client", "folder", "state"]
+import pytest
+
+from client_lib.client import Client
+from tests.local_server import client, folder, own_configuration
+
+__all__ = ["client", "folder", "own_configuration"]
+
+
+@pytest.fixture(autouse=True)
+def _local(client: Client) -> None:
+    """Every test here talks to the local server."""

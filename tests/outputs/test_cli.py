@@ -65,6 +65,7 @@ def test_resubmit_sets_fields_and_shows_what_differs(done: Job) -> None:
     assert (refused.returncode, "Perhaps n_workers" in refused.stderr) == (2, True)
 
 
+@pytest.mark.process
 def test_a_scripts_header_brings_its_packages(
     folder: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

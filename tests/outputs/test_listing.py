@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.worker.outputs.index import Index, Kept, LeftOut
-from server_stub.outputs import conflicts, merged
+from server_stub.files.outputs import conflicts, merged
 
 Found = dict[tuple[int, int], Index]
 

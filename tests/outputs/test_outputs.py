@@ -11,8 +11,8 @@ import pytest
 
 from client_lib import Job, JobFailed
 from client_lib.client import Client
-from client_lib.download import Progress
 from client_lib.errors import NotFound
+from client_lib.transport.download import Progress
 
 PATIENCE_S = 60.0
 
@@ -130,10 +130,10 @@ sys.exit(attempt == "1")
     assert tree(tmp_path / "here") == {"of1": "1", "of2": "2", "both": "2"}
 
 
-def test_deleting_the_job_removes_its_outputs(folder: Path, client: Client, state: Path) -> None:
+def test_deleting_the_job_removes_its_outputs(folder: Path, client: Client, local_server: Path) -> None:
     job = ended(folder, "open('model.bin', 'w').write('1')")
     assert client.job_outputs(str(job.name)).files
-    kept = state / "data" / "jobs" / job.info().id / "outputs"
+    kept = local_server / "data" / "jobs" / job.info().id / "outputs"
     assert kept.is_dir()
     job.delete()
     with pytest.raises(NotFound):

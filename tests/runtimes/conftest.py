@@ -18,6 +18,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, Submitter
 from server_stub.runtimes import Attempt, Observation, log_dir, worker_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.settings import Settings
 
 PATIENCE_S = 30.0
 
@@ -32,8 +33,9 @@ class Site:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
-        given = {"nvidia_smi": "no-such-nvidia-smi", "max_cpu_jobs": 8} | options
-        self.runtime = LocalRuntime(LocalOptions(data_dir=folder, **given))
+        fields = {name: options.pop(name) for name in Settings.model_fields.keys() & options.keys()}
+        settings = Settings(**{"state_dir": folder, "data_dir": folder, "max_cpu_jobs": 8, "warm": False} | fields)
+        self.runtime = LocalRuntime(LocalOptions(settings, **{"nvidia_smi": "no-such-nvidia-smi"} | options))
         self.seen: list[Observation] = []
         self._something = asyncio.Event()
 

@@ -15,7 +15,7 @@ from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import elastic, log_dir
 from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.local import plan
-from server_stub.runtimes.verdict import Stage, Worker
+from server_stub.runtimes.verdict import Stage, WorkerStatus
 from tests.elastic_training import TRAINS
 from tests.runtimes.conftest import Site, poll, running
 
@@ -25,6 +25,7 @@ import os, time
 print("begin", os.environ["RANK"], flush=True)
 time.sleep(600)
 """
+pytestmark = pytest.mark.xdist_group("elastic")  # two runtimes at once may choose one port for the rendezvous
 QUICKLY = "last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=8"
 
 
@@ -96,6 +97,7 @@ class Group:
         return True
 
 
+@pytest.mark.process
 @pytest.mark.anyio
 @pytest.mark.timeout(500)
 async def test_a_killed_rank_is_started_again_and_a_lost_worker_comes_back(tmp_path: Path) -> None:
@@ -118,6 +120,7 @@ async def test_a_killed_rank_is_started_again_and_a_lost_worker_comes_back(tmp_p
         assert group.sequences_are_whole()
 
 
+@pytest.mark.process
 @pytest.mark.anyio
 @pytest.mark.timeout(400)
 async def test_a_worker_that_stays_lost_leaves_a_smaller_group(tmp_path: Path) -> None:
@@ -138,6 +141,7 @@ async def test_a_worker_that_stays_lost_leaves_a_smaller_group(tmp_path: Path) -
         assert [worker.state for worker in site.of(group.attempt)[-1].workers] == ["ended", "ended"]
 
 
+@pytest.mark.process
 @pytest.mark.anyio
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("worker", "least"), [(0, 1), (1, 2)], ids=["that holds the rendezvous", "that is needed"])
@@ -149,9 +153,9 @@ async def test_the_loss_of_a_worker_ends_the_attempt(tmp_path: Path, worker: int
         assert await group.end() is Reason.LAUNCHER_LOST
 
 
-def worker(number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = "") -> Worker:
+def worker(number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = "") -> WorkerStatus:
     report = {"reason": str(reason), "message": message} if reason else None
-    return Worker(number, stage, "here", report)
+    return WorkerStatus(number, stage, "here", report)
 
 
 ENDED, LOST = Stage.ENDED, Stage.LOST
@@ -175,7 +179,7 @@ ENDED, LOST = Stage.ENDED, Stage.LOST
         ([worker(0), worker(1, LOST), worker(2, LOST)], (), {1, 2}),
     ],
 )
-def test_which_losses_are_survived(workers: list[Worker], returned: tuple[int, ...], survived: set[int]) -> None:
+def test_which_losses_are_survived(workers: list[WorkerStatus], returned: tuple[int, ...], survived: set[int]) -> None:
     assert elastic.survived(workers, Bounds(1, 5), returned) == survived
 
 

@@ -20,7 +20,7 @@ from server_stub.runtimes import Attempt, attempt_dir
 from server_stub.runtimes.local import launcher
 from tests.runtimes.conftest import Site, alive, poll, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
 
 def held(site: Site, attempt: Attempt, worker: int = 0) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def ranks(site: Site, attempt: Attempt, worker: int = 0) -> list[int]:
     return [rank["pid"] for rank in recorded.values()]
 
 
+@pytest.mark.smoke
 async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("shot", "sleep 600", type="binary", n_workers=2)
@@ -101,6 +102,7 @@ async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monke
     assert end.reason is Reason.CANCELLED
 
 
+@pytest.mark.smoke
 async def test_a_new_runtime_finds_what_runs_and_ends_it(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit(
@@ -118,6 +120,7 @@ async def test_a_new_runtime_finds_what_runs_and_ends_it(tmp_path: Path) -> None
     assert end.reason is Reason.COMPLETED
 
 
+@pytest.mark.smoke
 async def test_a_new_runtime_reports_what_ended_meanwhile(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("quick", "bash -c 'sleep 0.3; exit 7'", type="binary")
@@ -146,6 +149,7 @@ async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path
     )
 
 
+@pytest.mark.smoke
 async def test_what_was_written_down_but_never_launched_is_started_once(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("twice", "bash -c 'echo x >> count; sleep 0.2'", type="binary", n_workers=2)
@@ -205,9 +209,11 @@ SERVER = """
 import asyncio, pickle, sys
 from pathlib import Path
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.settings import Settings
 
 async def main(folder):
-    runtime = LocalRuntime(LocalOptions(data_dir=folder, nvidia_smi="no-such-nvidia-smi", max_cpu_jobs=8))
+    settings = Settings(state_dir=folder, data_dir=folder, warm=False)
+    runtime = LocalRuntime(LocalOptions(settings, nvidia_smi="no-such-nvidia-smi"))
     for attempt in pickle.loads((folder / "attempts.pickle").read_bytes()):
         runtime.submit(attempt)
     await runtime.start(lambda seen: print(seen.job_id, seen.phase, seen.reason, flush=True))

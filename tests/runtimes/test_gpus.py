@@ -16,7 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes.local import gpus, runtime
-from server_stub.runtimes.local.devices import Gpu, Holder, parse, visible
+from server_stub.runtimes.local.devices import Gpu, GpuProcess, parse, visible
 from tests.runtimes.conftest import alive, poll, running
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
@@ -34,13 +34,13 @@ def test_the_answers_are_put_together() -> None:
     found = parse("1, GPU-b, NVIDIA X, 24576, 300\n0, GPU-a, NVIDIA X, 24576, 5\n", "GPU-b, 77, 290\n", {77: "python"})
     assert found == [
         Gpu(0, "GPU-a", "NVIDIA X", 24576, 5),
-        Gpu(1, "GPU-b", "NVIDIA X", 24576, 300, (Holder(77, 290, "python"),)),
+        Gpu(1, "GPU-b", "NVIDIA X", 24576, 300, (GpuProcess(77, 290, "python"),)),
     ]
 
 
 def test_what_the_driver_does_not_tell_is_not_invented() -> None:
     found = parse("0, GPU-a, NVIDIA X, [N/A], [N/A]\n", "GPU-a, 77, [Insufficient Permissions]\n", {})
-    assert found == [Gpu(0, "GPU-a", "NVIDIA X", 0, 0, (Holder(77, None),))]
+    assert found == [Gpu(0, "GPU-a", "NVIDIA X", 0, 0, (GpuProcess(77, None),))]
     assert found[0].held(100) == "GPU 0: pid 77 holds memory"
 
 
@@ -50,7 +50,7 @@ def test_an_answer_of_another_form_is_an_error() -> None:
 
 
 def test_who_holds_a_gpu_is_said_with_how_much() -> None:
-    card = Gpu(2, "u", "n", 81920, 13000, (Holder(7, 12800, "python"), Holder(8, 50)))
+    card = Gpu(2, "u", "n", 81920, 13000, (GpuProcess(7, 12800, "python"), GpuProcess(8, 50)))
     assert card.held(100) == "GPU 2: pid 7 (python) holds 12.5 GiB"
     assert card.held(20_000) is None
 

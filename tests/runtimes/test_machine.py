@@ -12,11 +12,10 @@ import pytest
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.worker.directory import MARKER
-from server_stub.runtimes.local import machine, processes
-from server_stub.runtimes.local.conda import find_prefix
+from server_stub.runtimes.local import machine, processes, require_unix
+from server_stub.runtimes.local.job_folders import check_volumes, find_prefix
 from server_stub.runtimes.local.ports import Ports, ephemeral_range, in_turn, is_free, outside
-from server_stub.runtimes.local.unix import require_unix
-from server_stub.runtimes.local.volumes import check_volumes
+from tests.local_server import until
 from tests.runtimes.conftest import running
 
 
@@ -72,7 +71,7 @@ def test_marked_processes_are_found_and_killed_wherever_they_went(tmp_path: Path
     other = {**os.environ, MARKER: f"{tmp_path}0"}
     child = subprocess.Popen(["sleep", "600"], env=mine, start_new_session=True)
     stranger = subprocess.Popen(["sleep", "600"], env=other)
-    assert processes.leftovers(tmp_path) == [child.pid]
+    until(lambda: processes.leftovers(tmp_path) == [child.pid])  # /proc may show an environment only after the exec
     assert processes.kill_leftovers(tmp_path) == [child.pid]
     assert child.wait(10) == -9
     assert processes.leftovers(tmp_path) == []

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from client_lib.errors import ClientLibError, InvalidRequest, NeverFits, NotSupported
+from client_lib.errors import ClientLibError, InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Submitter
-from server_stub.instances import Catalogue
+from server_stub.runtimes.fields import FIELDS, Support
+from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local.devices import Gpu
 from server_stub.runtimes.local.machine import Machine
-from server_stub.runtimes.local.needs import Needs, needs
-from server_stub.runtimes.local.notices import FIELDS, MEANS_NOTHING, Fate, notices, refuse
+from server_stub.runtimes.local.needs import Needs, needs, notices
 
 LAPTOP = Machine("laptop", "Linux", cores=8, memory_gib=16.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}{n}{n}{n}", "NVIDIA A100-SXM4-80GB", 81920) for n in range(4)]
@@ -193,7 +193,7 @@ def test_a_field_that_means_nothing_here_is_named_once(field: str, value: object
     lines = said(**{field: value})
     assert len(lines) == 1
     assert lines[0].startswith(f"{field}={value!r} ")
-    assert FIELDS[field] is Fate.NAMED
+    assert FIELDS[field].support("local") is Support.IGNORED_WITH_NOTICE
 
 
 def test_a_plain_spec_is_worth_no_notice() -> None:
@@ -203,31 +203,6 @@ def test_a_plain_spec_is_worth_no_notice() -> None:
 def test_the_image_is_replaced_by_the_submitters_interpreter() -> None:
     line = said(base_image="img", submitter=Submitter(python="/venv/bin/python"))[0]
     assert line == "base_image='img' is not pulled here: the job runs with /venv/bin/python"
-
-
-def test_every_field_of_a_spec_has_its_fate() -> None:
-    assert FIELDS.keys() == JobSpec.model_fields.keys()
-
-
-def test_every_field_of_fate_named_is_named() -> None:
-    named = {name for name, fate in FIELDS.items() if fate is Fate.NAMED}
-    assert named == MEANS_NOTHING.keys() | {"base_image"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        (
-            {"type": "pytorch_elastic", "script": "bash t.sh"},
-            "type 'pytorch_elastic' starts a .py file, and script='bash t.sh' is a command",
-        ),
-    ],
-)
-def test_what_this_version_cannot_do_is_refused_by_name(spec: dict[str, Any], said: str) -> None:
-    with pytest.raises(NotSupported) as caught:
-        refuse(JobSpec(**({"script": "t.py"} | spec)))
-    assert caught.value.message == said
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize("value", [None, "default"])

@@ -10,8 +10,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.queue import Queue, Queued
-from server_stub.runtimes.local.scheduling import Waiting
+from server_stub.runtimes.local.scheduling import Queued, Waiting, WaitingQueue
 
 NEEDS = Needs(workers=1, gpus=0, allowed=(), memory_gib=0, size=None, cores=1, processes=None)
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -34,29 +33,29 @@ def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
 
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:
-    queue = Queue()
-    behind = [
+    queue = WaitingQueue()
+    is_last = [
         queue.add(Queued(ATTEMPT, waiting(key, priority, second)))
         for key, priority, second in [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
     ]
-    assert behind == [True, True, False, False, True]
+    assert is_last == [True, True, False, False, True]
     assert [one.key for one in queue] == ["first", "a", "b", "c", "last"]
 
 
-def test_one_that_waits_is_let_go_and_made_again_when_its_turn_comes() -> None:
+def test_one_that_waits_is_unload_and_made_again_when_its_turn_comes() -> None:
     made: list[Attempt] = []
 
-    def again() -> Attempt:
+    def reload() -> Attempt:
         made.append(replace(ATTEMPT))
         return made[-1]
 
-    queued = Queued(replace(ATTEMPT, again=again), waiting("a"))
-    queued.let_go()
+    queued = Queued(replace(ATTEMPT, reload=reload), waiting("a"))
+    queued.unload()
     assert queued.attempt is None
     assert queued.take() is made[0]
 
 
-def test_one_that_can_not_be_made_again_is_kept() -> None:
+def test_one_that_cannot_be_reloaded_is_kept() -> None:
     queued = Queued(ATTEMPT, waiting("a"))
-    queued.let_go()
+    queued.unload()
     assert queued.take() is ATTEMPT

@@ -1,4 +1,4 @@
-"""What a gang does next and how it ended: pure decisions about its workers."""
+"""The next step of a gang and the verdict on its end: pure decisions about its workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.verdict import Stage, Step, Worker, ended_at, next_step, verdict
+from server_stub.runtimes.verdict import Stage, Step, WorkerStatus, ended_at, next_step, verdict
 
 
 def rank(number: int, code: int, second: int, exception: str | None = None, by_us: bool = False) -> dict[str, Any]:
@@ -17,7 +17,6 @@ def rank(number: int, code: int, second: int, exception: str | None = None, by_u
         "signal": None,
         "started_at": "2026-11-21T10:00:00.000000+00:00",
         "ended_at": f"2026-11-21T10:00:{second:02}.000000+00:00",
-        "failed_at": None,
         "stopped_by_us": by_us,
         "exception": exception,
         "traceback": None,
@@ -25,19 +24,20 @@ def rank(number: int, code: int, second: int, exception: str | None = None, by_u
     }
 
 
-def ended(number: int, reason: Reason, *ranks: dict[str, Any]) -> Worker:
+def ended(number: int, reason: Reason, *ranks: dict[str, Any]) -> WorkerStatus:
     report = {
         "reason": str(reason),
         "message": f"worker {number}: {reason}",
         "exit_code": 0 if reason is Reason.COMPLETED else 1,
+        "first_failing_rank": ranks[0]["rank"] if ranks and ranks[0]["exit_code"] else None,
         "ended_at": max((r["ended_at"] for r in ranks), default="2026-11-21T10:00:00+00:00"),
         "ranks": list(ranks),
     }
-    return Worker(number, Stage.ENDED, "host", report)
+    return WorkerStatus(number, Stage.ENDED, "host", report)
 
 
-def at(stage: Stage, number: int = 0) -> Worker:
-    return Worker(number, stage, "host", lost_because="the launcher died" if stage is Stage.LOST else "")
+def at(stage: Stage, number: int = 0) -> WorkerStatus:
+    return WorkerStatus(number, stage, "host", lost_because="the launcher died" if stage is Stage.LOST else "")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,10 @@ def test_the_worker_whose_rank_failed_first_is_the_cause() -> None:
         ended(1, Reason.SIGNAL, rank(1, 1, 3)),
         ended(2, Reason.CANCELLED, rank(2, 1, 2, by_us=True)),
     ]
-    assert verdict(workers, stopped=False, lost_first=False) == (Reason.SIGNAL, "worker 1: Signal")
+    found = verdict(workers, stopped=False, lost_first=False)
+    assert found[:2] == (Reason.SIGNAL, "worker 1: Signal")
+    assert found.first_failing
+    assert (found.first_failing.worker, found.first_failing.report.rank) == (1, 1)
 
 
 def test_a_rank_that_speaks_of_a_lost_peer_is_not_the_cause() -> None:
@@ -85,10 +88,35 @@ def test_a_rank_that_speaks_of_a_lost_peer_is_not_the_cause() -> None:
 
 def test_a_lost_launcher_is_the_cause_if_it_was_lost_first() -> None:
     workers = [ended(0, Reason.EXIT_CODE, rank(0, 1, 3)), at(Stage.LOST, 1)]
-    assert verdict(workers, stopped=False, lost_first=True) == (Reason.LAUNCHER_LOST, "the launcher died")
+    assert verdict(workers, stopped=False, lost_first=True) == (Reason.LAUNCHER_LOST, "the launcher died", None)
     assert verdict(workers, stopped=False, lost_first=False)[0] is Reason.EXIT_CODE
     stopped = [ended(0, Reason.CANCELLED, rank(0, 1, 3, by_us=True)), at(Stage.LOST, 1)]
     assert verdict(stopped, stopped=False, lost_first=False)[0] is Reason.LAUNCHER_LOST
+
+
+def test_a_worker_that_its_machine_took_is_the_cause_where_the_others_only_lost_a_peer() -> None:
+    gone = WorkerStatus(1, Stage.LOST, "host", lost_because="out of memory", lost_reason=Reason.OUT_OF_MEMORY)
+    victim = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "RuntimeError: Connection closed by peer"))
+    assert verdict([victim, gone], stopped=False, lost_first=False) == (Reason.OUT_OF_MEMORY, "out of memory", None)
+    guilty = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "KeyError: 1"))
+    assert verdict([guilty, gone], stopped=False, lost_first=False).reason is Reason.EXIT_CODE
+    silent = ended(1, Reason.LAUNCHER_LOST)  # the agent of its pod reports it
+    assert verdict([victim, silent], stopped=False, lost_first=False).reason is Reason.LAUNCHER_LOST
+
+
+def test_a_launcher_that_we_killed_is_not_the_cause() -> None:
+    victim = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "RuntimeError: Connection closed by peer"))
+    assert verdict([victim, at(Stage.LOST, 1)], stopped=False, lost_first=False).reason is Reason.EXIT_CODE
+
+
+def test_a_rank_whose_launcher_named_another_one_is_named_by_its_own_end() -> None:
+    both = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "KeyError: 1"), rank(1, 1, 2, "RuntimeError: Connection refused"))
+    assert both.report
+    both.report["first_failing_rank"] = 1
+    assert verdict([both], stopped=False, lost_first=False)[:2] == (
+        Reason.EXIT_CODE,
+        "rank 0 ended with exit code 1: KeyError: 1",
+    )
 
 
 def test_an_ordered_stop_is_the_cause_of_what_failed_after_it() -> None:

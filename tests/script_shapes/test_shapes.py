@@ -8,6 +8,8 @@ import pytest
 
 from .conftest import OURS, TORCHRUN, Shell, at_port, free_port
 
+pytestmark = pytest.mark.process
+
 
 def test_a_script_that_spawns_its_own_processes(shell: Shell) -> None:
     port = at_port(free_port())

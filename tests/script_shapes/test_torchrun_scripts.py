@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .conftest import OURS, TORCHRUN, Shell, at_port, free_port
+
+pytestmark = pytest.mark.process
 
 
 def test_setup_and_cleanup_on_the_environment(shell: Shell) -> None:

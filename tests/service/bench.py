@@ -13,10 +13,10 @@ from typing import Any
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeInPlace, JobInfo, SharedFolderProof, SubmitRequest, Submitter
+from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service
+from server_stub.service.values import User
 from server_stub.settings import Settings
-from server_stub.snapshots import Snapshots
-from server_stub.users import User
 from tests.fakes import FakeClock, FakeRuntime
 
 ANN = User("ann")

@@ -9,7 +9,7 @@ import pytest
 from client_lib.errors import Forbidden, NotFound, NotShared
 from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
 from server_stub.service import JobSearch
-from server_stub.users import User
+from server_stub.service.values import User
 from tests.service.bench import ANN, Bench
 
 ROOT, BEN = User("root", admin=True), User("ben")
@@ -21,7 +21,7 @@ def test_the_same_again_under_a_new_name(bench: Bench) -> None:
             request = bench.request(name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1})
             await bench.service.submit(ANN, request, None)
             (bench.scripts / ".proof").unlink()
-            again = JobInfo.model_validate_json((await bench.service.again(ANN, "first")).json)
+            again = JobInfo.model_validate_json((await bench.service.resubmit(ANN, "first")).json)
             assert again.name != "first"
             given = bench.runtime.attempts[again.id]
             assert given.spec == request.spec.model_copy(update={"name": None})
@@ -35,9 +35,9 @@ def test_nobody_starts_another_s_job_again(bench: Bench) -> None:
         async with bench.server():
             await bench.submit(name="first")
             with pytest.raises(NotFound):
-                await bench.service.again(BEN, "first")
+                await bench.service.resubmit(BEN, "first")
             with pytest.raises(Forbidden):  # it would run with ann's secrets as root's
-                await bench.service.again(ROOT, "first")
+                await bench.service.resubmit(ROOT, "first")
 
     asyncio.run(main())
 

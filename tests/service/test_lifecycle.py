@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from client_lib.spec.states import Reason, State, check_transition
 from client_lib.spec.wire import RankReport
-from server_stub import lifecycle
-from server_stub.lifecycle import Decision, Job, Pauses, Stop, Transition
 from server_stub.runtimes import Observation
+from server_stub.service import lifecycle
+from server_stub.service.lifecycle import Decision, JobStatus, Stop, Transition, pause_before
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
@@ -40,7 +40,7 @@ class Model:
 class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job()
+        self.job = JobStatus()
         self.model = Model(0)
         self.now = T0
 
@@ -51,11 +51,11 @@ class Lifecycle(RuleBasedStateMachine):
         for step in decision.transitions:
             check_transition(state, step.state)
             state = step.state
-        assert state is decision.job.state, "the steps lead where the decision says"
+        assert state is decision.status.state, "the steps lead where the decision says"
         if decision.transitions:
-            assert decision.transitions[-1].message == decision.job.message
+            assert decision.transitions[-1].message == decision.status.message
         self.model.history.extend(decision.transitions)
-        self.job = decision.job
+        self.job = decision.status
 
     def see(
         self, phase: str, reason: Reason, message: str = "m", attempt: int | None = None, ran: bool = False
@@ -63,12 +63,12 @@ class Lifecycle(RuleBasedStateMachine):
         ranks = (RankReport(rank=0, started_at=self.now),) if ran else ()
         number = self.job.attempt if attempt is None else attempt
         seen = Observation("j", number, phase, reason, message, ranks=ranks)  # type: ignore[arg-type]
-        self.take(lifecycle.observe(self.job, seen, self.now, Pauses()))
+        self.take(lifecycle.observe(self.job, seen, self.now))
 
     @precondition(lambda self: not self.model.history)
     @rule(max_retry=st.integers(0, 3))
     def begin(self, max_retry: int) -> None:
-        self.job, self.model = Job(max_retry=max_retry), Model(max_retry)
+        self.job, self.model = JobStatus(max_retry=max_retry), Model(max_retry)
 
     @rule(reason=st.sampled_from(WAITING), message=st.sampled_from("ab"))
     def waits(self, reason: Reason, message: str) -> None:
@@ -167,19 +167,18 @@ TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
-@given(st.integers(2, 10_000), st.floats(0, 10), st.floats(0, 3600))
-def test_pauses_grow_and_are_bounded(attempt: int, first: float, longest: float) -> None:
-    pauses = Pauses(first, longest)
-    assert pauses.before(attempt) <= pauses.before(attempt + 1) <= longest
+@given(st.integers(2, 10_000))
+def test_pauses_grow_and_are_bounded(attempt: int) -> None:
+    assert pause_before(attempt) <= pause_before(attempt + 1) <= lifecycle.LONGEST_PAUSE_S
 
 
 def test_the_pauses_are_1_2_4_to_60_seconds() -> None:
-    assert [Pauses().before(attempt) for attempt in (2, 3, 4, 8, 100)] == [1, 2, 4, 60, 60]
+    assert [pause_before(attempt) for attempt in (2, 3, 4, 8, 100)] == [1, 2, 4, 60, 60]
 
 
 def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
     seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", ranks=(RankReport(rank=0, started_at=T0),))
-    decision = lifecycle.observe(Job(), seen, T0 + timedelta(seconds=5), Pauses())
+    decision = lifecycle.observe(JobStatus(), seen, T0 + timedelta(seconds=5))
     assert decision
     assert [(step.state, step.at) for step in decision.transitions] == [
         (State.RUNNING, T0),
@@ -189,24 +188,24 @@ def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
 
 def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
     seen = Observation("j", 1, "ended", Reason.CANCELLED, "")
-    decision = lifecycle.observe(Job(state=State.RUNNING), seen, T0, Pauses())
+    decision = lifecycle.observe(JobStatus(state=State.RUNNING), seen, T0)
     assert decision
-    assert (decision.job.state, decision.job.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
-    retried = lifecycle.observe(Job(state=State.RUNNING, max_retry=1), seen, T0, Pauses())
+    assert (decision.status.state, decision.status.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
+    retried = lifecycle.observe(JobStatus(state=State.RUNNING, max_retry=1), seen, T0)
     assert retried
-    assert retried.job.state is State.RESTARTING
+    assert retried.status.state is State.RESTARTING
 
 
 def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:
     seen = Observation("j", 1, "ended", Reason.COMPLETED, "")
-    decision = lifecycle.observe(Job(state=State.RUNNING, stop=CANCEL), seen, T0, Pauses())
+    decision = lifecycle.observe(JobStatus(state=State.RUNNING, stop=CANCEL), seen, T0)
     assert decision
-    assert decision.job.state is State.SUCCEEDED
+    assert decision.status.state is State.SUCCEEDED
 
 
 def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
-    job = Job(message="3 jobs before it")
-    decision = lifecycle.observe(job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0, Pauses())
+    job = JobStatus(message="3 jobs before it")
+    decision = lifecycle.observe(job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0)
     assert decision
-    assert decision.job.message == "2 jobs before it"
+    assert decision.status.message == "2 jobs before it"
     assert decision.transitions == ()

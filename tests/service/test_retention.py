@@ -12,9 +12,9 @@ import pytest
 from client_lib.errors import NotFound
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeSnapshot
-from server_stub.retention import Retention, jobs_to_remove, snapshots_to_remove
+from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
-from server_stub.snapshots import StoredSnapshot
+from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
 from server_stub.store.rows import Finished
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
@@ -63,7 +63,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
         os.utime(bench.snapshots.path(digest), (long_ago, long_ago))
         bench.clock.pass_time(31 * 24 * 3600)
         await bench.submit(name="fresh")
-        await service._cleaning.sweep()
+        await service._cleanup.sweep()
         with pytest.raises(NotFound):
             await service.get(ANN, "old")
         assert (await bench.info("running")).state is State.RUNNING
@@ -87,7 +87,7 @@ def test_the_size_of_a_finished_job_counts(bench: Bench) -> None:
             bench.clock.pass_time(1)
         deadline = asyncio.get_running_loop().time() + 10
         while True:
-            await service._cleaning.sweep()
+            await service._cleanup.sweep()
             try:
                 await service.get(ANN, "first")
             except NotFound:

@@ -19,7 +19,10 @@ def postgresql_server() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+POSTGRESQL = [pytest.mark.process, pytest.mark.xdist_group("postgresql")]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=POSTGRESQL)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database, once of each kind."""
     if request.param == "sqlite":

@@ -19,12 +19,11 @@ from alembic.script import ScriptDirectory
 from client_lib.errors import ServerError
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event
+from server_stub.files.request_log import Place
 from server_stub.store import Store, rows
-from server_stub.store.engines import writing_engine
-from server_stub.store.migrate import HEAD, MIGRATIONS, migrate
+from server_stub.store.engines import HEAD, MIGRATIONS, migrate, writing_engine
 from server_stub.store.rows import JobRow, NewJob
 from server_stub.store.tables import metadata
-from server_stub.submissions import Place
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

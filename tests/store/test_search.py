@@ -6,7 +6,7 @@ import asyncio
 import json
 from datetime import timedelta
 
-from server_stub.store.search import search
+from server_stub.store import rows
 from tests.store.test_store import T0, State, added, opened, row
 
 WANTED = {"owners": ("ann",), "states": None, "since": None, "until": None, "fields": (), "limit": 10, "offset": 0}
@@ -20,13 +20,11 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
             for number, spec in enumerate(specs):
                 info = json.dumps({"n": number, "spec": spec})
                 new = row(number, info=info, created_at=T0 + timedelta(hours=number))
-                await store.write(lambda connection, new=new: added(connection, new))  # type: ignore[misc]
-            await store.write(lambda connection: added(connection, row(9, owner="ben", info='{"n": 9, "spec": {}}')))
+                await store.write(added, new)
+            await store.write(added, row(9, owner="ben", info='{"n": 9, "spec": {}}'))
 
             async def found(**wanted: object) -> tuple[int, list[int]]:
-                count, texts = await store.read(
-                    lambda connection: search(connection, **{**WANTED, **wanted})  # type: ignore[arg-type]
-                )
+                count, texts = await store.read(rows.search, **{**WANTED, **wanted})  # type: ignore[arg-type]
                 return count, [json.loads(text)["n"] for _, text in texts]
 
             assert await found() == (5, [4, 3, 2, 1, 0])

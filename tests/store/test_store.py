@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
 from client_lib.spec.states import IllegalTransition, Reason, State
 from client_lib.spec.wire import Event
-from server_stub.store import Store, rows
-from server_stub.store.prepared import Insert
+from server_stub.files.request_log import Place, RequestLog
+from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import Added, JobRow, Key, NewJob
-from server_stub.submissions import Place
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
@@ -68,19 +66,20 @@ def test_a_stored_job_comes_back_as_it_was(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
             new = row(stop='{"a": 1}', resume_at=T0 + timedelta(microseconds=1), script_path="/x.py")
-            seq = await store.write(lambda c: added(c, new))
+            seq = await store.write(added, new)
             assert await store.read(rows.unfinished) == [new._replace(seq=seq)]
-            found = await store.read(lambda c: rows.find(c, "ann", "job-1"))
+            found = await store.read(rows.find, "ann", "job-1")
             assert found == (seq, new.id, 1, State.PENDING, new.info)
-            assert await store.read(lambda c: rows.find(c, "ben", "job-1")) is None
+            assert await store.read(rows.find, "ben", "job-1") is None
 
     asyncio.run(run())
 
 
+@pytest.mark.smoke
 def test_a_reopened_store_has_what_was_written(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            await store.write(lambda c: added(c, row()))
+            await store.write(added, row())
         async with opened(url) as store:
             assert [job.name for job in await store.read(rows.unfinished)] == ["job-1"]
 
@@ -90,26 +89,27 @@ def test_a_reopened_store_has_what_was_written(url: str) -> None:
 def test_a_name_is_taken_once_per_owner_and_a_refused_job_leaves_its_key_free(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            await store.write(lambda c: added(c, row(1)))
-            await store.write(lambda c: added(c, row(2, owner="ben", name="job-1")))
+            await store.write(added, row(1))
+            await store.write(added, row(2, owner="ben", name="job-1"))
             key = Key("ann", "k", "f" * 64)
-            again = await store.write(lambda c: add(c, row(3, name="job-1"), key=key))
+            again = await store.write(add, row(3, name="job-1"), key=key)
             assert again.seq is None
             assert again.same_name
-            assert await store.read(lambda c: rows.key_used(c, key)) is None
+            assert await store.read(rows.key_used, key) is None
 
     asyncio.run(run())
 
 
+@pytest.mark.smoke
 def test_a_key_stores_one_job(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
             key = Key("ann", "k", "f" * 64)
-            await store.write(lambda c: added(c, row(1), key=key))
-            again = await store.write(lambda c: add(c, row(2), key=key))
+            await store.write(added, row(1), key=key)
+            again = await store.write(add, row(2), key=key)
             assert again.same_key == ("f" * 64, row(1).id)
             assert len(await store.read(rows.unfinished)) == 1
-            await store.write(lambda c: added(c, row(3, owner="ben"), key=Key("ben", "k", "e" * 64)))
+            await store.write(added, row(3, owner="ben"), key=Key("ben", "k", "e" * 64))
 
     asyncio.run(run())
 
@@ -121,21 +121,21 @@ def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alon
 
         async with opened(url) as store:
             orders = [new(1, "a"), new(2, "b", name="job-1"), new(3, "a"), new(4, "d")]
-            many = await store.write(lambda c: rows.add_jobs(c, orders))
+            many = await store.write(rows.add_jobs, orders)
             stored = await store.read(rows.unfinished)
             assert [job.name for job in stored] == ["job-1", "job-4"]
             assert [done.seq for done in many] == [stored[0].seq, None, None, stored[1].seq]
             assert [done.same_name for done in many] == [False, True, False, False]
             assert many[2].same_key == ("f" * 64, row(1).id)
-            assert await store.read(lambda c: rows.key_used(c, Key("ann", "b", "f" * 64))) is None
-            page = await store.read(lambda c: rows.page(c, "ann", None, {"n": "4"}, None, 10, None))
+            assert await store.read(rows.key_used, Key("ann", "b", "f" * 64)) is None
+            page = await store.read(rows.page, "ann", None, {"n": "4"}, None, 10, None)
             assert [seq for seq, _ in page] == [stored[1].seq]
-            assert len(await store.read(lambda c: rows.list_events(c, stored[1].seq))) == 1
+            assert len(await store.read(rows.list_events, stored[1].seq)) == 1
 
     asyncio.run(run())
 
 
-def test_what_is_written_along_comes_to_its_function_together(url: str) -> None:
+def test_items_of_one_group_come_to_their_function_together(url: str) -> None:
     def numbered(connection: Connection, items: Sequence[str]) -> list[str]:
         return [f"{item} of {len(items)}" for item in items]
 
@@ -144,7 +144,7 @@ def test_what_is_written_along_comes_to_its_function_together(url: str) -> None:
             holding = threading.Event()
             blocked = asyncio.ensure_future(store.write(lambda c: holding.wait(10)))
             await asyncio.sleep(0.05)  # the rest queues up behind it: one group
-            others = [asyncio.ensure_future(store.write_along(numbered, item)) for item in ("a", "b", "c")]
+            others = [asyncio.ensure_future(store.write_together(numbered, item)) for item in ("a", "b", "c")]
             await asyncio.sleep(0)
             holding.set()
             await blocked
@@ -158,9 +158,9 @@ def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
         async with opened(url) as store:
             for number, owner in enumerate(("ann", "ben", "cyd", "dan")):
                 name = "job" if owner in ("ben", "dan") else "other"
-                await store.write(lambda c, n=number, o=owner, m=name: added(c, row(n, owner=o, name=m)))  # type: ignore[misc]
+                await store.write(added, row(number, owner=owner, name=name))
             for name, owners in (("job", ["ben", "dan"]), ("none", [])):
-                found = await store.read(lambda c, name=name: rows.find_anywhere(c, name))  # type: ignore[misc]
+                found = await store.read(rows.find_anywhere, name)
                 assert sorted(found) == owners
             if url.startswith("sqlite"):
                 query = str(rows._OWNERS_OF_NAME).replace(":name", "'job'").replace(":param_1", "2")
@@ -173,13 +173,11 @@ def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
 def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            labels = {f"key-{number}": "x" for number in range(3 * Insert.ROWS_MAX + 1)}
-            seq = await store.write(lambda c: added(c, row(), labels))
+            labels = {f"key-{number}": "x" for number in range(193)}
+            seq = await store.write(added, row(), labels)
             counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
             assert counted == len(labels)
-            assert await store.read(lambda c: rows.page(c, "ann", None, {"key-150": "x"}, None, 10, None)) == [
-                (seq, row().info)
-            ]
+            assert await store.read(rows.page, "ann", None, {"key-150": "x"}, None, 10, None) == [(seq, row().info)]
 
     asyncio.run(run())
 
@@ -188,17 +186,17 @@ def test_an_illegal_transition_is_not_stored(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
             new = row()
-            stored = new._replace(seq=await store.write(lambda c: added(c, new)))
+            stored = new._replace(seq=await store.write(added, new))
             at_once = stored._replace(state=State.SUCCEEDED, version=2)
             for events in ([], [event(State.SUCCEEDED)]):
                 with pytest.raises(IllegalTransition):
-                    await store.write(lambda c, events=events: rows.save_job(c, at_once, events))  # type: ignore[misc]
+                    await store.write(rows.save_job, at_once, events)
             steps = [event(State.RUNNING), event(State.SUCCEEDED)]
-            await store.write(lambda c: rows.save_job(c, at_once, steps))
+            await store.write(rows.save_job, at_once, steps)
             revived = at_once._replace(state=State.RUNNING, version=3)
             with pytest.raises(IllegalTransition):
-                await store.write(lambda c: rows.save_job(c, revived, [event(State.RUNNING)]))
-            told = await store.read(lambda c: rows.list_events(c, stored.seq))
+                await store.write(rows.save_job, revived, [event(State.RUNNING)])
+            told = await store.read(rows.list_events, stored.seq)
             assert [e.state for e in told] == [State.PENDING, State.RUNNING, State.SUCCEEDED]
 
     asyncio.run(run())
@@ -207,11 +205,11 @@ def test_an_illegal_transition_is_not_stored(url: str) -> None:
 def test_the_same_version_is_stored_once(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            stored = row()._replace(seq=await store.write(lambda c: added(c, row())))
+            stored = row()._replace(seq=await store.write(added, row()))
             running = stored._replace(state=State.RUNNING, version=2)
             for _ in range(2):
-                await store.write(lambda c: rows.save_job(c, running, [event(State.RUNNING)]))
-            assert len(await store.read(lambda c: rows.list_events(c, stored.seq))) == 2
+                await store.write(rows.save_job, running, [event(State.RUNNING)])
+            assert len(await store.read(rows.list_events, stored.seq)) == 2
 
     asyncio.run(run())
 
@@ -223,7 +221,7 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 owner = "ben" if number == 4 else "ann"
                 labels = {"team": "a_b%"} if number in (2, 4, 6) else {}
                 new = row(number, owner=owner, name="other" if number == 7 else f"job-{number}")
-                await store.write(lambda c, new=new, labels=labels: added(c, new, labels))  # type: ignore[misc]
+                await store.write(added, new, labels)
 
             async def page(
                 owner: str | None = "ann",
@@ -232,7 +230,7 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 prefix: str | None = None,
                 before: int | None = None,
             ) -> list[str]:
-                found = await store.read(lambda c: rows.page(c, owner, state, labels or {}, prefix, 2, before))
+                found = await store.read(rows.page, owner, state, labels or {}, prefix, 2, before)
                 seqs.extend(seq for seq, _ in found)
                 return [info[5:-1] for _, info in found]
 
@@ -253,17 +251,17 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
 def test_a_removed_job_takes_its_events_and_leaves_its_files_to_remove(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            stored = row()._replace(seq=await store.write(lambda c: added(c, row(), {"a": "b"})))
+            stored = row()._replace(seq=await store.write(added, row(), {"a": "b"}))
             with pytest.raises(IllegalTransition):
-                await store.write(lambda c: rows.remove(c, stored.seq))
+                await store.write(rows.remove, [stored.seq])
             failed = stored._replace(state=State.FAILED, version=2, finished_at=T0)
-            await store.write(lambda c: rows.save_job(c, failed, [event(State.FAILED)]))
-            await store.write(lambda c: rows.remove(c, stored.seq))
+            await store.write(rows.save_job, failed, [event(State.FAILED)])
+            await store.write(rows.remove, [stored.seq])
             for table in ("jobs", "events", "labels"):
                 count = text(f"SELECT count(*) FROM {table}")
                 assert await store.read(lambda c, count=count: c.execute(count).scalar()) == 0  # type: ignore[misc]
             assert await store.read(rows.pending_removals) == [(stored.id, Place(1, 10, 10))]
-            await store.write(lambda c: rows.forget_removals(c, [stored.id]))
+            await store.write(rows.forget_removals, [stored.id])
             assert await store.read(rows.pending_removals) == []
 
     asyncio.run(run())
@@ -279,9 +277,9 @@ def test_one_failing_write_of_a_group_fails_alone(url: str) -> None:
             def fails(connection: Connection) -> int:
                 raise ValueError("mine")
 
-            others = [asyncio.ensure_future(store.write(lambda c, n=n: added(c, row(n)))) for n in (1, 2)]  # type: ignore[misc]
+            others = [asyncio.ensure_future(store.write(added, row(n))) for n in (1, 2)]
             failing = asyncio.ensure_future(store.write(fails))
-            others.append(asyncio.ensure_future(store.write(lambda c: added(c, row(3)))))
+            others.append(asyncio.ensure_future(store.write(added, row(3))))
             await asyncio.sleep(0)
             holding.set()
             with pytest.raises(ValueError, match="mine"):
@@ -295,7 +293,7 @@ def test_one_failing_write_of_a_group_fails_alone(url: str) -> None:
 def test_a_write_whose_caller_went_away_is_written(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            writing = asyncio.ensure_future(store.write(lambda c: added(c, row())))
+            writing = asyncio.ensure_future(store.write(added, row()))
             await asyncio.sleep(0)
             writing.cancel()
             await store.write(lambda c: None)
@@ -307,8 +305,8 @@ def test_a_write_whose_caller_went_away_is_written(url: str) -> None:
 def test_readers_can_not_write(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            with pytest.raises(SQLAlchemyError):
-                await store.read(lambda c: added(c, row()))
+            with pytest.raises(StoreError):
+                await store.read(added, row())
 
     asyncio.run(run())
 
@@ -317,10 +315,10 @@ def test_counts_and_names(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
             for number in (1, 2):
-                await store.write(lambda c, number=number: added(c, row(number)))  # type: ignore[misc]
+                await store.write(added, row(number))
             assert await store.read(rows.counts) == {State.PENDING: 2}
-            assert await store.read(lambda c: rows.names(c, "ann", 1)) == ["job-2"]
-            assert await store.read(lambda c: rows.find_anywhere(c, "job-1")) == ["ann"]
+            assert await store.read(rows.names, "ann", 1) == ["job-2"]
+            assert await store.read(rows.find_anywhere, "job-1") == ["ann"]
 
     asyncio.run(run())
 
@@ -330,9 +328,9 @@ def test_a_full_database_says_so_and_goes_on_when_there_is_room(tmp_path: Path) 
         async with opened(f"sqlite:///{tmp_path}/test.db") as store:
             await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 40") and None)
             with pytest.raises(StorageFull):
-                await store.write(lambda c: added(c, row(1, info="x" * 400_000)))
+                await store.write(added, row(1, info="x" * 400_000))
             await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000") and None)
-            await store.write(lambda c: added(c, row(1, info="x" * 400_000)))
+            await store.write(added, row(1, info="x" * 400_000))
 
     asyncio.run(run())
 
@@ -377,11 +375,13 @@ def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-class FilesThatFailLater:
+class FilesThatFailLater(RequestLog):
     """The first sync works, the second does not."""
 
-    unsynced = True
-    syncs = 0
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.unsynced = True
+        self.syncs = 0
 
     def sync(self) -> None:
         self.syncs += 1
@@ -395,9 +395,9 @@ def test_a_commit_that_fails_takes_its_files_sync_with_it(tmp_path: Path) -> Non
         connection.execute(text("INSERT INTO labels (job_seq, key, value) VALUES (1, 'team', 'vision')"))
 
     async def check() -> None:
-        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater())
+        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater(tmp_path))
         await store.open()
-        with pytest.raises(SQLAlchemyError):
+        with pytest.raises(StoreError):
             await store.write(violate)
         with pytest.raises(OSError, match="the disk is gone"):
             await store.write(rows.counts)
@@ -411,7 +411,7 @@ def test_what_is_committed_does_not_run_again_where_its_files_could_not_be_synce
     ran: list[int] = []
 
     async def check() -> None:
-        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater())
+        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater(tmp_path))
         await store.open()
         await store.write(rows.counts)
         writes = [store.write(lambda _, n=n: ran.append(n)) for n in (1, 2)]  # type: ignore[misc]

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.environment import processes
-from client_lib.worker.warm import fit, title
+from client_lib.worker.rank_environment import processes
+from client_lib.worker.warm import ROOM, fit
 from tests.worker.conftest import DEADLINE_S, Worker, alive, until
 
 COMPILE_S = 100.0  # a first torch.compile makes headers first
-PROCESS = str(Path(title.__file__).parent / "__main__.py")
+PROCESS = str(Path(fit.__file__).parent / "__main__.py")
 
 
 class WarmPool:
@@ -34,8 +34,8 @@ class WarmPool:
         self.config.write_text(json.dumps(config))
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [sys.executable, PROCESS, str(theirs.fileno()), str(self.config), title.ROOM],
-            env=fit.environment_of(environment) | {MARKER: title.ROOM},
+            [sys.executable, PROCESS, str(theirs.fileno()), str(self.config), ROOM],
+            env=fit.environment_of(environment) | {MARKER: ROOM},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

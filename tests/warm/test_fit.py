@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.environment import Process
 from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_environment import Process
 from client_lib.worker.warm import fit
 from tests.worker.conftest import Worker
 
 PATTERNS = [name for names, _ in fit.READ_AT_LOAD for name in names.split(", ")]
-POOL = fit.Pool(sys.executable, {"PATH": "/bin"}, frozenset({"json"}))
+POOL = fit.PoolState(sys.executable, {"PATH": "/bin"}, frozenset({"json"}))
 
 
 @pytest.fixture
@@ -25,7 +25,9 @@ def plan(tmp_path: Path) -> WorkerPlan:
     return Worker(tmp_path, rank_runner=True).plan
 
 
-def refusal(plan: WorkerPlan, environment: dict[str, str], pool: fit.Pool = POOL, beside: tuple[str, ...] = ()) -> str:
+def refusal(
+    plan: WorkerPlan, environment: dict[str, str], pool: fit.PoolState = POOL, beside: tuple[str, ...] = ()
+) -> str:
     process = Process(0, 0, [sys.executable, *plan.command], environment, plan.working_dir)
     return fit.refusal(pool, plan, process, beside) or ""
 
@@ -103,6 +105,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.timeout(300)
 def test_what_training_packages_ask_for_when_they_are_imported_is_in_the_table() -> None:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}

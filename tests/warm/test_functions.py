@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 import client_lib
-from client_lib import Client, Job, list_jobs, local_server
+from client_lib import Client, Job, list_jobs
 from client_lib.notebook import notebook_launcher
 from client_lib.torch_distributor import TorchDistributor
-from tests.client.conftest import CLIENT_VARIABLES, stop_server
+from client_lib.transport import local_server
+from tests.local_server import CLIENT_VARIABLES, stop_server
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
 WITHIN_S = 60.0
 
 

@@ -14,7 +14,11 @@ import pytest
 
 from tests.warm.conftest import Both, WarmPool, WarmWorker
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.xdist_group("warm pool"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
 Run = Callable[..., Both]
 
 LOOK = """
@@ -68,6 +72,7 @@ print(json.dumps(seen))
 OF_THE_WORKER = {"MASTER_PORT"}  # another one for each of the two
 
 
+@pytest.mark.smoke
 def test_everything_that_a_script_sees_when_it_begins(both: Run) -> None:
     fresh, warm = both(LOOK, environment=dict(os.environ) | {"TZ": "Asia/Tokyo", "MY_OWN": "value with space"}).values()
     for seen in (fresh, warm):

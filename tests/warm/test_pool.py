@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.environment import processes
+from client_lib.worker.rank_environment import processes
 from client_lib.worker.system import marked
-from client_lib.worker.warm import fit, memory
+from client_lib.worker.warm import fit, machine
 from tests.warm.conftest import Make, WarmWorker, package
 from tests.worker.conftest import alive, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("machine", "group", "short"),
+    ("of_machine", "group", "short"),
     [
         ((16 * GIB, 8 * GIB), {}, False),
         ((16 * GIB, GIB // 2), {}, True),
@@ -85,13 +88,13 @@ GIB = 2**30
     ],
 )
 def test_memory_is_short_on_the_machine_or_in_the_control_group(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: tuple[int, int], group: dict[str, str], short: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_machine: tuple[int, int], group: dict[str, str], short: bool
 ) -> None:
-    monkeypatch.setattr(memory, "_of_machine", lambda: machine)
-    monkeypatch.setattr(memory, "_own_group", lambda: str(tmp_path))
+    monkeypatch.setattr(machine, "_memory", lambda: of_machine)
+    monkeypatch.setattr(machine, "_own_group", lambda: str(tmp_path))
     for name, text in group.items():
         (tmp_path / name).write_text(text)
-    assert memory.is_short() is short
+    assert machine.memory_is_short() is short
 
 
 def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:
@@ -159,6 +162,7 @@ def test_what_a_rank_leaves_behind_in_a_session_of_its_own_is_found(
     assert not alive(int(one.lines()[0]))
 
 
+@pytest.mark.smoke
 def test_a_stop_reaches_a_warm_rank(pool: Make, worker: Callable[..., WarmWorker]) -> None:
     one = worker("import time; print('runs'); time.sleep(600)")
     one.started_by(pool().ready()).go().waits_for("runs")

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
-from client_lib.cli.commands import server as command
+from client_lib.cli.commands import server as server_command
 from tests.runtimes.conftest import alive
 from tests.server_process import ServerProcess
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_e
     assert len(told) == 1
 
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(server.state_dir))
-    shown = CliRunner().invoke(command.command, ["status"])
+    shown = CliRunner().invoke(server_command.app, ["status"])
     pid = pools(server)[0]["pid"]
     assert f"ready, pid {pid}" in shown.output
     server.end()

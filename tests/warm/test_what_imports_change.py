@@ -13,7 +13,10 @@ import pytest
 from tests.warm.conftest import Make, WarmWorker, package
 from tests.worker.conftest import Worker
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
+]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Worker:
         self.plan = WorkerPlan(**(values | fields))
         Path(self.directory.plan).write_text(self.plan.to_json())
         self.process: subprocess.Popen[bytes] | None = None
-        self.connection: control.Connection | None = None
+        self.connection: control.ControlConnection | None = None
 
     def start(self) -> Worker:
         environment = os.environ | self.extra_environment
@@ -81,9 +81,9 @@ class Worker:
         self.connection = self._connect()
         return self.connection is not None or self.process.poll() is not None
 
-    def _connect(self) -> control.Connection | None:
+    def _connect(self) -> control.ControlConnection | None:
         try:
-            return control.Connection(self.directory.control)
+            return control.ControlConnection(self.directory.control)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.checkpoints import hand_on
 from client_lib.worker.directory import Directory
-from client_lib.worker.prepare import Refused, prepare
+from client_lib.worker.prepare import CannotStart, copy_checkpoints, prepare
 from tests.worker.conftest import Worker
 
 
@@ -28,7 +27,7 @@ def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, is_there: bool)
         target.mkdir()
     (tmp_path / "next.new").mkdir()  # half a copy, of a worker that died
     (tmp_path / "next.new" / "half").touch()
-    hand_on(pattern, str(target))
+    copy_checkpoints(pattern, str(target))
     assert [path.name for path in target.rglob("*")] == ["deep", "step"]
     (target / "deep" / "step").write_text("8")
     assert (tmp_path / "train-1a2b3c4d" / "deep" / "step").read_text() == "7"
@@ -38,12 +37,12 @@ def test_what_it_has_by_itself_is_left_alone(tmp_path: Path) -> None:
     pattern, target = before(tmp_path), tmp_path / "next"
     target.mkdir()
     (target / "mine").touch()
-    hand_on(pattern, str(target))
+    copy_checkpoints(pattern, str(target))
     assert [path.name for path in target.iterdir()] == ["mine"]
 
 
 def test_where_nothing_was_left_nothing_is_made(tmp_path: Path) -> None:
-    hand_on(str(tmp_path / "*-none"), str(tmp_path / "next"))
+    copy_checkpoints(str(tmp_path / "*-none"), str(tmp_path / "next"))
     assert not list(tmp_path.iterdir())
 
 
@@ -61,5 +60,5 @@ def test_a_copy_that_can_not_be_made_is_said_before_any_rank_starts(
 ) -> None:
     (tmp_path / "file").touch()
     plan = worker("pass", checkpoints_from=before(tmp_path), checkpoint_dir=str(tmp_path / "file" / "next")).plan
-    with pytest.raises(Refused, match="the checkpoints of the job before can't be copied"):
+    with pytest.raises(CannotStart, match="the checkpoints of the job before can't be copied"):
         prepare(plan, Directory(str(tmp_path / "worker")))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.worker import control
-from client_lib.worker.control import Lines, Message, Server
+from client_lib.worker.control import ControlServer, Lines, Message
 
 
 class Polled:
@@ -22,7 +22,7 @@ class Polled:
     def __init__(self, path: str) -> None:
         self.selector = selectors.DefaultSelector()
         self.orders: list[Message] = []
-        self.server = Server(path, self.orders.append, self._watch, self.selector.unregister)
+        self.server = ControlServer(path, self.orders.append, self._watch, self.selector.unregister)
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self.selector.register(fd, selectors.EVENT_READ, callback)
@@ -41,7 +41,7 @@ def polled(tmp_path: Path) -> Iterator[Polled]:
 
 @given(st.lists(st.integers(1, 30)))
 def test_messages_arrive_whole_however_they_are_cut(cuts: list[int]) -> None:
-    data, lines, got = control.go() + control.stop(2.5) + b"junk\n" + control.leave(), Lines(), []
+    data, lines, got = control.go() + control.stop(2.5) + b"junk\n" + control.release(), Lines(), []
     for cut in [*cuts, len(data)]:
         got += lines.feed(data[:cut])
         data = data[cut:]
@@ -57,11 +57,11 @@ def test_a_line_without_end_does_not_grow_in_memory() -> None:
 
 def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, tmp_path: Path) -> None:
     path = str(tmp_path / "control.sock")
-    early = control.Connection(path)
+    early = control.ControlConnection(path)
     polled.turn()
-    polled.server.tell(control.READY)
-    polled.server.tell(control.STARTED)
-    late = control.Connection(path)
+    polled.server.announce(control.READY)
+    polled.server.announce(control.STARTED)
+    late = control.ControlConnection(path)
     polled.turn()
     assert [early.receive(1), early.receive(1)] == [{"event": "ready"}, {"event": "started"}]
     assert late.receive(1) == {"event": "started"}
@@ -74,7 +74,7 @@ def test_a_peer_that_does_not_read_is_dropped_and_the_others_are_not(polled: Pol
     deaf = control.connect(str(tmp_path / "control.sock"))
     polled.turn()
     for _ in range(100_000):
-        polled.server.tell("x" * 100)
+        polled.server.announce("x" * 100)
     assert len(polled.server._peers) == 0
     deaf.close()
 

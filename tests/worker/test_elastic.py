@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import Directory
-from client_lib.worker.elastic import agent, failed_rank
+from client_lib.worker.elastic import agent_arguments, failed_rank
 from client_lib.worker.prepare import prepare
-from client_lib.worker.warm.fit import Pool, refusal
+from client_lib.worker.warm.fit import PoolState, refusal
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -30,7 +30,7 @@ def elastic(worker: Make) -> Callable[..., Worker]:
 
 def test_the_options_of_a_second_worker(elastic: Make) -> None:
     plan = elastic(worker=1, n_workers=3, processes_per_worker=2, elastic_min_workers=2, elastic_max_restarts=7).plan
-    assert agent(plan) == [
+    assert agent_arguments(plan) == [
         "-m",
         "torch.distributed.run",
         "--nnodes=2:3",
@@ -47,22 +47,23 @@ def test_the_options_of_a_second_worker(elastic: Make) -> None:
 
 
 def test_worker_0_holds_the_rendezvous_and_all_workers_are_needed_unless_told_otherwise(elastic: Make) -> None:
-    options = agent(elastic(n_workers=3).plan)
+    options = agent_arguments(elastic(n_workers=3).plan)
     assert "--nnodes=3:3" in options
     assert any(option.startswith("--rdzv_conf=is_host=true") for option in options)
 
 
 def test_beyond_one_machine_an_agent_finds_its_address_itself(elastic: Make) -> None:
-    assert not [o for o in agent(elastic(master_addr="job-1-worker-0").plan) if o.startswith("--local_addr")]
+    assert not [o for o in agent_arguments(elastic(master_addr="job-1-worker-0").plan) if o.startswith("--local_addr")]
 
 
 def test_a_worker_starts_one_agent_for_all_its_ranks(elastic: Make) -> None:
     one = elastic(processes_per_worker=4)
     (process,) = prepare(one.plan, Directory(one.directory.path))
-    assert process.argv[:-2] == [one.plan.python, *agent(one.plan)]
+    assert process.argv[:-2] == [one.plan.python, *agent_arguments(one.plan)]
     assert [Path(word).name for word in process.argv[-2:]] == ["rank_runner.py", "train.py"]
 
 
+@pytest.mark.process
 def test_a_rank_s_exception_is_in_the_report_and_it_was_started_anew(worker: Make) -> None:
     script = """
         import os
@@ -76,6 +77,7 @@ def test_a_rank_s_exception_is_in_the_report_and_it_was_started_anew(worker: Mak
     assert "KeyError: 'learning_rate'" in report["ranks"][0]["exception"]
 
 
+@pytest.mark.process
 def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Make) -> None:
     script = """
         import os, sys, time
@@ -110,13 +112,18 @@ def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str]
     assert failed_rank(error_file, said) == rank
 
 
+@pytest.mark.process
 def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
     script = """
-        import os, subprocess, sys
-        rank = os.environ["RANK"]
+        import os, pathlib, subprocess, sys, time
+        rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
         print("out", rank, flush=True)
         subprocess.run([sys.executable, "-c", f"print('child', {rank})"], check=True)
-        sys.exit(f"err {rank}" if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+        marks = pathlib.Path(__file__).parent
+        (marks / f"printed-{restart}-{rank}").touch()
+        while len(list(marks.glob(f"printed-{restart}-*"))) < 2:  # the agent stops the other rank when one fails
+            time.sleep(0.01)
+        sys.exit(f"err {rank}" if restart == "0" else 0)
     """
     port = free_port()
     one = worker(script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=1, master_port=port)
@@ -133,5 +140,5 @@ def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
 def test_its_agent_is_never_forked_from_a_warm_pool(elastic: Make) -> None:
     one = elastic()
     (process,) = prepare(one.plan, Directory(one.directory.path))
-    pool = Pool(str(one.plan.python), {}, frozenset())
+    pool = PoolState(str(one.plan.python), {}, frozenset())
     assert refusal(pool, one.plan, process, []) == "torchrun starts its ranks"

@@ -16,6 +16,8 @@ from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RAN, ALREADY_RUNS, is_held, launcher_command, read_json
 from tests.worker.conftest import Worker, alive, until
 
+pytestmark = pytest.mark.process
+
 Make = Callable[..., Worker]
 
 # a grandchild in a session of its own, which SIGTERM to its parent's group does not reach
@@ -37,12 +39,14 @@ def portable(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.mark.smoke
 def test_every_rank_ends_with_0(worker: Make, portable: bool) -> None:
     report = worker("print('hello')", processes_per_worker=3, portable=portable).run()
     assert (report["exit_code"], report["reason"]) == (0, "Completed")
     assert [rank["exit_code"] for rank in report["ranks"]] == [0, 0, 0]
 
 
+@pytest.mark.smoke
 def test_the_report_names_the_first_failing_rank_and_the_others_are_stopped(worker: Make, portable: bool) -> None:
     script = """
         import os, sys, time
@@ -100,6 +104,7 @@ def test_sigterm_reaches_the_grandchildren_in_the_group(worker: Make, portable: 
     assert not alive(child)
 
 
+@pytest.mark.smoke
 def test_stop_over_the_socket_takes_grandchildren_in_sessions_of_their_own(worker: Make) -> None:
     one = worker(DAEMON.format(session=True, then="time.sleep(1000)")).start().go()
     child = child_of(one)

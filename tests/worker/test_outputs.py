@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from client_lib.worker.outputs import index
-from client_lib.worker.outputs.find import Finder
+from client_lib.worker.outputs.collector import LookInterrupted, Sync
+from client_lib.worker.outputs.find import FileFinder
 from client_lib.worker.outputs.index import LeftOut
 from client_lib.worker.outputs.patterns import matching
-from client_lib.worker.outputs.store import DirectoryStore, NotKept, Source, data_path
-from client_lib.worker.outputs.sync import Interrupted, Sync
+from client_lib.worker.outputs.store import DirectoryStore, NotKept, SourceFile, data_path
 from tests.worker.conftest import DEADLINE_S, Worker, until
 
 MakeWorker = Callable[..., Worker]
@@ -159,7 +159,7 @@ with open("growing", "w") as file:
 
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
-    finder = Finder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
+    finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
     finder.begin()
     for name in "abc":
         (tmp_path / "work" / name).write_text(name)
@@ -167,7 +167,7 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
 
     def patience() -> None:
         if "a" in kept(tmp_path):
-            raise Interrupted
+            raise LookInterrupted
 
     sync.look(True, patience)
     assert kept(tmp_path) == {"a": "a"}
@@ -187,7 +187,7 @@ def put(into: DirectoryStore, folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     fd = os.open(folder / name, os.O_RDONLY)
     try:
-        into.keep(Source(name, fd, False, lambda: None), None)
+        into.keep(SourceFile(name, fd, False, lambda: None), None)
     finally:
         os.close(fd)
 
@@ -264,11 +264,11 @@ def test_a_long_list_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> N
 def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}.py").write_text("x")
-    finder = Finder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
+    finder = FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
     finder.begin()
     (tmp_path / "7.py").write_text("y!")
     (tmp_path / "new").write_text("z")
-    finder = Finder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
+    finder = FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
     finder.begin()  # of a launcher that goes on: nothing new has to be remembered
     began = time.monotonic()
     assert [found.path for found in finder.look()] == ["7.py", "new"]

@@ -12,6 +12,8 @@ import pytest
 
 from client_lib.worker import rank_runner
 
+pytestmark = pytest.mark.process
+
 BY_VARIABLE = """
 import os
 os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", os.environ["OWN_PORT"]

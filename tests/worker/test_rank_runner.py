@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import client_lib.worker
-from tests.interpreters import PYTHONS
+from tests.interpreters import EACH_PYTHON
 
 RUNNER = Path(client_lib.worker.__file__).parent / "rank_runner.py"
 
@@ -276,6 +276,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_a_data_loader_with_spawned_workers(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SPAWNED_LOADER)
     done = run(tmp_path, str(RUNNER), "script.py")
@@ -298,6 +299,7 @@ if os.environ.get("DESTROY"):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("destroy", ["", "1"])
 def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, destroy: str) -> None:
     (tmp_path / "script.py").write_text(RENDEZVOUS)
@@ -363,7 +365,7 @@ def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0] == "there\n"
 
 
-@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
+@EACH_PYTHON
 def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     script = """
         import atexit, sys, threading

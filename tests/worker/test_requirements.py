@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from client_lib.worker import control
-from client_lib.worker.requirements.environment import Environment, Parent, key_of, make_room
-from client_lib.worker.requirements.failure import why
+from client_lib.worker.requirements.cache import PackageEnvironment, Parent, key_of, make_room
+from client_lib.worker.requirements.install import why
 from tests.worker.conftest import Worker, until
 from tests.worker.wheels import only_from, wheel
 
@@ -59,6 +59,7 @@ def said(worker: Worker) -> str:
     return "\n".join(worker.lines("launcher", None))
 
 
+@pytest.mark.process
 def test_packages_are_there_beside_those_of_the_parent_which_stay(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
@@ -83,6 +84,7 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
     assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "1.0\n"
 
 
+@pytest.mark.process
 def test_an_environment_is_made_once_for_all_workers_and_used_again(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
@@ -100,6 +102,7 @@ def test_an_environment_is_made_once_for_all_workers_and_used_again(
     assert len({one.lines()[0] for one in workers}) == 1
 
 
+@pytest.mark.process
 def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
@@ -122,6 +125,7 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
     assert len(set(seen)) == 2
 
 
+@pytest.mark.process
 def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
     assert not list((tmp_path / "environments").glob("*/"))
 
 
+@pytest.mark.process
 def test_a_command_finds_the_packages_by_its_path(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
     wheel(tmp_path / "wheels", "extra")
     command = ["sh", "-c", "python -c 'import extra; print(extra.__version__)'"]
@@ -148,6 +153,7 @@ def test_a_command_finds_the_packages_by_its_path(worker: MakeWorker, tmp_path: 
     assert one.lines() == ["1.0"]
 
 
+@pytest.mark.process
 def test_a_stop_ends_an_installation_at_once(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that takes the question and never answers
         index = {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_TIMEOUT": "100"}
@@ -161,6 +167,7 @@ def test_a_stop_ends_an_installation_at_once(worker: MakeWorker, tmp_path: Path,
     until(lambda: not one.left_over(), "pip is gone")
 
 
+@pytest.mark.process
 def test_an_interpreter_without_pip_gets_one(worker: MakeWorker, tmp_path: Path) -> None:
     pytest.importorskip("ensurepip")
     base = sys._base_executable  # type: ignore[attr-defined]
@@ -196,6 +203,7 @@ def packages_of(python: str) -> Path:
     return place
 
 
+@pytest.mark.process
 def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(worker: MakeWorker, tmp_path: Path) -> None:
     python = conda_environment(tmp_path / "conda")
     inherited = packages_of(python)
@@ -212,6 +220,7 @@ def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(worker: 
     assert not list(inherited.glob("extra*"))
 
 
+@pytest.mark.process
 def test_where_python_brings_no_pip_uv_puts_one_there(worker: MakeWorker, tmp_path: Path) -> None:
     python = conda_environment(tmp_path / "conda", "ensurepip")
     wheel(tmp_path / "wheels", "extra")
@@ -247,8 +256,8 @@ def pip_as_wheel(folder: Path) -> None:
         archive.writestr(f"pip-{about.version}.dist-info/RECORD", "")
 
 
-def made(folder: Path, key: str, size: int, used_at: float) -> Environment:
-    environment = Environment(str(folder), key)
+def made(folder: Path, key: str, size: int, used_at: float) -> PackageEnvironment:
+    environment = PackageEnvironment(str(folder), key)
     os.makedirs(environment.prefix)
     (Path(environment.folder) / "complete.json").write_text(f'{{"bytes": {size}}}')
     os.utime(Path(environment.folder) / "complete.json", (used_at, used_at))
@@ -259,7 +268,7 @@ def test_those_not_used_for_longest_go_but_none_that_is_used(tmp_path: Path) -> 
     for number, key in enumerate("abcd"):
         made(tmp_path, key, 10, 1000.0 + number)
     (tmp_path / "half").mkdir()
-    used = Environment(str(tmp_path), "a").use()
+    used = PackageEnvironment(str(tmp_path), "a").use()
     os.utime(tmp_path / "a" / "complete.json", (1, 1))
     assert used is not None
     make_room(str(tmp_path), 25, str(tmp_path / "d"))
@@ -269,7 +278,7 @@ def test_those_not_used_for_longest_go_but_none_that_is_used(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a", "d"]
     make_room(str(tmp_path), 15, str(tmp_path / "d"))
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["d"]
-    assert Environment(str(tmp_path), "a").use() is None
+    assert PackageEnvironment(str(tmp_path), "a").use() is None
 
 
 def test_another_interpreter_other_packages_or_requirements_are_another_environment(tmp_path: Path) -> None:
@@ -317,7 +326,7 @@ def test_another_interpreter_other_packages_or_requirements_are_another_environm
             "flash-attn could not be built: RuntimeError: no compiler",
         ),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",) * 2,
-        ("", "pip ended without a word"),
+        ("", "pip ended without a message"),
     ],
 )
 def test_what_pip_says_becomes_a_sentence_with_the_package(lines: str, sentence: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from client_lib.worker.directory import Directory, renew
 from client_lib.worker.format import parse, segment_name
-from client_lib.worker.output import Output
 from client_lib.worker.segments import SegmentWriter
+from client_lib.worker.worker_log import WorkerLog
 
 RECORD = b"%d 2026-11-21T10:58:55.123456Z 0 stdout line\n"
 
@@ -63,8 +63,8 @@ def test_a_directory_that_is_renewed_keeps_its_log_and_its_code(tmp_path: Path) 
 
 def test_its_numbers_go_on(tmp_path: Path) -> None:
     writer = written(tmp_path, RECORD % 0)
-    output = Output(None, writer)  # type: ignore[arg-type]  # nothing is read here
-    output.say("again")
+    output = WorkerLog(None, writer)  # type: ignore[arg-type]  # nothing is read here
+    output.add_message("again")
     assert writer.flush()
     last = sorted(tmp_path.iterdir())[-1].read_bytes().splitlines()[-1]
     assert (parse(last).seq, parse(last).text) == (1, "again")

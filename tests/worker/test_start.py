@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import client_lib
 from client_lib.worker.directory import launcher_command
 
 
+@pytest.mark.process
 def test_a_backport_beside_the_package_does_not_hide_the_standard_library(tmp_path: Path) -> None:
     """As in a site-packages where somebody once installed enum34."""
     package = Path(client_lib.__file__).parent

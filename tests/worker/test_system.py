@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 LAUNCHER = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from client_lib.worker import spawn, system
-from client_lib.worker.environment import Process
+from client_lib.worker import ranks, system
+from client_lib.worker.rank_environment import Process
 chosen = system.choose()
-started = spawn.start(Process(0, 0, ["sleep", "1000"], dict(os.environ), "/"), chosen.before_exec)
+started = ranks.start(Process(0, 0, ["sleep", "1000"], dict(os.environ), "/"), chosen.before_exec)
 print(type(chosen).__name__, started.pid, flush=True)
 {then}
 """
@@ -68,6 +68,7 @@ def test_a_start_time_names_a_process_for_ever() -> None:
     assert system.start_time(process.pid) is None
 
 
+@pytest.mark.process
 def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "_HAS_PROC", False)  # another system's way, on this one
     if not system.start_time(os.getpid()):

@@ -7,15 +7,13 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from client_lib.worker.directory import read_json
 from client_lib.worker.zipapp_build import build
-from tests.interpreters import PYTHONS
+from tests.interpreters import EACH_PYTHON
 from tests.worker.conftest import Worker, until
 
 
-@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS)
+@EACH_PYTHON
 def test_the_zipapp_runs_a_worker(worker: Callable[..., Worker], tmp_path: Path, python: str) -> None:
     pyz = tmp_path / "worker.pyz"
     build(str(pyz))

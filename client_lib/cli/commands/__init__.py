@@ -1,1 +1,1 @@
-"""One module per command, each with its click command under the name `command`. `app.COMMANDS` lists them."""
+"""One module per command, each with its typer application as `app`. `cli.app.COMMANDS` lists them."""

@@ -1,20 +1,33 @@
-"""`client-lib completion`."""
+"""`client-lib completion`, and the answers to a shell that completes a line."""
 
 from __future__ import annotations
 
+import io
 import os
+import shlex
 import sys
+from contextlib import redirect_stdout
+from typing import Annotated, Any, Literal
 
-import click
+import typer
+from typer.completion import (  # type: ignore[attr-defined]  # typer re-exports two of them without naming them so
+    completion_init,
+    get_completion_script,
+    shell_complete,
+)
 
-from client_lib.cli import printer
-from client_lib.cli.program import COMPLETION_VARIABLE, PROGRAM
+from client_lib.cli import PROGRAM, printer
+from client_lib.cli.app import COMPLETION_VARIABLE
+from client_lib.cli.parameters import Command, command_app
 
 SHELLS = ("bash", "zsh", "fish")
 
+app = command_app()
 
-@click.command(
+
+@app.command(
     "completion",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib completion bash >> ~/.bashrc
@@ -22,19 +35,39 @@ Examples:
   client-lib completion fish > ~/.config/fish/completions/client-lib.fish
 """,
 )
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
-@click.pass_context
-def command(ctx: click.Context, shell: str | None) -> None:
-    """The lines that make a shell complete commands, options and names of jobs.
-
-    Without SHELL: for the one of $SHELL.
-    """
-    from click.shell_completion import get_completion_class
-
+def completion(
+    ctx: typer.Context,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"] | None,
+        typer.Argument(metavar="[bash|zsh|fish]", help="Default: that of $SHELL."),
+    ] = None,
+) -> None:
+    """Print the lines that make a shell complete commands, options and names of jobs."""
     wanted = shell or os.path.basename(os.environ.get("SHELL", ""))
-    completion = get_completion_class(wanted) if wanted in SHELLS else None
-    if completion is None:
-        raise click.UsageError(f"which shell? One of {', '.join(SHELLS)}", ctx)
-    printer.data(completion(ctx.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE).source())
+    if wanted not in SHELLS:
+        ctx.fail(f"which shell? One of {', '.join(SHELLS)}")
+    printer.data(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=wanted))
     if sys.stdout.isatty():
         printer.hint(f"append this to your shell's start-up file: {PROGRAM} completion {wanted} >> ...")
+
+
+def answer(command: Any, instruction: str) -> int:
+    """Print what a shell may put in the place of the word that is typed; return the exit code."""
+    completion_init()
+    shell, _, action = instruction.partition("_")
+    if action == "complete":
+        return _answer_older(command, shell)
+    return int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
+
+
+def _answer_older(command: Any, shell: str) -> int:
+    """Answer the lines that client-lib 0.1 made by click (`bash_complete`, where typer writes `complete_bash`): they
+    stand in the start-up files of users."""
+    if shell == "fish":  # its COMP_CWORD is the word itself
+        line, word = os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]
+        os.environ["COMP_CWORD"] = str(len(shlex.split(line)) - (1 if word else 0))
+    with redirect_stdout(io.StringIO()) as printed:
+        code = int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, "complete_bash"))
+    for value in printed.getvalue().split():
+        printer.data(f"plain\n{value}\n_" if shell == "zsh" else f"plain,{value}")
+    return code

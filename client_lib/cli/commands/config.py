@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
-import click
+import typer
 
-from client_lib import config
 from client_lib.cli import printer, profile_file
-from client_lib.cli.parameters import JSON, output
-from client_lib.config import LOCAL
+from client_lib.cli.parameters import JSON, Command, TextOrJson, command_app, help_without_command
 from client_lib.errors import InvalidRequest
+from client_lib.transport import config
+from client_lib.transport.config import LOCAL
 
-TEXT = "text"
 MASK = "***"
 BOOLEANS = {"true": True, "false": False}
 
+app = command_app(invoke_without_command=True)
 
-@click.group("config")
-def command() -> None:
+
+@app.callback()
+def configuration(ctx: typer.Context) -> None:
     """Profiles: a server's address and token under a name.
 
     \b
     First wins: --endpoint and --profile; CLIENT_LIB_ENDPOINT, CLIENT_LIB_TOKEN,
     CLIENT_LIB_PROFILE; the profile in use; else the local server.
     """
+    help_without_command(ctx)
 
 
-@command.command("show")
-@output(TEXT, JSON)
-def show(output: str) -> None:
+@app.command("show", cls=Command)
+def show(output: TextOrJson = "text") -> None:
     """The profiles, and the server that commands talk to now. Tokens are not shown."""
     path = config.config_file()
     default, profiles = config.read_profiles(path)
@@ -55,8 +56,9 @@ def _because(default: str | None) -> str:
     return f" (by profile {default})" if default else ""
 
 
-@command.command(
+@app.command(
     "set",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib config set lab endpoint=https://jobs.lab.example token=-     asks for the token
@@ -64,9 +66,10 @@ Examples:
   client-lib config set lab ca_bundle=                                    removes it
 """,
 )
-@click.argument("profile")
-@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-def set_(profile: str, settings: tuple[str, ...]) -> None:
+def set_profile(
+    profile: Annotated[str, typer.Argument(metavar="PROFILE")],
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
+) -> None:
     """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s. The first one made is used at once."""
     if profile == LOCAL:
         raise InvalidRequest(f"the profile {LOCAL!r} is the local server, and has nothing to set")
@@ -84,7 +87,7 @@ def set_(profile: str, settings: tuple[str, ...]) -> None:
 def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", click.get_current_context())
+        raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
     if not value:
         return key, None
     if key == "token":
@@ -101,20 +104,19 @@ def _typed(key: str, value: str) -> str | bool | float:
         try:
             return float(value)
         except ValueError:
-            return value  # refused by the reader, in its words
+            return value  # the check of the written file refuses it
     return value
 
 
 def _secret() -> str:
-    """From the terminal without an echo, or the first line of a pipe: a token on a command line is seen by `ps`."""
+    """Read the token from the terminal without an echo, or from a pipe: `ps` shows one on a command line."""
     if sys.stdin.isatty():
-        return str(click.prompt("token", hide_input=True, err=True))
+        return str(typer.prompt("token", hide_input=True, err=True))
     return sys.stdin.readline().strip()
 
 
-@command.command("use")
-@click.argument("profile")
-def use(profile: str) -> None:
+@app.command("use", cls=Command)
+def use(profile: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
     _, profiles = config.read_profiles(path)

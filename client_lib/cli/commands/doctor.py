@@ -7,19 +7,20 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
-from client_lib.cli import exits, interpreter, printer, show
+from client_lib.cli import exits, printer, processes, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, TABLE, connected, output
+from client_lib.cli.parameters import JSON, Command, ProfileOption, ServerOption, TableOrJson, command_app
 from client_lib.errors import ClientLibError
 
 IMPORT_S = 60.0  # torch from a cold disk
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
+app = command_app()
 
-@click.command(
+
+@app.command(
     "doctor",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib doctor
@@ -29,10 +30,9 @@ Examples:
 Exit code: 0 all is well, 1 a check failed.
 """,
 )
-@output(TABLE, JSON)
-@connected
-def command(connection: Connection, output: str) -> int:
+def doctor(output: TableOrJson = "table", endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
     """Check this machine as a client, then the server, which checks itself."""
+    connection = Connection(endpoint, profile)
     with printer.progress("asking the server"):
         checks = list(_checks(connection))
     if output == JSON:
@@ -43,9 +43,9 @@ def command(connection: Connection, output: str) -> int:
 
 
 def _python() -> dict[str, Any]:
-    """The interpreter that jobs of this shell get, and whether it has torch."""
+    """Check the interpreter that jobs of this shell get: it runs, and has torch."""
     try:
-        path = interpreter.find(os.environ)
+        path = processes.find_python(os.environ)
     except ClientLibError as problem:
         return _check("python", False, problem.message, problem.hint)
     try:
@@ -59,16 +59,16 @@ def _python() -> dict[str, Any]:
 
 
 def _checks(connection: Connection) -> Iterator[dict[str, Any]]:
-    """The python of this shell is of no matter where jobs run with that of an image."""
+    """The checks. The python of this shell is left out where jobs run with that of an image."""
     try:
-        info = connection.client.server_info()
+        info = connection.server_info()
     except ClientLibError as problem:
         yield from (_python(), _check("server", False, problem.message, problem.hint))
         return
-    if info.runtime == "local":
+    if info["runtime"] == "local":
         yield _python()
-    facts = f"version {info.version}, user {info.user}"
-    yield _check("server", True, f"{connection.client.endpoint} answers ({facts})", None)
+    facts = f"version {info['version']}, user {info['user']}"
+    yield _check("server", True, f"{connection.running().url} answers ({facts})", None)
     try:
         yield from connection.checks()
     except ClientLibError as problem:

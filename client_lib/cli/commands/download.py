@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
 
-from client_lib.cli import printer, progress_bar
+import typer
+
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, connected, job_name, output
+from client_lib.cli.parameters import JSON, Command, JobName, ProfileOption, ServerOption, TextOrJson, command_app
 
-TEXT = "text"
+app = command_app()
 
 
-@click.command(
+@app.command(
     "download",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib download train-x7k2m                       into the folder train-x7k2m
@@ -23,22 +26,25 @@ Examples:
 What is there already is not fetched again; a download that was cut goes on when it is repeated.
 """,
 )
-@job_name
-@click.argument("folder", metavar="[DIR]", required=False)
-@click.option("--pattern", metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")
-@click.option("--list", "listed", is_flag=True, help="Show what there is, and fetch nothing.")
-@output(TEXT, JSON)
-@connected
-def command(
-    connection: Connection, name: str, folder: str | None, pattern: str | None, listed: bool, output: str
+def download(
+    name: JobName,
+    folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="Default: one of the job's name, here.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show what there is, and fetch nothing.")] = False,
+    output: TextOrJson = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Fetch the files that a job has written; also while it runs."""
+    connection = Connection(endpoint, profile)
     full = connection.job(name)["name"]
     if listed:
         _show(connection, full, pattern, output)
         return
-    with progress_bar.transfer(full) as tell:
-        paths = connection.client.get_job(full).download(folder, pattern, on_download=tell)
+    with printer.transfer(full) as show_progress:
+        paths = connection.client.get_job(full).download(folder, pattern, on_download=show_progress)
     if output == JSON:
         printer.data_json([str(path) for path in paths])
     else:
@@ -48,16 +54,16 @@ def command(
 
 
 def _show(connection: Connection, name: str, pattern: str | None, output: str) -> None:
-    from client_lib import download
+    from client_lib.transport import download as downloads
 
     found = connection.client.job_outputs(name)
-    files = download.chosen(found, pattern)
+    files = downloads.chosen(found, pattern)
     if output == JSON:
         printer.data_json([file.model_dump(mode="json") for file in files])
     elif files:
         rows = [(file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}") for file in files]
         printer.table(("file", "bytes", "written (UTC)"), rows)
     else:
-        printer.hint(download.why_none(connection.client.job_info(name), found, pattern))
+        printer.hint(downloads.why_none(connection.client.job_info(name), found, pattern))
     for left in found.left_out:
         printer.hint(f"not kept: {left.path} of worker {left.worker} ({left.size:,} bytes): {left.why}")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import click
-
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, TABLE, connected, output
+from client_lib.cli.parameters import JSON, NAME, Command, ProfileOption, ServerOption, TableJsonOrName, command_app
+
+app = command_app()
 
 
-@click.command(
+@app.command(
     "instances",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib instances
   client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
 """,
 )
-@output(TABLE, JSON, NAME)
-@connected
-def command(connection: Connection, output: str) -> None:
-    """The instance types of the server, and how many workers of each fit right now."""
-    kinds = connection.instance_types()
+def instances(
+    output: TableJsonOrName = "table",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """List the instance types of the server, and how many workers of each fit right now."""
+    kinds = Connection(endpoint, profile).instance_types()
     if output == JSON:
         printer.data_json(kinds)
     elif output == NAME:

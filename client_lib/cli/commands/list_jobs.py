@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Annotated, Any
 
-import click
+import typer
 
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, TABLE, connected, output
-from client_lib.cli.value_types import KeyValue
+from client_lib.cli.parameters import (
+    JSON,
+    NAME,
+    Command,
+    ProfileOption,
+    ServerOption,
+    TableJsonOrName,
+    command_app,
+    key_value,
+)
 from client_lib.spec.states import State
 
 LIMIT = 50
 
+app = command_app()
 
-@click.command(
+
+@app.command(
     "list",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib list --state RUNNING
@@ -24,27 +36,22 @@ Examples:
   client-lib list --all -o json | jq '.[].name'
 """,
 )
-@click.option(
-    "--state", type=click.Choice([str(state) for state in State], case_sensitive=False), help="Only jobs in this state."
-)
-@click.option("-l", "--label", "labels", type=KeyValue(), multiple=True, help="Only jobs with this label.")
-@click.option("--name", metavar="PREFIX", help="Only jobs whose name begins so.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=LIMIT, show_default=True, help="At most so many.")
-@click.option("--all", "everything", is_flag=True, help="All of them, however many.")
-@output(TABLE, JSON, NAME)
-@connected
-def command(
-    connection: Connection,
-    state: str | None,
-    labels: tuple[tuple[str, str], ...],
-    name: str | None,
-    limit: int,
-    everything: bool,
-    output: str,
+def list_jobs(
+    state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
+    labels: Annotated[
+        list[Any] | None,  # pairs of key and value
+        typer.Option("-l", "--label", parser=key_value, metavar="KEY=VALUE", help="Only jobs with this label."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")] = LIMIT,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    output: TableJsonOrName = "table",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
 ) -> None:
-    """Your jobs, newest first."""
-    asked = None if everything else limit
-    jobs = connection.jobs(limit=asked, state=state, name=name, labels=dict(labels))
+    """List your jobs, newest first."""
+    most = None if everything else limit
+    jobs = Connection(endpoint, profile).jobs(limit=most, state=state, name=name, labels=dict(labels or ()))
     if output == JSON:
         printer.data_json(jobs)
     elif output == NAME:
@@ -56,5 +63,5 @@ def command(
         printer.hint(
             "no jobs" + (" like that" if state or labels or name else "; `client-lib submit SCRIPT` starts one")
         )
-    if len(jobs) == asked:
-        printer.hint(f"these are the newest {asked}; --all shows all")
+    if len(jobs) == most:
+        printer.hint(f"these are the newest {most}; --all shows all")

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from functools import partial
+from typing import Annotated
 
-import click
+import typer
 
-from client_lib.cli import following, printer, show
+from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, collapse, connected, job_name, output
+from client_lib.cli.parameters import (
+    JSON,
+    Collapse,
+    Command,
+    JobName,
+    ProfileOption,
+    ServerOption,
+    TextOrJson,
+    command_app,
+)
+from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
+from client_lib.log_reading.text_output import LogOutput, several_ranks
 from client_lib.spec.states import State
 
-if TYPE_CHECKING:
-    from client_lib.job import Job
-    from client_lib.log_reader import LogEntry
-
-TEXT = "text"
+app = command_app()
 
 
-@click.command(
+@app.command(
     "logs",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib logs -f train-x7k2m
@@ -30,67 +40,63 @@ Examples:
   client-lib logs -o json train-x7k2m            a JSON object per line
 """,
 )
-@job_name
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended; while it waits, say why.")
-@click.option("-n", "--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.")
-@click.option("--since", metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.")
-@click.option(
-    "--rank",
-    "ranks",
-    type=click.IntRange(min=0),
-    metavar="RANK",
-    multiple=True,
-    help="Only this rank; may be repeated.",
-)
-@click.option(
-    "--stream", "streams", metavar="NAME", multiple=True, help="stdout, stderr or train.log; may be repeated."
-)
-@click.option(
-    "--attempt", type=click.IntRange(min=1), metavar="NUMBER", help="Only this attempt. Default: all, in order."
-)
-@click.option("--timestamps", is_flag=True, help="When each line was written, in front of it.")
-@collapse()
-@output(TEXT, JSON)
-@connected
-def command(
-    connection: Connection,
-    name: str,
-    follow: bool,
-    tail: int | None,
-    since: str | None,
-    ranks: tuple[int, ...],
-    streams: tuple[str, ...],
-    attempt: int | None,
-    timestamps: bool,
-    collapse: bool,
-    output: str,
+def logs(
+    ctx: typer.Context,
+    name: JobName,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z."),
+    ] = None,
+    ranks: Annotated[
+        list[int] | None, typer.Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated.")
+    ] = None,
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated."),
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Print before each line when it was written.")
+    ] = False,
+    collapse: Collapse = False,
+    output: TextOrJson = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
 ) -> None:
-    """What the ranks of a job print, and write to train.log.
+    """Print the lines that the ranks of a job print, and write to train.log.
 
-    Without -f: what there is until now. Ctrl-C ends the look, never the job.
+    Without -f: the lines that there are now. Ctrl-C stops following; the job keeps running.
     """
     if collapse and output == JSON:
-        raise click.UsageError("--collapse is for text; with -o json each line is an object of its own")
+        ctx.fail("--collapse is for text; with -o json each line is an object of its own")
+    connection = Connection(endpoint, profile)
     found = connection.job(name)
     if found["state"] == State.PENDING and not follow:
         printer.hint(f"{found['name']} is PENDING: {show.why(found)}; -f waits for its lines")
         return
-    job = connection.client.get_job(found["name"])
-    filters: dict[str, Any] = {"tail": tail, "since": since, "stream": streams or None, "attempt": attempt}
-    if output == JSON:
-        _print_json(job, follow=follow, rank=ranks or None, **filters)
-    else:
-        rank = ranks[0] if len(ranks) == 1 else ranks or None  # lines of one rank carry no prefix
-        job.logs(follow=follow, rank=rank, timestamps=timestamps, collapse=collapse, **filters)
-
-
-def _print_json(job: Job, follow: bool, **filters: Any) -> None:
-    from client_lib.log_reader import settled_entries
-
-    write = printer.data_at_once if follow else printer.data
-    with following.goes_on(job):
-        for entry in settled_entries(job.log_entries(follow=follow, **filters)):
-            write(_as_json(entry))
+    params = log_params(
+        follow=follow, tail=tail, since=since, rank=ranks or None, stream=streams or None, attempt=attempt
+    )
+    open_logs, retry_s = partial(connection.open_logs, found["name"]), connection.config.retry_s
+    with printer.hint_on_interrupt(found["name"]):
+        if output == JSON:
+            write = printer.data_at_once if follow else printer.data
+            for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
+                write(_as_json(entry))
+        else:
+            prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
+            log = LogOutput(found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse)
+            for notice in found.get("notices", []):
+                printer.hint(notice)
+            log.write(open_logs, params)
 
 
 def _as_json(entry: LogEntry) -> str:

@@ -1,24 +1,38 @@
-"""`client-lib mls-config`."""
+"""`client-lib mls-config`: the two files of `mls`, the ML Space platform's command line.
+
+~/.mls/config        [default] region, output, endpoint_url
+~/.mls/credentials   [default] key_id, key_secret, x_workspace_id, x_api_key
+"""
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
-from client_lib.cli import mls_files, printer
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import connected
+from client_lib.cli.parameters import Command, ProfileOption, ServerOption, command_app
 from client_lib.errors import Conflict, InvalidRequest
 
-REGION = "SR006"  # one that every version of mls knows; a server answers for all unless it is told otherwise
+OURS = "client-lib"
+"""x_api_key of a profile that this command has written, so that a later call may replace it. The server wants none."""
+WORKSPACE = "00000000-0000-4000-8000-000000000000"
+_HEADER = re.compile(r"\s*\[")
+REGION = "SR006"  # one that every version of mls knows; a server accepts all regions unless its settings name some
+
+app = command_app()
 
 
-@click.command(
+@app.command(
     "mls-config",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib mls-config                            then: mls job list
@@ -26,29 +40,32 @@ Examples:
   client-lib mls-config --profile lab --print      shows both files, the token too
 """,
 )
-@click.option("--mls-profile", "name", metavar="NAME", default="default", show_default=True, help="Profile of mls.")
-@click.option("--region", default=REGION, show_default=True, help="Region that mls names in its requests.")
-@click.option("--print", "show", is_flag=True, help="Print the files instead of writing them.")
-@click.option("--force", is_flag=True, help="Replace a profile of mls that means another server.")
-@connected
-def command(connection: Connection, name: str, region: str, show: bool, force: bool) -> None:
+def mls_config(
+    name: Annotated[str, typer.Option("--mls-profile", metavar="NAME", help="Profile of mls.")] = "default",
+    region: Annotated[str, typer.Option(help="Region that mls names in its requests.")] = REGION,
+    show: Annotated[bool, typer.Option("--print", help="Print the files instead of writing them.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a profile of mls that means another server.")] = False,
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> None:
     """Point `mls`, the command line of the ML Space platform, at this server.
 
     Writes a profile into ~/.mls/config and ~/.mls/credentials; other profiles there stay as they are.
     """
+    connection = Connection(endpoint, profile)
     if not name.strip() or any(character in name for character in "[]\n"):
         raise InvalidRequest(f"--mls-profile {name!r} can't be the name of a section")
-    user = connection.client.server_info().user  # starts the local server, and tells a wrong token
-    url, token = connection.address()
-    files = {"config": mls_files.config(url, region), "credentials": mls_files.credentials(user, token or "")}
+    user = connection.server_info()["user"]  # starts the local server, and checks the token
+    url, token = connection.running()
+    files = {"config": _config(url, region), "credentials": _credentials(user, token or "")}
     if show:
         for file, values in files.items():
-            printer.data(f"# ~/.mls/{file}\n{mls_files.with_section('', name, values)}")
+            printer.data(f"# ~/.mls/{file}\n{with_section('', name, values)}")
     else:
         _write(Path.home() / ".mls", name, files, force)
     if connection.is_local:
         printer.hint(
-            "the local server has another address when it starts anew: run this again then, or give it a port of its "
+            "the local server has another address after each start: run this again then, or give it a port of its "
             "own (`client-lib serve --port 8000`)"
         )
 
@@ -59,7 +76,7 @@ def _write(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], forc
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         for file, values in files.items():
-            _replace(folder / file, mls_files.with_section(texts[file], name, values))
+            _replace(folder / file, with_section(texts[file], name, values))
     except OSError as error:
         raise InvalidRequest(f"{folder} can't be written: {error.strerror}") from error
     printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
@@ -68,9 +85,9 @@ def _write(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], forc
 def _refuse_to_replace(
     folder: Path, name: str, texts: Mapping[str, str], files: Mapping[str, Mapping[str, str]], force: bool
 ) -> None:
-    """Raises Conflict: the profile holds credentials of another service, which nobody could bring back."""
-    config, credentials = (mls_files.section(texts[file], name) for file in ("config", "credentials"))
-    ours = credentials.get("x_api_key") == mls_files.OURS or not (config or credentials)
+    """Raises Conflict: the profile holds credentials of another service, which would be lost."""
+    config, credentials = (section(texts[file], name) for file in ("config", "credentials"))
+    ours = credentials.get("x_api_key") == OURS or not (config or credentials)
     if ours or force or config.get("endpoint_url") == files["config"]["endpoint_url"]:
         return
     raise Conflict(
@@ -94,3 +111,38 @@ def _replace(path: Path, text: str) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(temporary, os.path.realpath(path))
+
+
+# --- the files as text
+
+
+def _config(url: str, region: str) -> dict[str, str]:
+    return {"region": region, "output": "json", "endpoint_url": f"{url}/public/v2"}
+
+
+def _credentials(user: str, token: str) -> dict[str, str]:
+    return {"key_id": user, "key_secret": token, "x_workspace_id": WORKSPACE, "x_api_key": OURS}
+
+
+def section(text: str, name: str) -> dict[str, str]:
+    """The values under `[name]`; {} if there is no such section.
+
+    Raises InvalidRequest: `mls` could not read it either.
+    """
+    parser = configparser.RawConfigParser(default_section="")
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise InvalidRequest(f"a file of mls can't be read: {error}") from error
+    return dict(parser[name]) if parser.has_section(name) else {}
+
+
+def with_section(text: str, name: str, values: Mapping[str, str]) -> str:
+    """`text` with exactly `values` under `[name]`; all other lines stay as they are."""
+    lines = text.splitlines()
+    start = next((at for at, line in enumerate(lines) if line.strip() == f"[{name}]"), len(lines))
+    end = next((at for at in range(start + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    new = [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
+    gap = [""] if end < len(lines) else []
+    before = lines[:start] + ([""] if start == len(lines) and lines and lines[-1].strip() else [])
+    return "\n".join([*before, *new, *gap, *lines[end:]]) + "\n"

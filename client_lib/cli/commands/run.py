@@ -1,20 +1,43 @@
-"""`client-lib run`."""
+"""`client-lib run`: a job in the foreground. This program lives as long as the job, and the job no longer than this
+program.
+
+Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job, and its output is
+shown to the end.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import click
+import typer
 
-from client_lib.cli import exits, foreground, printer, submitting
+from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import connected
-from client_lib.errors import JobCancelled, JobFailed
+from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.parameters import Command, ProfileOption, ServerOption, command_app
+from client_lib.errors import ClientLibError, JobCancelled, JobFailed
+from client_lib.worker.rank_environment import STDIN
+
+if TYPE_CHECKING:
+    from client_lib.job import Job
+    from client_lib.spec.wire import JobInfo
+
+_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+app = command_app()
 
 
-@click.command(
+@app.command(
     "run",
-    context_settings=submitting.STOP_AT_SCRIPT,
+    cls=Command,
+    context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:
   client-lib run train.py --epochs 3
@@ -27,26 +50,117 @@ Exit code:
   130 after Ctrl-C
 """,
 )
-@connected
-@submitting.job_arguments
-def command(connection: Connection, file: str | None, **values: Any) -> int:
+@with_job_options
+def run(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+    **values: Any,
+) -> int:
     """Run SCRIPT in the foreground, as torchrun would.
 
     Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one process). Ctrl-C cancels
-    the job, with its grace period; a second one stops waiting for that. What is left is the job's record and its logs.
+    the job, with its grace period; a second one stops waiting for that. The job's record and its logs stay.
     """
-    asked = submitting.job_of(connection, values, file)
-    job = asked.job
-    foreground.lend_stdin()
-    ours = foreground.Foreground(job)
+    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
+    job = described.job
+    _lend_stdin()
+    foreground = Foreground(job)
     try:
-        with ours.held():
-            name = submitting.submit(asked).name
-            ours.submitted()
+        with foreground.held():
+            name = submit_steps.submit(described).name
+            foreground.submitted()
             printer.hint(f'Job "{name}" created.')
             job.logs(follow=True)
             job.wait()
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
-        return foreground.exit_code(problem, ours.signal)
+        return _exit_code(problem, foreground.signal)
     return exits.DONE
+
+
+class Foreground:
+    """Cancels `job` at the first signal that would end this program; a second signal ends this program."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.signal: int | None = None
+        """The signal that came; None: none did."""
+        self._before: dict[int, Any] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The block submits the job and sees it to its end. Left in another way, it cancels the job."""
+        self._before = {signum: signal.signal(signum, self._on_signal) for signum in _ENDING}
+        try:
+            yield
+        except (JobFailed, JobCancelled):
+            raise
+        except BaseException:
+            self._cancel()  # the reader of our output is gone, the server is, or Ctrl-C came twice
+            raise
+        finally:
+            self._restore()
+
+    def submitted(self) -> None:
+        """Note that the job exists now. A signal that came before found nothing to cancel."""
+        if self.signal is not None:
+            self._cancel()
+
+    def _on_signal(self, signum: int, frame: object) -> None:
+        del frame
+        self.signal = signum
+        self._restore()
+        if self._job.job_name:
+            # in a thread: this one may be in the middle of a call to the same server
+            threading.Thread(target=self._cancel, name="client_lib-cancel").start()
+
+    def _cancel(self) -> None:
+        if not self._job.job_name:
+            return
+        try:
+            self._job.cancel()
+        except ClientLibError as problem:
+            printer.error(problem)
+            printer.hint(f"`client-lib cancel {self._job.job_name}` stops the job")
+
+    def _restore(self) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+
+def _exit_code(problem: JobFailed | JobCancelled, signum: int | None) -> int:
+    """The exit code of the first failing rank, or 128 + the signal of the rank or of this program, as in a shell."""
+    if signum is not None:
+        return 128 + signum
+    if isinstance(problem, JobCancelled):
+        return exits.CANCELLED
+    info: JobInfo | None = problem.info
+    failure = info.failure if info else None
+    if failure is not None and failure.signal:
+        return 128 + failure.signal
+    return (failure.exit_code if failure else None) or exits.FAILED
+
+
+def _lend_stdin() -> None:
+    """Let rank 0 read what this program could: the terminal by its name, a pipe or a file by way of /proc (Linux).
+
+    It travels as a variable of this process: the environment goes to servers of this machine alone.
+    """
+    os.environ.pop(STDIN, None)
+    path = _stdin()
+    if path is not None:
+        os.environ[STDIN] = path
+
+
+def _stdin() -> str | None:
+    """None: nothing can be read from it."""
+    try:
+        mode = os.fstat(0).st_mode
+        if os.isatty(0):
+            return os.ttyname(0)
+    except OSError:
+        return None
+    readable = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return f"/proc/{os.getpid()}/fd/0" if readable and sys.platform == "linux" else None

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
 
-from client_lib.cli import server_process
+import typer
+
+from client_lib.cli import processes
+from client_lib.cli.parameters import Command, command_app
+
+app = command_app()
 
 
-@click.command(
+@app.command(
     "serve",
+    cls=Command,
     context_settings={"ignore_unknown_options": True},
     add_help_option=False,  # `serve --help` is answered by the server, which knows its own flags
 )
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(args: tuple[str, ...]) -> int:
+def serve(
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Flags of the server.")] = None,
+) -> int:
     """Run a server in the foreground, with the flags of `python -m server_stub`; `serve --help` shows them."""
-    return server_process.become(args)
+    return processes.replace_by_server(args or ())

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-import click
+import typer
 
-from client_lib import local_server
-from client_lib.cli import exits, printer, quick_read, server_process
-from client_lib.cli.parameters import JSON, output
-from client_lib.cli.quick_read import NotQuick, Target
+from client_lib.cli import exits, printer, processes
+from client_lib.cli.http_reader import Reader
+from client_lib.cli.parameters import JSON, Command, TextOrJson, command_app, help_without_command
 from client_lib.errors import ClientLibError
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, state_dir
+from client_lib.transport import local_server
+from client_lib.transport.config import resolve
 
-TEXT = "text"
+INFO_S = 10.0
+
+app = command_app(invoke_without_command=True)
 
 
-@click.group("server")
-def command() -> None:
+@app.callback()
+def server(ctx: typer.Context) -> None:
     """The local server of this machine. It is started on demand, and ends by itself when it is idle."""
+    help_without_command(ctx)
 
 
-@command.command(
+@app.command(
     "status",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib server status
@@ -33,9 +38,8 @@ Examples:
 Exit code: 0 it runs, 4 it doesn't.
 """,
 )
-@output(TEXT, JSON)
-def status(output: str) -> int:
-    """Does it run, where does it listen, where does it keep its data."""
+def status(output: TextOrJson = "text") -> int:
+    """Show whether it runs, where it listens, and where it keeps its data."""
     running = local_server.find()
     directory = running.state_dir if running else state_dir()
     facts: dict[str, Any] = {
@@ -56,12 +60,12 @@ def status(output: str) -> int:
 
 
 def _info(running: local_server.Running) -> dict[str, Any] | None:
-    """What the server says about itself; None: nothing."""
+    """The server's own facts; None: it does not answer."""
+    reader = Reader(resolve(running.url), lambda: running.endpoint)
     try:
-        answer: dict[str, Any] = quick_read.read(Target.of(*running.endpoint), paths.INFO)
-    except (NotQuick, ClientLibError):
+        return reader.get(paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
+    except ClientLibError:
         return None
-    return answer
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -80,9 +84,9 @@ def _pool(pool: dict[str, Any]) -> str:
     return f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
 
 
-@command.command("stop")
+@app.command("stop", cls=Command)
 def stop() -> None:
-    """End it. Jobs run on, and the next command starts it again, which finds them."""
+    """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
     running = local_server.find()
     if running is None:
         printer.hint("no local server runs here")
@@ -90,11 +94,10 @@ def stop() -> None:
     with printer.progress("the local server is ending"):
         local_server.stop(running)
     printer.data(f"the local server (pid {running.pid}) has ended")
-    printer.hint("its jobs run on; the next command starts it again")
+    printer.hint("its jobs keep running; the next command starts it again")
 
 
-@command.command("token", context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def token(args: tuple[str, ...]) -> int:
+@app.command("token", cls=Command, context_settings={"ignore_unknown_options": True}, add_help_option=False)
+def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
-    return server_process.become(["token", *args])
+    return processes.replace_by_server(["token", *(args or ())])

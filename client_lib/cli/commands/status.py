@@ -1,22 +1,33 @@
-"""`client-lib status`."""
+"""`client-lib status` and `client-lib explain`. Only what needs pydantic loads it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
 
-import click
+import typer
 
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, connected, job_name, output
+from client_lib.cli.parameters import (
+    JSON,
+    NAME,
+    Command,
+    JobName,
+    ProfileOption,
+    ServerOption,
+    TextJsonOrName,
+    TextOrJson,
+    command_app,
+)
 from client_lib.spec.states import FINAL, State
 
-TEXT = "text"
+app = command_app()
 
 
-@click.command(
+@app.command(
     "status",
+    cls=Command,
     epilog="""\b
 Examples:
   client-lib status train-x7k2m
@@ -24,12 +35,15 @@ Examples:
   client-lib status train-x7k2m -o json | jq -r .state
 """,
 )
-@job_name
-@click.option("--events", is_flag=True, help="What happened to it so far, instead.")
-@output(TEXT, JSON, NAME)
-@connected
-def command(connection: Connection, name: str, events: bool, output: str) -> None:
-    """Where a job is, and why; of a failed one the report."""
+def status(
+    name: JobName,
+    events: Annotated[bool, typer.Option("--events", help="Show what happened to it so far, instead.")] = False,
+    output: TextJsonOrName = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Show the state of a job, and its reason; of a failed job the report."""
+    connection = Connection(endpoint, profile)
     job = connection.job(name)
     if events:
         _show_events(connection, job["name"], output)
@@ -45,8 +59,8 @@ def command(connection: Connection, name: str, events: bool, output: str) -> Non
 
 
 def _report(job: dict[str, Any]) -> list[str]:
-    """As `wait` raises it. Only a failed job is worth loading pydantic for."""
-    from client_lib import failure_report
+    """The report that `wait` raises."""
+    from client_lib.reports import failure as failure_report
     from client_lib.spec.wire import JobInfo
 
     info = JobInfo.model_validate(job)
@@ -55,8 +69,39 @@ def _report(job: dict[str, Any]) -> list[str]:
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
-    events = [event.model_dump(mode="json") for event in connection.client.job_events(name)]
+    events = connection.events(name)
     if output == JSON:
         printer.data_json(events)
     else:
         printer.table(show.EVENT_COLUMNS, map(show.event_row, events))
+
+
+@app.command(
+    "explain",
+    cls=Command,
+    epilog="""\b
+Examples:
+  client-lib explain train-x7k2m
+  watch client-lib explain train                 the only job whose name begins so
+  client-lib explain train-x7k2m -o json | jq -r .next[0]
+""",
+)
+def explain(
+    name: JobName,
+    output: TextOrJson = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
+    from client_lib.reports import explanation
+    from client_lib.spec.wire import EventList, JobInfo
+
+    connection = Connection(endpoint, profile)
+    job = connection.job(name)
+    info = JobInfo.model_validate(job)
+    events = EventList.model_validate({"events": connection.events(job["name"])}).events
+    now = datetime.now(timezone.utc)
+    if output == JSON:
+        printer.data_json(explanation.explained(info, events, now).model_dump(mode="json"))
+    else:
+        printer.lines(explanation.explain(info, events, now).splitlines())

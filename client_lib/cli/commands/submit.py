@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-import click
+import typer
 
-from client_lib.cli import exits, following, manifest, printer, submitting
+from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, collapse, connected, output
+from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.parameters import (
+    JSON,
+    CollapseFollowed,
+    Command,
+    Follow,
+    ProfileOption,
+    ServerOption,
+    TextJsonOrName,
+    command_app,
+)
 from client_lib.spec.wire import JobInfo
 
+app = command_app()
 
-@click.command(
+
+@app.command(
     "submit",
-    context_settings=submitting.STOP_AT_SCRIPT,
+    cls=Command,
+    context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:
   client-lib submit train.py --epochs 3              --epochs is the script's own
@@ -26,38 +39,41 @@ Examples:
 
 \b
 Exit code with -f:
-  that of the job: 0 SUCCEEDED, 1 FAILED, 3 CANCELLED; 130 after Ctrl-C, and the job goes on
+  that of the job: 0 SUCCEEDED, 1 FAILED, 3 CANCELLED; 130 after Ctrl-C, and the job keeps running
 """,
 )
-@click.option("-f", "--follow", is_flag=True, help="Print its logs until it has ended; the exit code is the job's.")
-@collapse("With -f: ")
-@click.option("--dry-run", is_flag=True, help="Print what would be created; create nothing.")
-@output(submitting.TEXT, JSON, NAME)
-@connected
-@submitting.job_arguments
-def command(
-    connection: Connection, file: str | None, follow: bool, collapse: bool, dry_run: bool, output: str, **values: Any
+@with_job_options
+def submit(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    follow: Follow = False,
+    collapse: CollapseFollowed = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
+    output: TextJsonOrName = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+    **values: Any,
 ) -> int:
     """Run SCRIPT as a job.
 
-    Options of ours stand in front of SCRIPT; all behind it are the script's own. The line of a launcher that you know
-    (torchrun, accelerate launch, python -m torch.distributed.run, python) may stand in the place of SCRIPT: it is read
-    as options of ours, shown, and refused where it contradicts them.
+    Options of client-lib stand before SCRIPT; all after it are the script's own. The line of a launcher that you know
+    (torchrun, accelerate launch, python -m torch.distributed.run, python) may stand in the place of SCRIPT: it is
+    translated into options of client-lib, shown, and refused where it contradicts them.
     """
     if collapse and not follow:
-        raise click.UsageError("--collapse says how -f shows the lines; add -f, or use `client-lib logs --collapse`")
-    asked = submitting.job_of(connection, values, file)
+        ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
+    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
     if dry_run:
-        printer.data(manifest.text(submitting.render(asked), as_json=output == JSON))
+        printer.data(submit_steps.manifest_text(submit_steps.render(described), as_json=output == JSON))
         return exits.DONE
-    info = _submitted(asked)
-    submitting.announce(info, output, follow)
-    return following.follow(asked.job, collapse) if follow else exits.DONE
+    info = _submitted(described)
+    submit_steps.announce(info, output, follow)
+    return submit_steps.follow_to_end(described.job, collapse) if follow else exits.DONE
 
 
-def _submitted(asked: submitting.Asked) -> JobInfo:
+def _submitted(described: submit_steps.DescribedJob) -> JobInfo:
     try:
-        return submitting.submit(asked)
+        return submit_steps.submit(described)
     except KeyboardInterrupt:
         printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
         raise

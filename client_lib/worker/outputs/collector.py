@@ -1,32 +1,34 @@
-"""When outputs are looked at: every minute while the ranks run, and at their end. The launcher's end of it.
+"""Scans the working directory for outputs: every minute while the ranks run, and at their end.
 
-Copying takes as long as it takes, and the launcher must go on reading pipes and orders: each look runs in a thread, and
-tells the loop through a pipe that it is over. No thread is there before the first look, and so none when ranks are
-forked. Standard library only, Python >= 3.8.
+Copying may take long, and the launcher must go on reading pipes and instructions: each scan runs in a thread, which
+reports its end to the loop through a pipe. The first thread starts after the ranks were forked. Standard library only,
+Python >= 3.8.
 """
 
 import _thread
 import os
+import stat
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outputs.find import Finder
-from client_lib.worker.outputs.store import Store
-from client_lib.worker.outputs.sync import Interrupted, Sync, open_store
+from client_lib.worker.outputs.find import FileFinder, Found
+from client_lib.worker.outputs.index import LeftOut
+from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, NotKept, SourceFile, Store
 from client_lib.worker.plan import WorkerPlan
 
-LEAST_S = 5.0  # what a worker that was told to stop has for it, also where its ranks took all of the grace
+LEAST_S = 5.0  # time for the last scan of a stopped worker, even if its ranks have used all of the grace
 _LEFT_OUT_MAX = 20  # in the report; the others are in the list of outputs
 
 
 class Collector:
-    """Of one worker. `begin` before the ranks run, `start` when they do, `finish` when they have ended."""
+    """The scans of one worker. Call `begin` before the ranks run, `start` when they do, `finish` when they have
+    ended."""
 
     def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
         assert plan.outputs_to is not None
         self._loop, self._plan = loop, plan
-        self._finder = Finder(root, plan.outputs, memory)
+        self._finder = FileFinder(root, plan.outputs, memory)
         self._sync: Optional[Sync] = None
         self._timer: Optional[Timer] = None
         self._over, self._tell = os.pipe()
@@ -36,7 +38,7 @@ class Collector:
         self._problem: Optional[str] = None
 
     def begin(self) -> None:
-        """What lies there now is no output."""
+        """Record the files that exist now: they are no outputs."""
         self._finder.begin()
 
     def start(self) -> None:
@@ -44,11 +46,11 @@ class Collector:
         self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
 
     def hurry(self, grace_s: float) -> None:
-        """The worker was told to stop: what isn't kept by then is left out."""
+        """Set a deadline for a stopped worker; files that are not kept by then are left out."""
         self._deadline = min(self._deadline, time.monotonic() + grace_s)
 
     def finish(self, done: Callable[[], None]) -> None:
-        """The last look; `done` is called on the loop when it is over."""
+        """Begin the last scan; `done` is called on the loop when it is over."""
         self._final, self._done = True, done
         self._deadline = max(self._deadline, time.monotonic() + LEAST_S)
         if self._timer is not None:
@@ -57,7 +59,7 @@ class Collector:
             self._look()
 
     def report(self) -> Dict[str, Any]:
-        """What the worker's report says about it."""
+        """The outputs' part of the worker's report."""
         if self._sync is None:
             return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
         files, size, left_out = self._sync.summary()
@@ -88,7 +90,7 @@ class Collector:
                 self._sync = Sync(self._finder, _store(self._plan), linkable=self._plan.snapshot is not None)
             self._sync.look(final, self._patience(final))
             self._problem = None
-        except Interrupted:  # by the end of the ranks: the last look follows
+        except LookInterrupted:  # by the end of the ranks: the last scan follows
             self._problem = None
         except OSError as error:
             self._problem = str(error)
@@ -98,11 +100,132 @@ class Collector:
     def _patience(self, final: bool) -> Callable[[], None]:
         def ask() -> None:
             if time.monotonic() > self._deadline if final else self._final:
-                raise Interrupted
+                raise LookInterrupted
 
         return ask
 
 
 def _store(plan: WorkerPlan) -> Store:
     assert plan.outputs_to is not None
-    return open_store(plan.outputs_to, plan.outputs_limit_bytes, plan.outputs_token, plan.outputs_ca)
+    if os.path.isabs(plan.outputs_to):
+        return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes)
+    from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
+
+    return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca)
+
+
+# --- one scan
+
+
+SETTLED_S = 2.0  # a file that was changed more recently is probably still being written
+_NO_TIME = "the time to keep it was over (grace_s)"
+_VERSION = Tuple[int, int, int]
+
+
+class LookInterrupted(Exception):
+    """The scan ends early: the last one follows, or the deadline has passed."""
+
+
+class Summary(NamedTuple):
+    """The kept files, and those that are not kept."""
+
+    files: int
+    size: int
+    left_out: List[LeftOut]
+
+
+class Sync:
+    """Scans, with the memory of the files kept before. One scan at a time."""
+
+    def __init__(self, finder: FileFinder, store: Store, linkable: bool) -> None:
+        """`linkable`: the files never change after the end of the ranks."""
+        self._finder, self._store, self._linkable = finder, store, linkable
+        self._kept: Dict[str, _VERSION] = {}
+        self._left_out: Dict[str, LeftOut] = {}
+
+    def look(self, final: bool, patience: Callable[[], None]) -> None:
+        """Bring the store up to date. `final`: the ranks have ended. `patience` is called between steps, and raises
+        LookInterrupted to end the scan; a final scan then leaves the rest out.
+
+        An OSError of one file leaves it out until the next scan.
+        """
+        self._store.wait = patience
+        found = self._finder.look()
+        self._forget_removed(found)
+        for number, one in enumerate(found):
+            try:
+                patience()
+                self._look_at(one, final, patience)
+            except LookInterrupted:
+                if not final:
+                    raise
+                self._give_up(found[number:])
+                return
+
+    def summary(self) -> Summary:
+        return Summary(
+            len(self._kept), sum(size for size, _, _ in self._kept.values()), sorted(self._left_out.values())
+        )
+
+    def _forget_removed(self, found: List[Found]) -> None:
+        there = {one.path for one in found}
+        for path in [path for path in {**self._kept, **self._left_out} if path not in there]:
+            self._store.forget(_shown(path))
+            self._kept.pop(path, None)
+            self._left_out.pop(path, None)
+
+    def _look_at(self, one: Found, final: bool, patience: Callable[[], None]) -> None:
+        version = (one.size, one.mtime_ns, one.inode)
+        if self._kept.get(one.path) == version and one.path not in self._left_out:
+            return
+        if one.why_not:
+            self._leave_out(one, one.why_not)
+        elif final or _settled(one):
+            try:
+                self._keep(one, final, patience)
+            except BeingWritten:
+                if final:
+                    self._leave_out(one, "it is still being written, though every rank has ended")
+            except NotKept as refused:
+                self._leave_out(one, str(refused))
+            except OSError as error:
+                self._leave_out(one, error.strerror or str(error))
+
+    def _keep(self, one: Found, final: bool, patience: Callable[[], None]) -> None:
+        path = os.path.realpath(os.path.join(self._finder.root, one.path))
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            source = SourceFile(one.path, fd, one.executable, patience)
+            if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
+                raise BeingWritten(one.path)  # replaced since it was found
+            self._store.keep(source, path if final and self._linkable else None)
+            self._kept[one.path] = (source.size, source.status.st_mtime_ns, source.status.st_ino)
+            self._left_out.pop(one.path, None)
+        finally:
+            os.close(fd)
+
+    def _give_up(self, late: List[Found]) -> None:
+        """Leave the rest out, in the report, and in the store if it still answers."""
+        self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
+        try:
+            for one in late:
+                self._store.leave_out(*self._left_out[one.path])
+        except LookInterrupted:
+            pass
+
+    def _leave_out(self, one: Found, why: str) -> None:
+        left = LeftOut(_shown(one.path), one.size, why)
+        if self._left_out.get(one.path) != left:
+            self._store.leave_out(*left)
+            self._left_out[one.path] = left
+
+
+def _shown(path: str) -> str:
+    """The path in UTF-8, which JSON needs."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _settled(one: Found) -> bool:
+    """True also for a time in the future: the clock of the file system may differ from ours."""
+    age = time.time() - one.mtime_ns / 1e9
+    return age > SETTLED_S or age < -SETTLED_S

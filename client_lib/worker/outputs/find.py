@@ -1,8 +1,7 @@
-"""Which files lie in a working directory, and which of them are new. Standard library only, Python >= 3.8.
+"""Finds the files of a working directory that are new or changed. Standard library only, Python >= 3.8.
 
-Nothing is followed out of the directory: a link counts as the file that it leads to where that lies inside, and is left
-out where it doesn't. What changed since a first look is told by size, times and inode: the kernel's time of change
-can't be set back.
+Links are followed only within the directory: a link to a file inside counts as that file, any other is left out. A
+change is detected by size, times and inode: the kernel's change time cannot be set back.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ _OUT_OF_REACH = "it is a link out of the working directory"
 
 
 class Found(NamedTuple):
-    """One file. Times in nanoseconds, as the file system has them."""
+    """One file. Times are the file system's, in nanoseconds."""
 
     path: str
     """Relative to the working directory, with slashes."""
@@ -27,14 +26,14 @@ class Found(NamedTuple):
     inode: int
     executable: bool
     why_not: Optional[str] = None
-    """Why it can't be kept."""
+    """The reason why it cannot be kept; None: it can."""
 
 
-class Finder:
-    """Looks at one working directory. What lay there at the first `begin` and is as it was is never found."""
+class FileFinder:
+    """Scans one working directory. Files that existed at the first `begin` and are unchanged are not found."""
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
-        """`memory`: a file that keeps what was found first, for a launcher that goes on in the place of a dead one."""
+        """`memory`: a file that stores the first scan, for the launcher that replaces a dead one."""
         self._memory = memory
         self._root = os.path.realpath(root)
         self._patterns = Patterns(globs)
@@ -45,7 +44,7 @@ class Finder:
         return self._root
 
     def begin(self) -> None:
-        """Before anything runs."""
+        """Record the existing files; call before anything runs."""
         try:
             with open(self._memory, "rb") as file:
                 data = file.read()
@@ -57,11 +56,11 @@ class Finder:
         self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
 
     def look(self) -> List[Found]:
-        """Everything that was created or changed since, in the order of the paths."""
+        """Files that were created or changed since, in the order of their paths."""
         return sorted(found for found in self._walk("") if _digest(found) not in self._before)
 
     def _walk(self, folder: str) -> Iterator[Found]:
-        """An explicit stack: a script may nest folders deeper than Python recurses."""
+        """Walk with an explicit stack: a script may nest folders deeper than Python's recursion limit."""
         waiting = [folder]
         while waiting:
             below = waiting.pop()
@@ -84,11 +83,11 @@ class Finder:
         try:
             with os.scandir(os.path.join(self._root, folder)) as entries:
                 return list(entries)
-        except OSError:  # removed meanwhile, or closed to us: then so is what is in it
+        except OSError:  # removed meanwhile, or not readable
             return []
 
     def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
-        """None: it is gone, or no file that anybody would want."""
+        """None: it is gone, or a link to a folder or to nothing."""
         try:
             if entry.is_symlink():
                 return self._link(entry, path)
@@ -97,7 +96,7 @@ class Finder:
             return None
 
     def _link(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
-        if not entry.is_file():  # it leads nowhere, or to a folder, whose files are found by their own names
+        if not entry.is_file():  # broken, or a link to a folder, whose files are found by their own paths
             return None
         status = entry.stat()
         target = os.path.realpath(entry.path)

@@ -1,13 +1,13 @@
-"""Outputs of a worker elsewhere, kept by the server: the promises of `store` over HTTP.
+"""Keeps outputs of a remote worker on the server, over HTTP.
 
-    PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on, none: a question
-        -> {"length": n}: what the server has of these very bytes; it is kept when that is S, and begins anew with 0
-        where all that came have another digest
+    PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on; empty: asks for `length`
+        -> {"length": n}: number of these bytes that the server has; S: the file is kept; 0 after the last byte: the
+        digest did not match, and the upload starts from the beginning
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
-Everything may be repeated. A cut upload goes on where it was. A server that is away is waited for as long as there is
-time. Standard library only, Python >= 3.8.
+Every request may be repeated, and an interrupted upload is resumed. An unreachable server is retried until the deadline
+of the scan. Standard library only, Python >= 3.8.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import time
 from typing import Any, Dict, Optional
 from urllib.parse import quote, urlencode, urlsplit
 
-from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, Source, Store
+from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile, Store
 
 PROTOCOL = "1"
 _PIECE = 8 * BLOCK  # one request; servers bound these
@@ -28,8 +28,8 @@ _PAUSE_S = 1.0
 _NOT_KEPT = (413, 507)  # too large, no room
 
 
-class Refused(OSError):
-    """The server's answer was none that helps; says which."""
+class UploadRefused(OSError):
+    """The server rejects the request; the message is the server's."""
 
 
 class HttpStore(Store):
@@ -44,7 +44,7 @@ class HttpStore(Store):
                 self._headers["Authorization"] = "Bearer " + file.read().strip()
         self._connection: Optional[http.client.HTTPConnection] = None
 
-    def keep(self, source: Source, at_rest: Optional[str]) -> None:  # noqa: ARG002  # it has to travel in any case
+    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:  # noqa: ARG002  # the bytes are sent in any case
         query = {
             "size": source.size,
             "sha256": source.sha256(),
@@ -55,7 +55,7 @@ class HttpStore(Store):
         while have < source.size:
             before, piece = have, _piece(source, have)
             have = self._send(source.path, {**query, "offset": have}, piece)
-            if have <= before:  # all was there, and is of another version than what was announced
+            if have <= before:  # the bytes are of another version than the announced digest
                 raise BeingWritten(source.path)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
@@ -65,7 +65,7 @@ class HttpStore(Store):
         self._ask("DELETE", path, {}, b"")
 
     def _send(self, path: str, query: Dict[str, Any], piece: bytes) -> int:
-        """How much the server has: what it has of the piece already it passes over."""
+        """Number of bytes that the server has; it skips those of the piece that it had before."""
         return int(self._ask("PUT", path, query, piece)["length"])
 
     def close(self) -> None:
@@ -74,12 +74,12 @@ class HttpStore(Store):
             self._connection = None
 
     def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        """The answer, waited for as long as there is time. Raises NotKept, BeingWritten, Refused."""
+        """The answer, retried until the deadline of the scan. Raises NotKept, BeingWritten, UploadRefused."""
         while True:
             self.wait()
             try:
                 return self._ask_once(method, path, query, body)
-            except Refused:
+            except UploadRefused:
                 raise
             except (OSError, http.client.HTTPException):
                 self.close()
@@ -103,7 +103,7 @@ class HttpStore(Store):
         return http.client.HTTPConnection(host, timeout=_TIMEOUT_S)
 
 
-def _piece(source: Source, offset: int) -> bytes:
+def _piece(source: SourceFile, offset: int) -> bytes:
     piece = os.pread(source.fd, min(_PIECE, source.size - offset), offset)
     if not piece:
         raise BeingWritten(source.path)
@@ -119,4 +119,4 @@ def _understood(status: int, text: bytes) -> Dict[str, Any]:
     message = str(found.get("message", "the server answered %d" % status))
     if status in _NOT_KEPT:
         raise NotKept(message)
-    raise Refused(message)
+    raise UploadRefused(message)

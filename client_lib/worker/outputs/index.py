@@ -1,11 +1,11 @@
-"""The list of what is kept of one worker: lines of JSON, appended as things happen, the newest of a path counts.
+"""The list of one worker's kept files: appended lines of JSON, of which the last one of each path counts.
 
     {"path": "model.pt", "size": 12, "sha256": "...", "mtime": 1700000000.5, "executable": false}
-    {"path": "tmp.pt", "gone": true}                      the script removed it
-    {"path": "huge.bin", "size": 99, "left_out": "..."}   why it is not kept
+    {"path": "tmp.pt", "gone": true}                      the script has removed it
+    {"path": "huge.bin", "size": 99, "left_out": "..."}   the reason why it is not kept
 
-One writer, any number of readers; a line without its end is one that a crash cut, and counts as not written. Standard
-library only, Python >= 3.8.
+There is one writer and any number of readers; a last line without its end was cut off by a crash and is ignored.
+Standard library only, Python >= 3.8.
 """
 
 import json
@@ -13,11 +13,11 @@ import os
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 NAME = "index.jsonl"
-_SLACK_LINES = 1000  # superseded lines that are not worth writing the list anew
+_SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
 
 
 class Kept(NamedTuple):
-    """One file, as it was when it was kept."""
+    """One kept file, in the version that was kept."""
 
     path: str
     size: int
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """One file that is not kept (in its newest version)."""
+    """One file whose newest version is not kept."""
 
     path: str
     size: int
@@ -40,7 +40,7 @@ class Index(NamedTuple):
 
 
 def read(folder: str) -> Index:
-    """What is kept there; nothing where there is no list."""
+    """The list in this folder; empty if there is none."""
     return _parsed(_whole_lines(os.path.join(folder, NAME)))
 
 
@@ -69,7 +69,7 @@ def _parsed(lines: List[bytes]) -> Index:
 
 
 class IndexWriter:
-    """The one writer of a list. `index` is what it says."""
+    """The only writer of a list. `index` is its content."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, NAME)
@@ -77,7 +77,7 @@ class IndexWriter:
         self.index = _parsed(lines)
         size = sum(len(line) + 1 for line in lines)
         if len(lines) > 2 * (len(self.index.kept) + len(self.index.left_out)) + _SLACK_LINES:
-            size = self._write_anew()
+            size = self._rewrite()
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
         self._size = size
         self._cut()
@@ -88,7 +88,7 @@ class IndexWriter:
         self._append(dict(kept._asdict()))
 
     def leave_out(self, left: LeftOut) -> None:
-        """An older version that is kept stays."""
+        """Note the reason; a kept older version stays."""
         if self.index.left_out.get(left.path) != left:
             self.index.left_out[left.path] = left
             self._append({"path": left.path, "size": left.size, "left_out": left.why})
@@ -99,14 +99,14 @@ class IndexWriter:
             self._append({"path": path, "gone": True})
 
     def sync(self) -> None:
-        """On the disk, whatever happens to this machine."""
+        """Return when the list is on the disk."""
         os.fsync(self._fd)
 
     def close(self) -> None:
         os.close(self._fd)
 
     def _append(self, entry: Dict[str, Any]) -> None:
-        """Raises OSError: nothing was written."""
+        """Append one line whole, or raise OSError."""
         line = _line(entry)
         try:
             _write_all(self._fd, line)
@@ -116,11 +116,11 @@ class IndexWriter:
         self._size += len(line)
 
     def _cut(self) -> None:
-        """Behind the last whole line: a crash or a full disk cut the next."""
+        """Cut the file after the last whole line: a crash or a full disk may leave a part of the next."""
         os.ftruncate(self._fd, self._size)
         os.lseek(self._fd, self._size, os.SEEK_SET)
 
-    def _write_anew(self) -> int:
+    def _rewrite(self) -> int:
         entries = [dict(kept._asdict()) for kept in self.index.kept.values()]
         entries += [
             {"path": left.path, "size": left.size, "left_out": left.why} for left in self.index.left_out.values()

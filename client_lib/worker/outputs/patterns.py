@@ -1,8 +1,8 @@
-"""Which paths a glob means. Pure. Standard library only, Python >= 3.8.
+"""Matches paths with globs. Pure. Standard library only, Python >= 3.8.
 
-`*`, `?` and `[...]` match within one name, `**` any number of folders; a glob that matches a folder means all that is
-in it. Paths are relative, with slashes. Not the standard library's: `glob` walks by itself, and `fnmatch`'s `*` also
-matches slashes.
+`*`, `?` and `[...]` match within one name, `**` any number of folders; a glob that matches a folder matches all files
+in it. Paths are relative, with slashes. (The standard library's `glob` walks by itself, and the `*` of its `fnmatch`
+also matches slashes.)
 """
 
 import fnmatch
@@ -12,33 +12,33 @@ from typing import Dict, List, Pattern, Sequence, Tuple
 ALL = "**"
 _Parts = Tuple[str, ...]
 
-# what nobody wants back: caches, version control, environments. As client_lib.ignore, which is about code
+# caches, version control, environments; client_lib.submit.ignore has a list of the same kind for code
 _NEVER = frozenset(
     (".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".DS_Store")
     + ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints")
 )
-ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # what a virtual environment holds
+ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files of a virtual environment
 
 
 class Patterns:
-    """Several globs: what matches one of them."""
+    """Several globs; a path matches if it matches one of them."""
 
     def __init__(self, globs: Sequence[str]) -> None:
         self._all = [_split(glob) for glob in globs]
 
     def match(self, path: str) -> bool:
-        """A file of this path is meant."""
+        """A file of this path matches."""
         parts = _split(path)
         return any(_matches(pattern, parts) for pattern in self._all)
 
     def may_lie_below(self, folder: str) -> bool:
-        """Something in this folder may be meant: it is worth a look."""
+        """A file in this folder may match."""
         parts = _split(folder)
         return any(_leads_to(pattern, parts) for pattern in self._all)
 
 
 def never(name: str) -> bool:
-    """A file or folder of this name is not kept, whatever the globs say."""
+    """A file or folder of this name is not kept, even if a glob matches."""
     return name in _NEVER or name.endswith((".pyc", ".pyo"))
 
 
@@ -47,7 +47,7 @@ def _split(path: str) -> _Parts:
 
 
 def _matches(pattern: _Parts, path: _Parts) -> bool:
-    """Also where the pattern ends before the path: it then means a folder on its way."""
+    """A pattern that ends before the path matches a folder above it."""
     if not pattern:
         return True
     if pattern[0] == ALL:
@@ -74,6 +74,6 @@ def _name_matches(part: str, name: str) -> bool:
 
 
 def matching(globs: Sequence[str], paths: Sequence[str]) -> List[str]:
-    """Those of the paths that one of the globs means."""
+    """The paths that match one of the globs."""
     patterns = Patterns(globs)
     return [path for path in paths if patterns.match(path)]

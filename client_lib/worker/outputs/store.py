@@ -1,14 +1,14 @@
-"""Where outputs are kept: what every transport promises, and the one that keeps them on this machine.
+"""The interface of stores for outputs, and the store in a directory of this machine.
 
-    <job>/outputs/lock                  held while sizes are looked at and changed
-    <job>/outputs/sizes.json            {"<attempt>.<worker>": bytes}: all that is kept of the job
-    <job>/outputs/<attempt>.<worker>/   one writer each: the launcher, or the server for a worker elsewhere
+    <job>/outputs/lock                  held while sizes are read and changed
+    <job>/outputs/sizes.json            {"<attempt>.<worker>": bytes}: all kept files of the job
+    <job>/outputs/<attempt>.<worker>/   one writer each: the launcher, or the server for a remote worker
         index.jsonl                     see index.py
         data/<sha256>                   the bytes; complete as soon as they have that name
-        incoming/                       what is on its way
+        incoming/                       incomplete files
 
-The same bytes are kept once per worker. There is no promise beyond a crash of programs: after a loss of power the
-newest files may be short, and their digest says so. Standard library only, Python >= 3.8.
+Equal contents are kept once per worker. Files survive a crash of programs; after a loss of power the newest ones may be
+short, which their digest reveals. Standard library only, Python >= 3.8.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ _LOCK, _SIZES, _DATA, _INCOMING = "lock", "sizes.json", "data", "incoming"
 
 
 class NotKept(Exception):
-    """Why the file can't be kept: for people."""
+    """The file cannot be kept; the message gives the reason."""
 
 
 class BeingWritten(Exception):
-    """The file was changed while it was read: it is looked at again later."""
+    """The file was changed while it was read: a later scan tries again."""
 
 
-class Source:
-    """One file to be kept, open. `wait` is called before each step that takes time, and raises when there is none."""
+class SourceFile:
+    """One open file that is to be kept. `wait` is called before each step, and raises when the deadline has passed."""
 
     def __init__(self, path: str, fd: int, executable: bool, patience: Callable[[], None]) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Source:
         return self.status.st_size
 
     def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Its bytes from `start` to its size. Raises BeingWritten if it is another file at the end."""
+        """Its bytes from `start` to its size. Raises BeingWritten if it was changed meanwhile."""
         position = start
         while position < self.size:
             self.wait()
@@ -63,7 +63,7 @@ class Source:
             raise BeingWritten(self.path)
 
     def sha256(self) -> str:
-        """Reads it all. Raises BeingWritten."""
+        """Digest of the whole file. Raises BeingWritten."""
         digest = hashlib.sha256()
         for block in self.blocks():
             digest.update(block)
@@ -71,44 +71,42 @@ class Source:
 
 
 class Store(ABC):
-    """What a transport does. All of it may block; OSError means that it can't be done."""
+    """Keeps files of one worker. All methods may block, and raise OSError if they fail."""
 
     wait: Callable[[], None] = staticmethod(lambda: None)
-    """As of Source: a transport that waits for something asks it again and again."""
+    """Called between tries by a store that waits; raises when the deadline has passed."""
 
     @abstractmethod
-    def keep(self, source: Source, at_rest: Optional[str]) -> None:
-        """Keep this version of the file; an older one goes. `at_rest`: where it lies, if nobody will ever change it
-        again.
+    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
+        """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
 
-        Raises:
-            NotKept: it can't be, and why. BeingWritten: not now.
+        Raises NotKept, BeingWritten.
         """
 
     @abstractmethod
     def leave_out(self, path: str, size: int, why: str) -> None:
-        """Say that it is not kept."""
+        """Note that it is not kept, and why."""
 
     @abstractmethod
     def forget(self, path: str) -> None:
-        """The script removed it."""
+        """Remove it: the script has removed the original."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more is kept."""
+        """Release the files; call no other method after it."""
 
 
 class DirectoryStore(Store):
-    """Of one worker in one attempt, on this machine."""
+    """The store of one worker in one attempt, on this machine."""
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
-        """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: of the whole job."""
+        """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job."""
         self._room = Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
         self._data, self._incoming = os.path.join(folder, _DATA), os.path.join(folder, _INCOMING)
         for path in (self._data, self._incoming):
             os.makedirs(path, mode=0o700, exist_ok=True)
         self._writer = IndexWriter(folder)
-        self._uses: Dict[str, int] = {}  # how many paths have these bytes
+        self._uses: Dict[str, int] = {}  # digest -> number of paths with this content
         self._bytes = 0
         for kept in self.index.kept.values():
             self._count(kept)
@@ -117,7 +115,7 @@ class DirectoryStore(Store):
     def index(self) -> Index:
         return self._writer.index
 
-    def keep(self, source: Source, at_rest: Optional[str]) -> None:
+    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
         self.make_room(source.path, source.size)
         temporary = self.incoming(str(os.getpid()))
         _remove(temporary)
@@ -126,7 +124,7 @@ class DirectoryStore(Store):
             self.adopt(kept_of(source, sha256), temporary)
         finally:
             _remove(temporary)
-        self._room.take(self._bytes)  # less than there was made room for, where the same bytes were there
+        self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         self._writer.leave_out(LeftOut(path, size, why))
@@ -141,18 +139,18 @@ class DirectoryStore(Store):
         self._writer.close()
 
     def make_room(self, path: str, size: int) -> None:
-        """Raises NotKept: with that size the job would keep too much."""
+        """Reserve the size. Raises NotKept if the job would exceed its limit."""
         before = self.index.kept.get(path)
         replaced = before.size if before and self._uses[before.sha256] == 1 else 0
         if not self._room.take(self._bytes - replaced + size):
             raise NotKept("the job keeps %s without it, and may keep %s" % self._room.shown())
 
     def incoming(self, name: str) -> str:
-        """Where bytes that arrive are collected."""
+        """Path for an incomplete file."""
         return os.path.join(self._incoming, name)
 
     def adopt(self, kept: Kept, complete: str) -> None:
-        """Take over a complete file with these bytes; it is gone from where it was."""
+        """Move a complete file into the store."""
         before = self.index.kept.get(kept.path)
         os.replace(complete, os.path.join(self._data, kept.sha256))
         self._writer.keep(kept)
@@ -160,11 +158,11 @@ class DirectoryStore(Store):
         self._drop(before)
 
     def sync(self) -> None:
-        """The list is on the disk."""
+        """Return when the list is on the disk."""
         self._writer.sync()
 
-    def _link(self, source: Source, temporary: str, at_rest: Optional[str]) -> Optional[str]:
-        """The digest, if the file itself can be kept: no byte is copied."""
+    def _link(self, source: SourceFile, temporary: str, at_rest: Optional[str]) -> Optional[str]:
+        """Link the file instead of copying it. Returns its digest, or None if it cannot be linked."""
         if at_rest is None:
             return None
         try:
@@ -173,7 +171,7 @@ class DirectoryStore(Store):
             return None
         return source.sha256()
 
-    def _copy(self, source: Source, temporary: str) -> str:
+    def _copy(self, source: SourceFile, temporary: str) -> str:
         digest = hashlib.sha256()
         with open(temporary, "wb", buffering=0) as file:
             for block in source.blocks():
@@ -188,7 +186,7 @@ class DirectoryStore(Store):
             self._bytes += kept.size
 
     def _drop(self, before: Optional[Kept]) -> None:
-        """A path has these bytes no more; they go with the last one."""
+        """Remove the content of a replaced file unless another path has the same."""
         if before is None:
             return
         self._uses[before.sha256] -= 1
@@ -199,7 +197,7 @@ class DirectoryStore(Store):
 
 
 class Room:
-    """How much of a job is kept, by all of its workers."""
+    """Bytes that all workers of a job keep, and their limit."""
 
     def __init__(self, folder: str, mine: str, limit_bytes: int) -> None:
         self._folder, self._mine, self._limit = folder, mine, limit_bytes
@@ -207,8 +205,8 @@ class Room:
         self._others = 0
 
     def take(self, size: int) -> bool:
-        """This worker keeps `size` bytes from now on; False: that is too much, and nothing changes. Where it is too
-        much, what earlier attempts left goes first, the oldest before the others."""
+        """Set the bytes of this worker to `size`. Outputs of earlier attempts are removed to make room, the oldest
+        first. False: the limit would still be exceeded, and nothing changes."""
         if size == self._taken:
             return True
         with _locked(os.path.join(self._folder, _LOCK)):
@@ -225,7 +223,7 @@ class Room:
         return True
 
     def shown(self) -> Tuple[str, str]:
-        """(what was kept when something was refused, the limit), for people."""
+        """(bytes kept at the last refusal, the limit), for people."""
         return megabytes(self._others + max(self._taken, 0)), megabytes(self._limit)
 
     def _remove(self, name: str, sizes: Dict[str, int]) -> None:
@@ -234,7 +232,7 @@ class Room:
 
 
 def data_path(folder: str, sha256: str) -> str:
-    """Where the bytes of that digest are or would be, in the folder of one worker."""
+    """Path of the content with that digest in the folder of one worker."""
     return os.path.join(folder, _DATA, sha256)
 
 
@@ -242,7 +240,7 @@ def megabytes(size: int) -> str:
     return "%.1f MB" % (size / 1e6)
 
 
-def kept_of(source: Source, sha256: str) -> Kept:
+def kept_of(source: SourceFile, sha256: str) -> Kept:
     return Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable)
 
 

@@ -1,14 +1,16 @@
-"""The agent: process 1 of a pod. It plays the runtime's part on the spot, for a server that is somewhere else.
+"""The agent: process 1 of a pod. It takes the part of the runtime there, for a server that runs elsewhere.
 
-It claims the worker's place, fetches the code, starts the launcher as its child, and tells the server what that says;
-it sends the log by offset, keeps it in a spool while the server is away, and leaves when everything is delivered.
-Started as `python3 worker.pyz pod`. Who decides anything is the server (server_stub.workers).
+It claims the worker, fetches the code, starts the launcher as its child and reports the launcher's state to the server.
+It sends the log by offset, keeps it in a spool while the server is unreachable, and exits when everything is delivered.
+Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub.worker_gateway).
 
-    agent    from the claim to the exit code; the main thread, and the only one that decides
-    place    what lies where, and what the pod was told             fill, digest    pure
-    link     to the server: orders, report, results  (server: HTTP)
-    peers    the same between the pods alone, where no server can be reached  (gate: worker 0's port)
-    child    the launcher                  spool, shipper, printer    its log, to the server and to stdout
+    agent               from the claim to the exit code; only its main thread decides
+    settings            files and variables that the pod was started with
+    own_plan, termination_message    pure
+    server_channel      states, instructions, report and results (HTTP: server_client)
+    peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
+    launcher_process    the launcher
+    log_carriers        the log, on its way to the server and to stdout
 
 Standard library only, Python >= 3.8.
 """

@@ -1,7 +1,7 @@
-"""The agent's life: claim the worker's place, fetch, run the launcher, deliver, leave. Its main thread decides alone.
+"""The life of the agent: claim the worker, fetch the code, run the launcher, deliver, exit. The main thread decides.
 
-A zipapp is compiled anew at each start, 5 to 20 ms a module: what is needed at the end only, or by few jobs, is
-imported there. Standard library only, Python >= 3.8.
+Python compiles a zipapp at each start, 5 to 20 ms a module: modules for the end, or for few jobs, are imported where
+they are used. Standard library only, Python >= 3.8.
 """
 
 import os
@@ -9,61 +9,56 @@ import queue
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Union
 
 from client_lib.worker import control
-from client_lib.worker.directory import ALREADY_RAN, read_json, write_json
-from client_lib.worker.elastic import TYPE as ELASTIC
-from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_MEMORY, START_FAILED, Outcome
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.pod.child import Child
-from client_lib.worker.pod.fill import FUNCTION_RUNNER, Files, fill
-from client_lib.worker.pod.link import Order, Replaced, ServerLink
-from client_lib.worker.pod.pauses import Pauses
-from client_lib.worker.pod.place import Place, Pod, read_plan, read_pod, read_token, results
-from client_lib.worker.pod.printer import READER as PRINTER
-from client_lib.worker.pod.printer import Printer
-from client_lib.worker.pod.server import Refused, Server, Unreachable, outputs_url
-from client_lib.worker.pod.shipper import READER as SHIPPER
-from client_lib.worker.pod.shipper import Shipper
-from client_lib.worker.pod.spool import Spool
+from client_lib.worker.directory import ALREADY_RAN, read_json, renew, write_json
+from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_MEMORY, START_FAILED, WorkerOutcome
+from client_lib.worker.plan import ELASTIC, WorkerPlan
+from client_lib.worker.pod.launcher_process import LauncherProcess
+from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
+from client_lib.worker.pod.own_plan import FUNCTION_RUNNER, InputFiles, own_plan
+from client_lib.worker.pod.server_channel import Instruction, Replaced, ServerChannel, next_log_position
+from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable, outputs_url
+from client_lib.worker.pod.settings import PodFiles, PodSettings, read_plan, read_settings, read_token, result_files
 from client_lib.worker.system import out_of_memory_kills
 
 if TYPE_CHECKING:
-    from client_lib.worker.pod.peers import Peers
+    from client_lib.worker.pod.peer_channel import PeerChannel
+    from client_lib.worker.report import Report
 
 LAUNCHER_LOST = "LauncherLost"  # a value of client_lib.spec.states.Reason
-STOPPED = 143  # exit code of a worker that was stopped: as a shell says it of SIGTERM
-_LOOK_S = 0.2  # between two looks at the size of the spool
-_PRINT_S = 10.0  # what stdout has not taken so long after the end is with the server anyway
+STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
+_POLL_S = 0.2  # between two checks of the spool's size
+_PRINT_S = 10.0  # longest time that stdout may take after the end: the server has the log in any case
 _DIGEST_TRIES = 3
 
 
 class Stopped(Exception):
-    """It was ordered to stop before anything ran."""
+    """The worker was stopped before anything ran."""
 
 
-class NoCode(Exception):
-    """The code can't be had."""
+class CodeMissing(Exception):
+    """The code cannot be fetched."""
 
 
-class Event(NamedTuple):
-    """Something that the main thread deals with: one of these, or none where a child has ended."""
+class AgentEvent(NamedTuple):
+    """Wakes the main thread: one of these has changed, or none of them and a child has ended."""
 
     launcher: Optional[str] = None
-    order: Optional[Order] = None
+    instruction: Optional[Instruction] = None
     replaced: bool = False
 
 
 def main(root: str) -> int:
     """The container's exit code."""
-    place = Place(root)
+    files = PodFiles(root)
     try:
-        pod, plan, token = read_pod(place, os.environ), read_plan(place), read_token(place)
+        pod, plan, token = read_settings(files, os.environ), read_plan(files), read_token(files)
     except (OSError, ValueError, KeyError) as error:
-        warn("this pod can't be begun: %r" % error)
+        warn("this pod cannot start: %r" % error)
         return 1
-    return Agent(place, pod, plan, token).run()
+    return Agent(files, pod, plan, token).run()
 
 
 def warn(text: str) -> None:
@@ -72,64 +67,64 @@ def warn(text: str) -> None:
 
 
 class Agent:
-    """`run` gives back the container's exit code."""
+    """`run` returns the exit code of the container."""
 
-    def __init__(self, place: Place, pod: Pod, plan: WorkerPlan, token: str) -> None:
-        self._place, self._pod, self._token = place, pod, token
+    def __init__(self, files: PodFiles, pod: PodSettings, plan: WorkerPlan, token: str) -> None:
+        self._files, self._pod, self._token = files, pod, token
         self._plan = plan._replace(worker=pod.worker)
-        self._events: "queue.SimpleQueue[Event]" = queue.SimpleQueue()
+        self._events: "queue.SimpleQueue[AgentEvent]" = queue.SimpleQueue()
         self._terminated = False
-        self._order: Optional[Order] = None
+        self._instruction: Optional[Instruction] = None
         self._replaced = False
         self._ended_at = 0.0
-        self._child = Child(place.directory, lambda event: self._events.put(Event(launcher=event)))
-        carriers = [PRINTER] if pod.server_url is None else [PRINTER, SHIPPER]
-        self._spool = Spool(place.directory.log, pod.spool_bytes, carriers)
-        self._printer = Printer(self._spool)
-        self._shipper: Optional[Shipper] = None
-        self._link = self._new_link()
+        self._launcher = LauncherProcess(files.directory, lambda event: self._events.put(AgentEvent(launcher=event)))
+        readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
+        self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
+        self._to_stdout = StdoutCarrier(self._spool)
+        self._to_server: Optional[ServerCarrier] = None
+        self._channel = self._new_channel()
 
-    def _new_link(self) -> "Union[ServerLink, Peers]":
-        def on_order(order: Order) -> None:
-            self._events.put(Event(order=order))
+    def _new_channel(self) -> "Union[ServerChannel, PeerChannel]":
+        def on_instruction(instruction: Instruction) -> None:
+            self._events.put(AgentEvent(instruction=instruction))
 
         def on_replaced() -> None:
-            self._events.put(Event(replaced=True))
+            self._events.put(AgentEvent(replaced=True))
 
         if self._pod.server_url is None:
-            from client_lib.worker.pod.peers import Peers
+            from client_lib.worker.pod.peer_channel import PeerChannel
 
-            return Peers(self._pod, self._token, on_order, on_replaced, warn)
-        return ServerLink(self._new_server, self._spool.newest, on_order, on_replaced, warn)
+            return PeerChannel(self._pod, self._token, on_instruction, on_replaced, warn)
+        return ServerChannel(self._new_server, self._spool.newest, on_instruction, on_replaced, warn)
 
-    def _new_server(self) -> Server:
-        return Server(self._pod, self._token, self._place.authorities)
+    def _new_server(self) -> ServerClient:
+        return ServerClient(self._pod, self._token, self._files.authorities)
 
     def run(self) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, self._terminate)  # as process 1, a signal without a handler would be ignored
-        signal.signal(signal.SIGCHLD, lambda *_: self._events.put(Event()))  # wakes the main thread
+            signal.signal(signum, self._terminate)  # process 1 ignores a signal without a handler
+        signal.signal(signal.SIGCHLD, lambda *_: self._events.put(AgentEvent()))  # wakes the main thread
         kills = out_of_memory_kills()
-        os.makedirs(self._place.directory.path, exist_ok=True)
+        os.makedirs(self._files.directory.path, exist_ok=True)
         try:
             self._claim()
             if self._is_elastic:
-                self._go_on()
+                self._resume()
             self._begin()
         except Replaced as replaced:
             warn("%s: nothing is started here" % replaced)
-            self._leave_word(self._own_report(START_FAILED, str(replaced)))
-            return self._leave_place()
+            self._write_termination_message(self._own_report(START_FAILED, str(replaced)))
+            return self._end_replaced()
         except Stopped:
             return self._deliver(self._own_report(CANCELLED, "stopped before its processes were started"))
-        except NoCode as missing:
+        except CodeMissing as missing:
             return self._deliver(self._own_report(CODE_FETCH, str(missing)))
         except OSError as error:
             return self._deliver(self._own_report(START_FAILED, "the worker could not be prepared: %s" % error))
         self._follow()
         if self._replaced:
-            return self._leave_place()
-        return self._deliver(read_json(self._place.directory.report) or self._report_of_dead(kills))
+            return self._end_replaced()
+        return self._deliver(read_json(self._files.directory.report) or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
@@ -138,32 +133,33 @@ class Agent:
     def _is_elastic(self) -> bool:
         return self._plan.type == ELASTIC
 
-    def _leave_place(self) -> int:
-        """Another pod has it. The container of an elastic job would be started again, and again: it stays."""
+    def _end_replaced(self) -> int:
+        """Another pod owns the worker. The container of an elastic job stays: the kubelet would restart it forever."""
         while self._is_elastic and not self._terminated:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return ALREADY_RAN
 
     # --- before anything runs
 
     def _claim(self) -> None:
-        pauses = Pauses()
-        said = None
+        backoff = Backoff()
+        warned = None
         while True:
-            why = self._link.claim()
+            why = self._channel.claim()
             if why is None:
                 break
-            if why != said:
+            if why != warned:
                 warn("waits for the server: %s" % why)
-                said = why
+                warned = why
             self._check_stop()
-            pauses.sleep()
-        self._link.start()
+            backoff.sleep()
+        self._channel.start()
 
-    def _go_on(self) -> None:
-        from client_lib.worker.pod.again import go_on
-
-        offset, seq = go_on(self._place.directory, self._new_server(), self._check_stop, warn)
+    def _resume(self) -> None:
+        """Continue after the last pod of this worker, or the last start of this container, has ended."""
+        if os.path.exists(self._files.directory.lock):
+            renew(self._files.directory)
+        offset, seq = next_log_position(self._new_server(), self._check_stop, warn)
         self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
         self._spool.begin(offset, seq)
 
@@ -172,66 +168,66 @@ class Agent:
         while not self._events.empty():
             self._note(self._events.get())
         if self._replaced:
-            raise Replaced("this worker's place was taken by another pod")
-        if self._terminated or (self._order is not None and self._order.do == "stop"):
+            raise Replaced("this worker was taken over by another pod")
+        if self._terminated or (self._instruction is not None and self._instruction.do == "stop"):
             raise Stopped()
 
-    def _note(self, event: Event) -> None:
-        self._order = event.order or self._order
+    def _note(self, event: AgentEvent) -> None:
+        self._instruction = event.instruction or self._instruction
         self._replaced = self._replaced or event.replaced
 
     def _begin(self) -> None:
-        """Raises NoCode, Stopped, Replaced, OSError."""
-        place = self._place
-        files = Files(
-            snapshot=self._got("snapshot", self._pod.snapshot) if self._pod.snapshot else None,
-            function=self._got("function", None) if self._pod.function else None,
+        """Raises CodeMissing, Stopped, Replaced, OSError."""
+        files = self._files
+        inputs = InputFiles(
+            snapshot=self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None,
+            function=self._input("function", None) if self._pod.function else None,
             runner=self._runner() if self._pod.function else None,
-            environments=place.environments,
-            token=place.token,
-            authorities=place.authorities,
+            environments=files.environments,
+            token=files.token,
+            authorities=files.authorities,
         )
-        self._plan = fill(self._plan, self._pod, files, outputs_url(self._pod))
-        write_json(place.directory.plan, self._plan._asdict())
+        self._plan = own_plan(self._plan, self._pod, inputs, outputs_url(self._pod))
+        write_json(files.directory.plan, self._plan._asdict())
         self._check_stop()
-        self._printer.start()
+        self._to_stdout.start()
         if self._pod.server_url is not None:
-            self._shipper = Shipper(self._new_server(), self._spool, warn)
-            self._shipper.start()
-        self._child.start()
+            self._to_server = ServerCarrier(self._new_server(), self._spool, warn)
+            self._to_server.start()
+        self._launcher.start()
 
     def _runner(self) -> str:
         from client_lib.worker.prepare import runner_file
 
-        return runner_file(FUNCTION_RUNNER, self._place.directory)
+        return runner_file(FUNCTION_RUNNER, self._files.directory)
 
-    def _got(self, what: str, sha256: Optional[str]) -> str:
-        """Where it lies. Raises NoCode, Stopped, Replaced."""
-        mounted = self._place.mounted(what)
+    def _input(self, what: str, sha256: Optional[str]) -> str:
+        """Path of the snapshot or the function. Raises CodeMissing, Stopped, Replaced."""
+        mounted = self._files.mounted(what)
         if mounted is None:
             return self._fetched(what, sha256)
-        if not _is_as_submitted(mounted, sha256):
-            raise NoCode("the %s that is mounted has not the digest that was submitted" % what)
+        if not _has_digest(mounted, sha256):
+            raise CodeMissing("the mounted %s does not have the digest that was submitted" % what)
         return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
-            raise NoCode("the %s is not mounted, and there is no server to fetch it from" % what)
-        server, target, pauses = self._new_server(), self._place.fetched(what), Pauses()
+            raise CodeMissing("the %s is not mounted, and there is no server to fetch it from" % what)
+        server, target, backoff = self._new_server(), self._files.fetched(what), Backoff()
         tries = 0
         while tries < _DIGEST_TRIES:
             self._check_stop()
             try:
                 server.fetch(what, target, self._check_stop)
-                if _is_as_submitted(target, sha256):
+                if _has_digest(target, sha256):
                     return target
                 tries += 1
-            except Refused as refused:
-                raise NoCode("the server does not give the %s: %s" % (what, refused)) from refused
+            except Rejected as rejected:
+                raise CodeMissing("the server does not give the %s: %s" % (what, rejected)) from rejected
             except Unreachable as error:
                 warn("the %s waits for the server: %s" % (what, error))
-                pauses.sleep()
-        raise NoCode("the %s that comes has not the digest that was submitted" % what)
+                backoff.sleep()
+        raise CodeMissing("the fetched %s does not have the digest that was submitted" % what)
 
     # --- while it runs
 
@@ -240,33 +236,33 @@ class Agent:
         asked_to_stop = False
         while True:
             self._reap()
-            if self._child.ended:
+            if self._launcher.ended:
                 return
             self._tidy()
             if self._terminated and not asked_to_stop:
                 asked_to_stop = True
-                self._child.order(control.stop(self._plan.grace_s))
+                self._launcher.instruct(control.stop(self._plan.grace_s))
             try:
-                event = self._events.get(timeout=_LOOK_S)
+                event = self._events.get(timeout=_POLL_S)
             except queue.Empty:
                 continue
-            self._heed(event)
+            self._handle(event)
 
-    def _heed(self, event: Event) -> None:
+    def _handle(self, event: AgentEvent) -> None:
         self._note(event)
         if event.replaced:
-            warn("this worker's place was taken by another pod")
-            self._child.kill()
+            warn("this worker was taken over by another pod")
+            self._launcher.kill()
         elif event.launcher in (control.READY, control.STARTED):
-            self._link.tell(event.launcher)
-        elif event.order is not None and event.order.do == "go":
-            self._child.order(control.go())
-        elif event.order is not None and event.order.do == "stop":
-            grace_s = event.order.grace_s
-            self._child.order(control.stop(self._plan.grace_s if grace_s is None else grace_s))
+            self._channel.send_state(event.launcher)
+        elif event.instruction is not None and event.instruction.do == "go":
+            self._launcher.instruct(control.go())
+        elif event.instruction is not None and event.instruction.do == "stop":
+            grace_s = event.instruction.grace_s
+            self._launcher.instruct(control.stop(self._plan.grace_s if grace_s is None else grace_s))
 
     def _reap(self) -> None:
-        """Every child that has ended: the launcher, and as process 1 the orphans of the pod."""
+        """Reap every child that has ended: the launcher, and, as process 1, the orphans of the pod."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -274,87 +270,89 @@ class Agent:
                 return
             if pid == 0:
                 return
-            self._child.reaped(pid, status)
+            self._launcher.reaped(pid, status)
 
     def _tidy(self) -> None:
         dropped = self._spool.tidy()
         if dropped:
-            warn("the spool is full: the oldest %d bytes of the log that wait are dropped" % dropped)
+            warn("the spool is full: the oldest %d waiting bytes of the log are dropped" % dropped)
 
     # --- afterwards
 
-    def _own_report(self, reason: str, message: str) -> Dict[str, Any]:
+    def _own_report(self, reason: str, message: str) -> "Report":
         from client_lib.worker import report
 
         seq, offset = self._spool.end()
         code = 0 if reason == CANCELLED else 1
-        return report.as_json(self._plan, Outcome(code, reason, message, None), [], None, time.time(), seq, offset)
+        return report.as_json(
+            self._plan, WorkerOutcome(code, reason, message, None), [], None, time.time(), seq, offset
+        )
 
-    def _report_of_dead(self, kills: int) -> Dict[str, Any]:
-        """The launcher has left none."""
-        status = self._child.status or 0
+    def _report_of_dead(self, kills: int) -> "Report":
+        """The report of a launcher that died without writing one."""
+        status = self._launcher.status or 0
         if os.getpid() == 1:
             _kill_all_others()
         how = "was killed by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "ended"
-        said = self._child.last_words()
+        last_line = self._launcher.last_line()
         message = "the launcher of worker %d %s without a report" % (self._pod.worker, how)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and out_of_memory_kills() > kills:
             return self._own_report(OUT_OF_MEMORY, message + ": its memory ran out")
-        return self._own_report(LAUNCHER_LOST, message + (": " + said if said else ""))
+        return self._own_report(LAUNCHER_LOST, message + (": " + last_line if last_line else ""))
 
-    def _deliver(self, ended: Dict[str, Any]) -> int:
-        """Everything to the server, in an order that makes the report the last word; then wait to be let go."""
+    def _deliver(self, ended: Mapping[str, Any]) -> int:
+        """Send everything to the server, the report last; then wait until the server lets the worker exit."""
         self._ended_at = time.monotonic()
-        self._leave_word(ended)
+        self._write_termination_message(ended)
         self._carry_the_rest()
-        if self._link.deliver(ended, results(self._place.directory), self._given_up):
-            self._order = None  # what was ordered until now was not whether it may leave
-            self._link.tell("ended")
-            self._wait_to_leave()
+        if self._channel.deliver(ended, result_files(self._files.directory), self._given_up):
+            self._instruction = None  # an earlier instruction does not answer whether the worker may exit
+            self._channel.send_state("ended")
+            self._wait_for_exit()
         return exit_code(ended)
 
     def _carry_the_rest(self) -> None:
-        shipper = self._shipper
-        for carrier in (self._printer, shipper):
+        to_server, to_stdout = self._to_server, self._to_stdout
+        for carrier in (to_stdout, to_server):
             if carrier is not None and carrier.is_alive():
                 carrier.finish()
-        while shipper is not None and shipper.is_alive() and not self._given_up() and shipper.refused is None:
-            shipper.join(_LOOK_S)
+        while to_server is not None and to_server.is_alive() and not self._given_up() and to_server.rejected is None:
+            to_server.join(_POLL_S)
             self._reap()
             self._tidy()
         limit_s = self._pod.stay_s if self._pod.server_url is None else _PRINT_S
         until = time.monotonic() + limit_s
-        while self._printer.is_alive() and time.monotonic() < until:
-            self._printer.join(_LOOK_S)
+        while to_stdout.is_alive() and time.monotonic() < until:
+            to_stdout.join(_POLL_S)
             self._reap()
 
-    def _wait_to_leave(self) -> None:
-        while not self._given_up() and not (self._order is not None and self._order.do == "exit"):
+    def _wait_for_exit(self) -> None:
+        while not self._given_up() and not (self._instruction is not None and self._instruction.do == "exit"):
             if self._terminated:
                 return
             self._reap()
             try:
-                self._note(self._events.get(timeout=_LOOK_S))
+                self._note(self._events.get(timeout=_POLL_S))
             except queue.Empty:
                 continue
 
     def _given_up(self) -> bool:
-        """Nobody has answered since the end, or for so long: what happened while the ranks ran does not count."""
-        silent_s = min(self._link.silent_s, time.monotonic() - self._ended_at)
+        """The server has been silent for too long. Silence while the ranks ran does not count."""
+        silent_s = min(self._channel.silent_s, time.monotonic() - self._ended_at)
         return self._replaced or silent_s > self._pod.stay_s
 
-    def _leave_word(self, ended: Dict[str, Any]) -> None:
-        from client_lib.worker.pod.digest import digest
+    def _write_termination_message(self, ended: Mapping[str, Any]) -> None:
+        from client_lib.worker.pod.termination_message import termination_message
 
         try:
             with open(self._pod.termination_log, "wb") as file:
-                file.write(digest(ended))
+                file.write(termination_message(ended))
         except OSError as error:
-            warn("no termination message could be left: %s" % error)
+            warn("the termination message could not be written: %s" % error)
 
 
-def exit_code(ended: Dict[str, Any]) -> int:
-    """0 for a worker that completed, and never for another: the operator takes the master's 0 for the job's success."""
+def exit_code(ended: Mapping[str, Any]) -> int:
+    """0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job."""
     if ended["reason"] == COMPLETED:
         return 0
     if ended["reason"] == CANCELLED:
@@ -362,8 +360,8 @@ def exit_code(ended: Dict[str, Any]) -> int:
     return min(int(ended["exit_code"]) or 1, 255)
 
 
-def _is_as_submitted(path: str, sha256: Optional[str]) -> bool:
-    """`sha256` None: it is not known, and whatever came is taken."""
+def _has_digest(path: str, sha256: Optional[str]) -> bool:
+    """`sha256` None: the digest is not known, and any file is accepted."""
     if sha256 is None:
         return True
     import hashlib
@@ -378,7 +376,7 @@ def _is_as_submitted(path: str, sha256: Optional[str]) -> bool:
 
 
 def _kill_all_others() -> None:
-    """In a pod: what the dead launcher has left runs here and nowhere else."""
+    """Kill every other process of the pod: the dead launcher has left them."""
     try:
         os.kill(-1, signal.SIGKILL)
     except ProcessLookupError:

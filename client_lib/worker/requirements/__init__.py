@@ -1,11 +1,9 @@
 """Extra packages of a job: installed once per worker, into an environment that is kept for later workers.
 
-    environment  where environments lie, which one a job has, who uses it, which go
-    install      makes one: a process of its own
-    failure      why that failed, in a sentence. Pure
-    step         the launcher's end of it
+    cache    the environments of this machine: found by key, locked while in use, removed when there are too many
+    install  makes one, in a process of its own, and explains a failure of pip
 
-An environment is a virtual one in front of the packages of the interpreter that the job has, also where that is a
-virtual one itself: what is there already is not installed again, and stays as it is. Standard library only,
+An environment is a virtual one whose packages come before those of the job's interpreter (which may be a virtual one
+itself): packages that the interpreter has are not installed again and stay unchanged. Standard library only,
 Python >= 3.8.
 """

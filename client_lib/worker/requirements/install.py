@@ -1,18 +1,26 @@
-"""Makes the environment of a job, or finds it: a process of its own, which the launcher starts and can kill.
+"""Finds or makes the environment of a job, in a process that the launcher starts and can kill.
 
-What pip says goes to stdout, and so into the job's log; what came of it into environment.json: {"prefix", "python"}, or
-{"failed": a sentence}. Standard library only, Python >= 3.8.
+pip's output goes to stdout, and so into the job's log; the result goes to environment.json: {"prefix", "python"}, or
+{"failed": message}. The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without
+the `site` module. Standard library only, Python >= 3.8.
 """
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
-from typing import Dict, List
+from typing import Callable, Dict, List, NoReturn, Optional, Sequence
 
-from client_lib.worker.directory import MARKER, write_json
-from client_lib.worker.requirements.environment import Environment, Parent, key_of, make_room
-from client_lib.worker.requirements.failure import why
+from client_lib.worker.directory import MARKER, Directory, read_json, write_json
+from client_lib.worker.outcome import START_FAILED
+from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.prepare import CannotStart
+from client_lib.worker.rank_environment import Process
+from client_lib.worker.ranks import start
+from client_lib.worker.requirements.cache import PackageEnvironment, Parent, key_of, make_room
+from client_lib.worker.system import System
 
 _ASK = """
 import json, os, site, sys
@@ -22,17 +30,21 @@ print(json.dumps([sys.version, [path for path in dict.fromkeys(paths) if os.path
 _LINK = "_client_lib_parent.pth"
 _QUIET = ("Requirement already satisfied:", "Looking in ")
 _KEPT_LINES = 400
-# settings of pip that would put packages elsewhere, and of Python that would let it see what the job does not
+# variables that make pip install elsewhere, or make Python see packages that the job does not
 _DROPPED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PYTHONPATH", "PYTHONHOME")
+_UNREACHABLE = (
+    "Failed to establish a new connection|Name or service not known|Temporary failure in name resolution"
+    "|Network is unreachable|Connection refused|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
+)
 
 
 class NotInstalled(Exception):
-    """Why not: a sentence."""
+    """Packages could not be installed; the message is for people."""
 
 
 def find_or_make(
     folder: str, limit_bytes: int, python: str, requirements: List[str], variables: Dict[str, str]
-) -> Environment:
+) -> PackageEnvironment:
     """The complete environment. `variables`: the job's, for pip's own settings and proxies.
 
     Raises NotInstalled, OSError.
@@ -40,21 +52,20 @@ def find_or_make(
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)
-    found = Environment(folder, key_of(parent, requirements))
+    found = PackageEnvironment(folder, key_of(parent, requirements))
     in_use = found.use()
     if in_use is not None:
         os.close(in_use)
         return found
     with found.alone(wait=True):
-        if found.facts() is None:  # nobody has made it while we waited
+        if found.facts() is None:  # otherwise another worker made it while this one waited
             _make(found, parent, requirements, variables)
     make_room(folder, limit_bytes, found.folder)
     return found
 
 
 def main(result: str, **asked: object) -> int:
-    """The process. `result`: where it says what came of it."""
-
+    """Run in the process of the installation. `result`: path of the file for the result."""
     try:
         found = find_or_make(**asked)  # type: ignore[arg-type]
     except (NotInstalled, OSError) as error:
@@ -72,13 +83,13 @@ def _ask(python: str, variables: Dict[str, str]) -> Parent:
         [path, "-c", _ASK], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
     )
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise NotInstalled("%s does not say where its packages are: %s" % (python, said[-1] if said else "no word"))
+        errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise NotInstalled("%s can't list its packages: %s" % (python, errors[-1] if errors else "no message"))
     version, paths = json.loads(done.stdout.splitlines()[-1])
     return Parent(os.path.abspath(path), version, paths)
 
 
-def _make(found: Environment, parent: Parent, requirements: List[str], variables: Dict[str, str]) -> None:
+def _make(found: PackageEnvironment, parent: Parent, requirements: List[str], variables: Dict[str, str]) -> None:
     found.remove()
     try:
         os.makedirs(found.folder)
@@ -96,17 +107,17 @@ def _make(found: Environment, parent: Parent, requirements: List[str], variables
         raise
 
 
-def _put_before(found: Environment, parent: Parent) -> None:
-    """The new environment's own packages are found first, then the parent's, with what their .pth files say. Not venv's
-    own --system-site-packages: behind a virtual environment that shows the packages of its base, not its own."""
+def _put_before(found: PackageEnvironment, parent: Parent) -> None:
+    """Add the parent's packages, with their .pth files, after the new environment's own. venv's --system-site-packages
+    would add those of the base interpreter, not those of a parent that is a virtual environment."""
     lib = os.path.join(found.prefix, "lib")
     (version,) = [name for name in os.listdir(lib) if name.startswith("python")]
     with open(os.path.join(lib, version, "site-packages", _LINK), "w", encoding="ascii") as file:
         file.writelines("import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths)
 
 
-def _have_pip(found: Environment, variables: Dict[str, str]) -> None:
-    """The parent's pip installs into the new environment; where it has none, one is put there."""
+def _have_pip(found: PackageEnvironment, variables: Dict[str, str]) -> None:
+    """Install pip into the new environment unless the parent has one."""
     inside = _inside(found, variables)
     ways = [[found.python, "-I", "-m", "ensurepip", "--default-pip"]]
     uv = shutil.which("uv", path=variables.get("PATH"))
@@ -121,18 +132,18 @@ def _have_pip(found: Environment, variables: Dict[str, str]) -> None:
     raise NotInstalled("the interpreter has no pip, and there is no uv in PATH to install with")
 
 
-def _inside(found: Environment, variables: Dict[str, str]) -> Dict[str, str]:
+def _inside(found: PackageEnvironment, variables: Dict[str, str]) -> Dict[str, str]:
     return {**variables, **activated(found.prefix, variables), "PIP_USER": "0"}
 
 
 def activated(prefix: str, variables: Dict[str, str]) -> Dict[str, str]:
-    """What is set where an environment is active."""
+    """Variables of an active environment."""
     path = os.path.join(prefix, "bin")
     return {"VIRTUAL_ENV": prefix, "PATH": path + (os.pathsep + variables["PATH"] if variables.get("PATH") else "")}
 
 
 def _run(argv: List[str], variables: Dict[str, str]) -> None:
-    """Say what it says, and raise NotInstalled with the reason where it fails."""
+    """Run the command and print its output. Raises NotInstalled with the reason if it fails."""
     process = subprocess.Popen(
         argv, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -148,5 +159,156 @@ def _run(argv: List[str], variables: Dict[str, str]) -> None:
 
 
 def marked(variables: Dict[str, str], directory: str) -> Dict[str, str]:
-    """So that whoever sweeps up after a dead launcher finds what runs here."""
+    """Variables with the worker's mark, by which the processes of a dead launcher are found."""
     return {**variables, MARKER: directory}
+
+
+# --- explanation of a failure
+
+
+def why(lines: Sequence[str]) -> str:
+    """The reason why pip failed, from its output; names the package."""
+    text = "\n".join(lines)
+    for rule in (_no_match, _conflict, _invalid, _not_built):
+        found = rule(text, lines)
+        if found:
+            return found
+    errors = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
+    return errors[-1].replace("ERROR: ", "", 1).strip() if errors else "pip ended without a message"
+
+
+def _no_match(text: str, lines: Sequence[str]) -> Optional[str]:
+    del lines
+    found = re.search(r"ERROR: No matching distribution found for (.+)", text)
+    if found is None:
+        return None
+    versions = re.search(r"satisfies the requirement .+ \(from versions: (.+)\)", text)
+    if versions and versions[1] != "none":
+        return "no version of %s is there; there are: %s" % (found[1], _last_few(versions[1]))
+    if re.search(_UNREACHABLE, text):
+        return "%s was not found: the package index can't be reached" % found[1]
+    return "%s was not found: the package index has no such package for this interpreter" % found[1]
+
+
+def _conflict(text: str, lines: Sequence[str]) -> Optional[str]:
+    del lines
+    found = re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text)
+    if found is None:
+        return None
+    reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
+    because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
+    return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
+
+
+def _invalid(text: str, lines: Sequence[str]) -> Optional[str]:
+    del lines
+    found = re.search(r"ERROR: Invalid requirement: (.+)", text)
+    return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip() if found else None
+
+
+def _not_built(text: str, lines: Sequence[str]) -> Optional[str]:
+    found = re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text)
+    if found is None:
+        return None
+    errors: List[str] = [line.strip() for line in lines if re.match(r"\s*(\w*Error|error): ", line)]
+    name = found[1] or found[2]
+    return "%s could not be built%s" % (name, ": " + errors[-1] if errors else "; the log has the output of its build")
+
+
+def _last_few(versions: str) -> str:
+    known = versions.split(", ")
+    return ", ".join((["..."] if len(known) > 5 else []) + known[-5:])
+
+
+# --- the launcher's side
+
+
+_TRIES = 3  # another worker that needs room may remove an environment before its first use
+
+
+class Installation:
+    """Installation of one worker. The caller handles SIGCHLD and calls `ended` at each."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        directory: Directory,
+        system: System,
+        listen: Callable[[int], None],
+    ) -> None:
+        """`listen` copies a descriptor into the log, to its end."""
+        self._plan, self._directory = plan, directory
+        self._system, self._listen = system, listen
+        self._pid: Optional[int] = None
+        self._tries = 0
+        self._in_use: Optional[int] = None  # open for this worker's life
+
+    def start(self) -> None:
+        """Raises CannotStart."""
+        self._tries += 1
+        here = self._directory.path
+        process = Process(-1, -1, ["install"], marked(self._plan.environment, here), here)
+        try:
+            started = start(process, self._system.before_exec, self._become)
+        except OSError as error:
+            raise CannotStart(START_FAILED, "packages can't be installed: %s" % error) from error
+        self._pid = started.pid
+        self._listen(started.stdout)
+        self._listen(started.stderr)
+
+    def ended(self) -> Optional[WorkerPlan]:
+        """The plan with the environment; None: the installation still runs.
+
+        Raises CannotStart if it failed.
+        """
+        if self._pid is None or os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            return None
+        self._system.rank_ended(self._pid)
+        self._pid = None
+        result = read_json(self._directory.environment) or {"failed": "its process died"}
+        if "failed" in result:
+            shown = ", ".join(self._plan.requirements)
+            raise CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, result["failed"]))
+        self._in_use = PackageEnvironment(*os.path.split(result["folder"])).use()
+        if self._in_use is None:
+            if self._tries < _TRIES:
+                self.start()
+                return None
+            raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
+        return self._with(result)
+
+    def kill(self) -> None:
+        if self._pid is not None:
+            try:
+                os.killpg(self._pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _with(self, result: Dict[str, str]) -> WorkerPlan:
+        plan = self._plan
+        environment = {**plan.environment, **activated(result["prefix"], plan.environment)}
+        return plan._replace(python=result["python"] if plan.python else None, environment=environment)
+
+    def _found(self, line: str) -> str:
+        """`./wheels/one.whl` is a file of the snapshot."""
+        return os.path.join(self._directory.work, line[2:]) if line.startswith("./") else line
+
+    def _become(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
+        """Run in the new process, which must not keep the launcher's descriptors (its lock) open."""
+        del argv
+        os.dup2(1, 2)
+        os.closerange(3, 65536)
+        plan = self._plan
+        assert plan.environments_dir is not None
+        for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_DFL)
+        os._exit(
+            main(
+                self._directory.environment,
+                folder=plan.environments_dir,
+                limit_bytes=plan.environments_limit_bytes,
+                python=plan.requirements_python or plan.python or "python3",
+                requirements=[self._found(line) for line in plan.requirements],
+                variables=environment,
+            )
+        )

@@ -1,6 +1,6 @@
 """`python client_lib/worker/warm/__main__.py DESCRIPTOR CONFIG ROOM`: the pool's process. See pool.py.
 
-Run by path, with the interpreter of the jobs, which need not have this package, and without any flag, as their ranks.
+Run by path with the interpreter of the jobs, which may lack this package, and without flags, as ranks are.
 """
 
 import sys
@@ -15,7 +15,7 @@ def main() -> None:
     sys.path.insert(0, root)
     from client_lib.worker.warm import pool
 
-    sys.path.remove(root)  # the first one: an installation of this package may stand further behind
+    sys.path.remove(root)  # the first one: an installation of this package may follow later in the list
     pool.main(sys.argv, _AT_START)
 
 

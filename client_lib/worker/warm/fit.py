@@ -1,16 +1,15 @@
-"""Which ranks may be warm: those that a fresh start would give the same process. Pure. Standard library only, >= 3.8.
+"""Decides which ranks may be warm: those for which a fresh start gives the same process. Pure.
 
-A library that is imported in the pool has read its variables there. A job in which one of them has another value starts
-fresh. The thread counts are not among them: they are set anew in every rank (threads.py).
+A library that the pool has imported has read its variables there. A job with another value of one of them starts fresh,
+except for thread counts: they are set again in every rank (rank.ThreadCounts). Standard library only, Python >= 3.8.
 """
 
 import os
 import re
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.elastic import TYPE as ELASTIC
-from client_lib.worker.environment import Process, uses_rank_runner
-from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.plan import ELASTIC, WorkerPlan
+from client_lib.worker.rank_environment import Process, uses_rank_runner
 
 READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
     ("LD_*", "the dynamic loader"),
@@ -46,14 +45,14 @@ READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
     ),
     ("MPL*, WANDB_*, SKLEARN_*, SCIPY_*, POLARS_*, ARROW_*, PANDAS_*, RAY_*", "other packages of training scripts"),
 )
-"""Patterns of variables that libraries read when they are loaded, and who does."""
+"""Patterns of variables that libraries read when they are loaded, and these libraries."""
 
 READ_LATER = frozenset(
     (
         "OMP_NUM_THREADS",  # these three are set in every rank
         "MKL_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
-        "CUDA_VISIBLE_DEVICES",  # these are read with the first use of a GPU, of which there is none before the fork
+        "CUDA_VISIBLE_DEVICES",  # these are read at the first use of a GPU, always after the fork
         "CUDA_DEVICE_ORDER",
         "NVIDIA_VISIBLE_DEVICES",
         "TORCHELASTIC_ERROR_FILE",  # these at a failure
@@ -64,7 +63,7 @@ READ_LATER = frozenset(
         "WANDB_PROJECT",
     )
 )
-"""Variables that match a pattern above, and may differ nevertheless; so may all that are secret by name."""
+"""Variables that match a pattern above and may differ, like all that are secret by name."""
 
 _NO_SECRET = (
     "HF_TOKEN_PATH",
@@ -79,13 +78,13 @@ _NAMES = frozenset(name for names, _ in READ_AT_LOAD for name in names.split(", 
 _BEGINNINGS = tuple(name[:-1] for names, _ in READ_AT_LOAD for name in names.split(", ") if name.endswith("*"))
 
 
-class Pool(NamedTuple):
-    """What a pool is."""
+class PoolState(NamedTuple):
+    """The facts of a pool that decide."""
 
     python: str
     environment: Dict[str, str]
     names: FrozenSet[str]
-    """Top-level names of what it has imported beyond what an interpreter starts with."""
+    """Top-level names of the modules that it has imported since its start."""
 
 
 def is_read_at_load(name: str) -> bool:
@@ -95,17 +94,17 @@ def is_read_at_load(name: str) -> bool:
 
 
 def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
-    """The environment of a pool for jobs like the one that has this: what is read at load, and no job's own."""
+    """Environment of a pool for jobs with this environment: the variables that are read at load."""
     kept = {name: value for name, value in environment.items() if is_read_at_load(name)}
     for name in ("PATH", "TZ"):
         if name in environment:
             kept[name] = environment[name]
-    kept.update(dict.fromkeys(THREAD_COUNTS, "1"))  # one thread: what has more can't be forked
+    kept.update(dict.fromkeys(THREAD_COUNTS, "1"))  # one thread: a process with more cannot be forked
     return kept
 
 
-def refusal(pool: Pool, plan: WorkerPlan, process: Process, beside: Iterable[str]) -> Optional[str]:
-    """Why this rank must start fresh; None: it may be warm. `beside`: the names in the script's folder."""
+def refusal(pool: PoolState, plan: WorkerPlan, process: Process, beside: Iterable[str]) -> Optional[str]:
+    """The reason why this rank must start fresh; None: it may be warm. `beside`: names in the script's folder."""
     if plan.python is None:
         return "the command is no Python script"
     if plan.python != pool.python:
@@ -119,9 +118,9 @@ def refusal(pool: Pool, plan: WorkerPlan, process: Process, beside: Iterable[str
     return _of_environment(pool, process.environment) or _of_folder(pool, beside)
 
 
-def _of_environment(pool: Pool, environment: Dict[str, str]) -> Optional[str]:
+def _of_environment(pool: PoolState, environment: Dict[str, str]) -> Optional[str]:
     names = differing(pool.environment, environment)
-    if names:  # no value: it may be anybody's
+    if names:  # without values: they may be secret
         return "%s: other than when the warm pool loaded its libraries" % ", ".join(names[:5])
     for name in THREAD_COUNTS:
         if not environment.get(name, "1").isdigit():
@@ -132,12 +131,12 @@ def _of_environment(pool: Pool, environment: Dict[str, str]) -> Optional[str]:
 
 
 def differing(loaded: Dict[str, str], environment: Dict[str, str]) -> List[str]:
-    """Variables read at load that have two values."""
+    """Variables read at load whose values differ."""
     names = sorted(name for name in {**loaded, **environment} if is_read_at_load(name))
     return [name for name in names if loaded.get(name) != environment.get(name)]
 
 
-def _of_folder(pool: Pool, beside: Iterable[str]) -> Optional[str]:
+def _of_folder(pool: PoolState, beside: Iterable[str]) -> Optional[str]:
     for name in sorted(beside):
         if name.partition(".")[0] in pool.names and (name.endswith((".py", ".so")) or "." not in name):
             return "%s beside the script would be imported instead of the library of that name" % name

@@ -1,42 +1,54 @@
-"""Keeps what the pool has imported out of sys.modules until it is asked for, so that a rank begins as a fresh process.
+"""Hides the packages that the pool has imported until a rank imports them, so that a rank begins as a fresh process.
 
-Modules are kept in groups, in the order in which the pool imported them. The first import of one brings back its group
-and those before it, on which it may stand, with what they set: warnings filters, variables, finders, calls at the end.
-Modules of the standard library stay visible: they keep no state of a script, and other modules look them up without an
-import.
+Modules are kept in groups, in the order in which the pool imported them. The first import of one restores its group and
+all groups before it, on which it may depend, with their side effects: warnings filters, variables, finders, calls at
+exit. Modules of the standard library stay visible: they keep no state of a script, and other modules look them up
+without an import.
 
 Standard library only, Python >= 3.8.
 """
 
+import atexit
 import os
 import sys
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.warm.at_exit import Callback
+from client_lib.worker.warm.machine import is_standard
+
+
+class Callback(NamedTuple):
+    """A call that a package has registered with atexit."""
+
+    function: Callable[..., Any]
+    arguments: Tuple[Any, ...]
+    named: Dict[str, Any]
+
+    def register(self) -> None:
+        atexit.register(self.function, *self.arguments, **self.named)
 
 
 class Group(NamedTuple):
-    """What one import brought."""
+    """Modules and side effects of one import."""
 
     modules: Dict[str, Any]
     filters: List[Any]
-    """Warnings filters that it put in front of the others."""
+    """Warnings filters that it added before the others."""
     variables: Dict[str, str]
     """Environment variables that it set."""
     finders: List[Any]
-    """That it put into sys.meta_path."""
+    """Finders that it added to sys.meta_path."""
     callbacks: List[Callback]
-    """For the end of the process."""
+    """Calls at exit."""
 
 
 class Hidden:
-    """A finder that finds modules which are imported already."""
+    """A finder of hidden modules."""
 
     def __init__(self, groups: List[Group], on_return: Callable[[List[str]], None]) -> None:
-        """`on_return` is called with the names of modules that have come back."""
+        """`on_return` is called with the names of restored modules."""
         self._groups = groups
-        self._left = 0  # groups before this one are back
+        self._left = 0  # groups before this one are restored
         self._on_return = on_return
         self._group_of = {name: number for number, group in enumerate(groups) for name in group.modules}
 
@@ -52,14 +64,14 @@ class Hidden:
         if number < self._left:
             return None
         module = self._groups[number].modules[name]
-        loader: Any = _Loader(self, number, module)
+        loader: Any = _RestoringLoader(self, number, module)
         known, spec = module.__spec__, type(sys.__spec__)(name, loader)
         for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
-            setattr(spec, attribute, getattr(known, attribute, None))  # for those who only ask where it is
+            setattr(spec, attribute, getattr(known, attribute, None))  # for callers of importlib.util.find_spec
         return spec
 
-    def bring_back(self, number: int) -> None:
-        """All groups up to this one."""
+    def restore(self, number: int) -> None:
+        """Restore all groups up to this one."""
         names: List[str] = []
         for group in self._groups[self._left : number + 1]:
             for name, module in group.modules.items():
@@ -76,8 +88,8 @@ class Hidden:
         self._on_return(names)
 
 
-class _Loader:
-    """Of one module that exists."""
+class _RestoringLoader:
+    """Loader of one hidden module."""
 
     def __init__(self, hidden: Hidden, number: int, module: Any) -> None:
         self._hidden, self._number, self._module = hidden, number, module
@@ -88,16 +100,51 @@ class _Loader:
         return self._module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._spec.loader, name)  # reading of resources
+        return getattr(self._spec.loader, name)  # readers of resources
 
     def exec_module(self, module: Any) -> None:
-        module.__spec__ = self._spec  # the import system has put its own there
-        self._hidden.bring_back(self._number)
+        module.__spec__ = self._spec  # the import system has set another one
+        self._hidden.restore(self._number)
 
 
 def filters_changed() -> None:
-    """Tell the warnings module that its list of filters was changed by hand."""
+    """Invalidate the caches of the warnings module after a change of its list of filters."""
     for name in ("_filters_mutated", "_filters_mutated_lock_held"):
         if hasattr(warnings, name):
             getattr(warnings, name)()
             return
+
+
+class AtExitRecorder:
+    """Replaces `atexit.register` inside of `with`, and records the calls of packages, so that only a process that
+    imports them makes these calls at its end. Packages that keep a reference to it can use it later.
+
+    The standard library's calls are passed on: its modules are visible in every rank.
+    """
+
+    def __init__(self) -> None:
+        self._real = atexit.register
+        self._records = False
+        self._kept: List[Callback] = []
+
+    def __enter__(self) -> "AtExitRecorder":
+        self._records = True
+        atexit.register = self  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._records = False
+        atexit.register = self._real
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[..., Any]:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if self._records and not is_standard(caller):
+            self._kept.append(Callback(function, arguments, named))
+        else:
+            self._real(function, *arguments, **named)
+        return function
+
+    def take(self) -> List[Callback]:
+        """The calls recorded since the last `take`."""
+        taken, self._kept = self._kept, []
+        return taken

@@ -1,21 +1,21 @@
-"""The pool's process (`__main__` starts it): it imports packages, then forks a launcher per request.
+"""The pool's process (started by `__main__`): imports packages, then forks a launcher per request.
 
-It is told DESCRIPTOR, CONFIG and ROOM. DESCRIPTOR is its end of a pair of sockets (SOCK_SEQPACKET, one JSON object per
-packet) that it has inherited from the runtime: there is no other way to it, and at its
-end of file the pool ends. CONFIG is a file, JSON:
+Its arguments are DESCRIPTOR, CONFIG and ROOM. DESCRIPTOR is its end of a pair of sockets (SOCK_SEQPACKET, one JSON
+object per packet), inherited from the runtime: no other process can reach it, and the pool ends at its end of file.
+CONFIG is a JSON file:
 
     python    the interpreter, as the jobs name it
-    modules   what to import, in this order
-    refused   {module: why it is left out}; the pool adds to it
-    idle_s    it ends when nobody asked for so long
+    modules   modules to import, in this order
+    refused   {module: reason why it is left out}; the pool adds to it
+    idle_s    seconds without a request after which the pool ends
 
     runtime -> pool   {"do": "launch", "worker_dir": PATH}
     pool -> runtime   {"event": "ready", "modules": COUNT}
                       {"event": "launched", "worker_dir": PATH}   a launcher runs there, and holds its lock
                       {"event": "gone", "worker_dir": PATH}       the launcher has ended
-                      {"event": "ending", "why": TEXT}            no request is obeyed any more
+                      {"event": "ending", "why": TEXT}            no further request is served
 
-Its environment holds MARKER with ROOM for value (title.py). Standard library only, Python >= 3.8.
+Its environment holds MARKER with ROOM as value. Standard library only, Python >= 3.8.
 """
 
 import gc
@@ -34,24 +34,23 @@ from client_lib.worker.directory import Directory, acquire, read_json, write_jso
 from client_lib.worker.launcher import Launcher
 from client_lib.worker.plan import from_json
 from client_lib.worker.system import Linux
-from client_lib.worker.warm import packages
-from client_lib.worker.warm.memory import is_short
+from client_lib.worker.warm.machine import fingerprint, folders, memory_is_short
 from client_lib.worker.warm.preload import Unfit, end_children, preload
 from client_lib.worker.warm.rank import AtStart, Warm
 
-_LOOK_S = 2.0
-_REFUSED_MAX = 5  # then nothing is imported that stands behind the first of them
+_POLL_S = 2.0
+_REFUSED_MAX = 5  # with more, the modules after the first refused one are not imported
 LAUNCHER_OUTPUT = "launcher.out"
 
 
-class Pool:
+class PoolProcess:
     """One per process. `run` never returns."""
 
     def __init__(self, runtime: socket.socket, config_path: str, at_start: AtStart) -> None:
         self._runtime, self._config_path, self._at_start = runtime, config_path, at_start
         self._config: Dict[str, Any] = read_json(config_path) or {}
         self._launchers: Dict[int, str] = {}  # pid -> worker_dir
-        self._packages = packages.fingerprint(packages.folders())
+        self._packages = fingerprint(folders())
         self._warm: Optional[Warm] = None
         self._used_at = time.monotonic()
 
@@ -61,11 +60,11 @@ class Pool:
         try:
             groups = preload(self._modules())
         except Unfit as unfit:
-            self._begin_anew(unfit)
+            self._restart(unfit)
         self._warm = Warm(str(self._config["python"]), self._at_start, groups)
         gc.collect()
         gc.freeze()
-        self._say({"event": "ready", "modules": sum(len(group.modules) for group in groups)})
+        self._send({"event": "ready", "modules": sum(len(group.modules) for group in groups)})
         self._serve()
 
     def _modules(self) -> List[str]:
@@ -74,8 +73,8 @@ class Pool:
             return list(names[: min(names.index(name) for name in refused if name in names)])
         return [name for name in names if name not in refused]
 
-    def _begin_anew(self, unfit: Unfit) -> NoReturn:
-        """What it did to this process can't be undone."""
+    def _restart(self, unfit: Unfit) -> NoReturn:
+        """Start again without the module: its effects on this process cannot be undone."""
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
         end_children()
@@ -88,40 +87,40 @@ class Pool:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         while True:
-            ready, _, _ = select.select([self._runtime.fileno(), wakeup], [], [], _LOOK_S)
+            ready, _, _ = select.select([self._runtime.fileno(), wakeup], [], [], _POLL_S)
             if wakeup in ready:
                 os.read(wakeup, 4096)
             self._reap()
             if self._runtime.fileno() in ready:
-                self._obey()
-            self._end_if_unwanted()
+                self._serve_request()
+            self._end_if_unneeded()
 
-    def _obey(self) -> None:
+    def _serve_request(self) -> None:
         try:
             packet = self._runtime.recv(65536)
         except ConnectionError:
             packet = b""
         if not packet:
             os._exit(0)
-        order = json.loads(packet)
-        if packages.fingerprint(packages.folders()) != self._packages:
+        request = json.loads(packet)
+        if fingerprint(folders()) != self._packages:
             self._end("the installed packages have changed")
         self._used_at = time.monotonic()
-        self._launch(order["worker_dir"])
+        self._launch(request["worker_dir"])
 
     def _launch(self, worker_dir: str) -> None:
         pid = os.fork()
         if pid == 0:
             try:
                 self._be_launcher(worker_dir)
-            except BaseException:  # noqa: BLE001  (nothing above may run in this process)
+            except BaseException:  # noqa: BLE001  (the callers must not continue in this process)
                 traceback.print_exc()
             finally:
                 os._exit(1)
         self._launchers[pid] = worker_dir
 
     def _be_launcher(self, worker_dir: str) -> NoReturn:
-        """As `python -m client_lib.worker worker_dir`."""
+        """The same as `python -m client_lib.worker worker_dir`."""
         signal.set_wakeup_fd(-1)
         os.setsid()
         os.chdir(worker_dir)
@@ -133,7 +132,7 @@ class Pool:
             plan = from_json(file.read())
         system = Linux()
         acquire(directory.lock)
-        self._say({"event": "launched", "worker_dir": worker_dir})
+        self._send({"event": "launched", "worker_dir": worker_dir})
         self._runtime.close()
         Launcher(directory, plan, system, self._warm).run()
         os._exit(0)
@@ -143,28 +142,28 @@ class Pool:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
-            self._say({"event": "gone", "worker_dir": self._launchers.pop(pid, None)})
+            self._send({"event": "gone", "worker_dir": self._launchers.pop(pid, None)})
 
-    def _end_if_unwanted(self) -> None:
+    def _end_if_unneeded(self) -> None:
         if time.monotonic() - self._used_at > self._config["idle_s"]:
             self._end("no job has asked for it for %g s" % self._config["idle_s"])
-        elif is_short():
+        elif memory_is_short():
             self._end("memory is short")
         elif not os.path.exists(self._config_path):
             self._end("its directory is gone")
 
     def _end(self, why: str) -> NoReturn:
-        self._say({"event": "ending", "why": why})
+        self._send({"event": "ending", "why": why})
         os._exit(0)
 
-    def _say(self, message: Dict[str, Any]) -> None:
+    def _send(self, message: Dict[str, Any]) -> None:
         try:
             self._runtime.send(json.dumps(message).encode())
-        except OSError:  # the runtime is gone: the next look sees the end of file
+        except OSError:  # the runtime is gone: the next round reads end of file
             pass
 
 
 def main(argv: List[str], at_start: FrozenSet[str]) -> NoReturn:
-    """`at_start`: what was in sys.modules before anything was imported."""
-    os.set_inheritable(int(argv[1]), True)  # for an exec of its own; launchers close it
-    Pool(socket.socket(fileno=int(argv[1])), argv[2], AtStart(at_start)).run()
+    """`at_start`: names in sys.modules before any import."""
+    os.set_inheritable(int(argv[1]), True)  # it survives the exec of `_restart`; launchers close it
+    PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], AtStart(at_start)).run()

@@ -1,28 +1,36 @@
-"""Imports packages into the pool, one after the other, and sees which of them must not be imported before a fork.
+"""Imports packages into the pool, one after the other, and detects those that must not be imported before a fork.
 
-A module is left out that starts threads or processes, opens a GPU, changes the interpreter (interpreter.py), or brings
-in code from outside of the installed packages (the user's own, whose edits must count). What it did can't be undone in
-this process: the pool begins anew without it.
+A module is left out if it starts threads or processes, opens a GPU, changes the state of the interpreter (a script that
+does not import it must not see that), or imports code from outside of the installed packages (the user's own, whose
+edits must take effect). Its effects cannot be undone in this process: the pool starts again without it.
 
 Standard library only, Python >= 3.8.
 """
 
+import builtins
+import decimal
+import faulthandler
+import gc
 import importlib
+import locale
+import logging
 import os
+import resource
 import signal
+import socket
 import sys
+import threading
 import warnings
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from client_lib.worker.warm import interpreter, packages
-from client_lib.worker.warm.at_exit import Recorder
-from client_lib.worker.warm.hidden import Group
+from client_lib.worker.warm.hidden import AtExitRecorder, Group
+from client_lib.worker.warm.machine import folders, is_standard, standard
 
 _OURS = ("client_lib", "__main__", "__mp_main__")
 
 
 class Unfit(Exception):
-    """The module must be left out. `module` is what the pool was told to import."""
+    """The module must be left out. `module`: the name in the pool's list."""
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(why)
@@ -30,14 +38,14 @@ class Unfit(Exception):
 
 
 def preload(names: Sequence[str]) -> List[Group]:
-    """Import what is installed of `names`; raises Unfit."""
-    with Recorder() as recorder:
+    """Import those of `names` that are installed. Raises Unfit."""
+    with AtExitRecorder() as recorder:
         return _groups(names, recorder)
 
 
-def _groups(names: Sequence[str], recorder: Recorder) -> List[Group]:
+def _groups(names: Sequence[str], recorder: AtExitRecorder) -> List[Group]:
     groups = []
-    as_it_is = interpreter.state()
+    initial = _interpreter_state()
     for name in names:
         if name in sys.modules:
             continue
@@ -49,10 +57,10 @@ def _groups(names: Sequence[str], recorder: Recorder) -> List[Group]:
             if name.startswith(str(error.name)):  # uninstalled meanwhile
                 continue
             raise Unfit(name, str(error)) from error
-        except Exception as error:  # noqa: BLE001  (whatever a package says: without it, then)
+        except Exception as error:  # noqa: BLE001  (a package may raise anything: it is left out)
             raise Unfit(name, "its import fails: %s" % type(error).__name__) from error
         new = [other for other in sys.modules if other not in before]
-        changed = interpreter.changed(as_it_is, interpreter.state())
+        changed = _changed(initial, _interpreter_state())
         why = trouble() or _foreign(new) or (changed and "it changes " + changed)
         if why:
             raise Unfit(name, why)
@@ -62,8 +70,8 @@ def _groups(names: Sequence[str], recorder: Recorder) -> List[Group]:
 
 
 def _packaged(names: List[str]) -> Dict[str, Any]:
-    """Those that are not of the standard library."""
-    return {name: sys.modules[name] for name in names if not name.startswith(_OURS) and not packages.is_standard(name)}
+    """Those outside of the standard library."""
+    return {name: sys.modules[name] for name in names if not name.startswith(_OURS) and not is_standard(name)}
 
 
 def _added(filters: List[Any]) -> List[Any]:
@@ -76,7 +84,7 @@ def _set(variables: Dict[str, str]) -> Dict[str, str]:
 
 
 def _foreign(names: List[str]) -> Optional[str]:
-    roots = tuple(path + os.sep for path in packages.folders() + packages.standard())
+    roots = tuple(path + os.sep for path in folders() + standard())
     for name in names:
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str) and os.path.isabs(file) and not file.startswith(roots) and not name.startswith(_OURS):
@@ -85,7 +93,7 @@ def _foreign(names: List[str]) -> Optional[str]:
 
 
 def trouble() -> Optional[str]:
-    """Why this process can't be forked any more."""
+    """The reason why this process cannot be forked any more; None: it can."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "it starts threads"
     if _has_children():
@@ -101,7 +109,7 @@ def trouble() -> Optional[str]:
 
 
 def end_children() -> None:
-    """What an import has started would be there after an exec, too."""
+    """Kill processes that an import has started: they would survive an exec."""
     while _has_children():
         with open("/proc/self/task/%d/children" % os.getpid(), encoding="ascii") as file:
             for pid in file.read().split():
@@ -115,3 +123,53 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+# --- the state of the interpreter
+
+_RLIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _decimal() -> Any:
+    context = decimal.getcontext()
+    return context.prec, context.rounding, context.Emin, context.Emax, dict(context.traps)
+
+
+_STATE_OF: Dict[str, Callable[[], Any]] = {
+    "the root logger": lambda: (
+        list(logging.root.handlers),
+        logging.root.level,
+        logging.root.manager.disable,
+        logging.getLoggerClass(),
+    ),
+    "signal handlers": lambda: {signum: signal.getsignal(signum) for signum in signal.valid_signals()},
+    "faulthandler": faulthandler.is_enabled,
+    "excepthook": lambda: (sys.excepthook, sys.displayhook, getattr(sys, "unraisablehook", None), threading.excepthook),
+    "the way warnings are shown": lambda: (warnings.showwarning, warnings.formatwarning),
+    "sys.path": lambda: (list(sys.path), list(sys.path_hooks)),
+    "the standard streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
+    "builtins": lambda: sorted(vars(builtins)),
+    "the interpreter's limits": lambda: (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold()),
+    "tracing": lambda: (sys.gettrace(), sys.getprofile()),
+    "the locale": lambda: locale.setlocale(locale.LC_ALL),
+    "the decimal context": _decimal,
+    "the timeout of sockets": socket.getdefaulttimeout,
+    "the umask": _umask,
+    "limits of the process": lambda: [resource.getrlimit(limit) for limit in _RLIMITS],
+}
+State = Dict[str, Any]
+
+
+def _interpreter_state() -> State:
+    return {name: read() for name, read in _STATE_OF.items()}
+
+
+def _changed(before: State, now: State) -> Optional[str]:
+    """Names of the parts that differ."""
+    return ", ".join(name for name in _STATE_OF if before[name] != now[name]) or None

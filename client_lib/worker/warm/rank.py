@@ -1,33 +1,42 @@
-"""What a forked process does to be as a fresh one, up to the script. Standard library only, Python >= 3.8.
+"""Makes a forked process like a fresh one, up to the script. Standard library only, Python >= 3.8.
 
-`Warm.run` is the twin of exec: it is called in a new process that has its session, its working directory and its three
-streams, and never returns.
+`Warm.run` takes the part of exec: it is called in a new process that has its session, its working directory and its
+three streams, and never returns.
 """
 
+import ctypes
 import gc
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 import warnings
-from typing import Any, Dict, FrozenSet, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, FrozenSet, List, NoReturn, Optional, Sequence
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
-from client_lib.worker.environment import Process
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.warm import fit, hidden
+from client_lib.worker.rank_environment import Process
+from client_lib.worker.warm import ROOM, fit, hidden
 from client_lib.worker.warm.hidden import Group, Hidden
-from client_lib.worker.warm.threads import Setters, set_torch
-from client_lib.worker.warm.title import relabel
 
 _OURS = "client_lib"
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
+_LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
+_SETTERS = (
+    "omp_set_num_threads",
+    "openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "scipy_openblas_set_num_threads64_",
+)
+_Setter = Callable[[int], Any]
 
 
 class AtStart:
-    """How the interpreter of the pool was before it imported anything."""
+    """State of the pool's interpreter before it imported anything."""
 
     def __init__(self, modules: FrozenSet[str]) -> None:
         self.modules = modules
@@ -36,42 +45,42 @@ class AtStart:
 
 
 class Warm:
-    """What a pool gives its launchers: whether ranks may be warm, and how they run."""
+    """A pool as its launchers see it: decides whether ranks may be warm, and runs them."""
 
     def __init__(self, python: str, at_start: AtStart, groups: List[Group]) -> None:
         names = {name.partition(".")[0] for name in sys.modules if name not in at_start.modules} - {_OURS}
-        self._pool = fit.Pool(python, at_start.environment, frozenset(names))
+        self._pool = fit.PoolState(python, at_start.environment, frozenset(names))
         self._at_start, self._groups = at_start, groups
-        self._setters = Setters()
+        self._thread_counts = ThreadCounts()
 
     def refusal(self, plan: WorkerPlan, processes: Sequence[Process]) -> Optional[str]:
-        """Why the ranks of this worker must start fresh."""
+        """The reason why the ranks of this worker must start fresh; None: they may be warm."""
         for process in processes:
-            why = fit.refusal(self._pool, plan, process, _beside(process))
+            why = fit.refusal(self._pool, plan, process, _script_folder(process))
             if why:
                 return why
         return None
 
     def run(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
-        """Run the script of `argv` (python, rank runner, script, arguments) to its end, and the process's."""
+        """Run the script of `argv` (python, rank runner, script, arguments) and end the process."""
         try:
             _close_descriptors()
             _default_signals()
             relabel([argv[0]] + argv[2:], MARKER, environment[MARKER])
             self._forget(argv, environment)
             rank_runner.run_forked(argv[2:])
-        except BaseException:  # noqa: BLE001  (a fault of ours: nothing below this may run in this process)
+        except BaseException:  # noqa: BLE001  (a defect of ours: the callers must not continue in this process)
             traceback.print_exc()
         finally:
             os._exit(1)
 
     def _forget(self, argv: List[str], environment: Dict[str, str]) -> None:
-        """Let the interpreter's state be that of one that was started for this script."""
+        """Reset the interpreter to the state of one that was started for this script."""
         os.environ.clear()
         os.environ.update(environment)
         time.tzset()
         _new_seeds()
-        _of_this_process()
+        _reset_multiprocessing()
         for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
             del sys.modules[name]
         warnings.filters[:] = self._at_start.filters  # type: ignore[index]
@@ -79,20 +88,20 @@ class Warm:
         Hidden(self._groups, lambda names: self._set_threads(names, environment)).hide()
         if "orig_argv" in vars(sys):  # new in 3.10
             vars(sys)["orig_argv"][:] = [argv[0]] + argv[2:]
-        gc.freeze()  # the launcher's objects, whose descriptors are closed, are nobody's any more
+        gc.freeze()  # the launcher's objects: their descriptors are closed
         gc.enable()
 
     def _set_threads(self, back: List[str], environment: Dict[str, str]) -> None:
-        """With the first import of a package: a script without any gets no threads of theirs."""
-        self._setters.apply(environment)
+        """Called at the first import of a package: a script that imports none gets no threads."""
+        self._thread_counts.apply(environment)
         if "torch" in back:
-            set_torch(sys.modules["torch"], environment)
+            _set_torch(sys.modules["torch"], environment)
 
 
-def _beside(process: Process) -> List[str]:
+def _script_folder(process: Process) -> List[str]:
     try:
         return os.listdir(os.path.dirname(os.path.realpath(os.path.join(process.working_dir, process.argv[2]))))
-    except (OSError, IndexError):  # the start itself will say so
+    except (OSError, IndexError):  # the start reports it
         return []
 
 
@@ -116,7 +125,7 @@ def _default_signals() -> None:
 
 
 def _new_seeds() -> None:
-    """Python's own `random` seeds itself after a fork."""
+    """Seed numpy and torch; Python's own `random` does so itself after a fork."""
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -125,9 +134,80 @@ def _new_seeds() -> None:
         torch.default_generator.seed()
 
 
-def _of_this_process() -> None:
-    """What multiprocessing noted when it was imported."""
+def _reset_multiprocessing() -> None:
+    """Replace the values that multiprocessing read when it was imported."""
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.ORIGINAL_DIR = os.getcwd()
         process.current_process().authkey = os.urandom(32)
+
+
+class ThreadCounts:
+    """Sets the thread counts of the OpenMP and BLAS libraries that are loaded when this is made."""
+
+    def __init__(self) -> None:
+        self._openmp: List[_Setter] = []
+        self._blas: List[_Setter] = []
+        for path in _loaded_libraries():
+            library = ctypes.CDLL(path)
+            for name in _SETTERS:
+                if hasattr(library, name):
+                    (self._openmp if name.startswith("omp") else self._blas).append(getattr(library, name))
+
+    def apply(self, environment: Dict[str, str]) -> None:
+        """Set the counts of a fresh process with this environment."""
+        openmp = environment.get("OMP_NUM_THREADS")
+        blas = environment.get("OPENBLAS_NUM_THREADS", openmp)
+        for setters, count in ((self._openmp, openmp), (self._blas, blas)):
+            for setter in setters if count else ():
+                setter(min(int(count or 1), len(os.sched_getaffinity(0))) if setters is self._blas else int(count or 1))
+
+
+def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
+    """Set torch's own count, which it takes from MKL: at most the number of cores."""
+    count = int(environment.get("MKL_NUM_THREADS") or environment.get("OMP_NUM_THREADS") or 0)
+    if torch.backends.mkl.is_available() and environment.get("MKL_DYNAMIC", "").lower() not in ("false", "0"):
+        count = min(count, _cores() or count)
+    if count and count != torch.get_num_threads():
+        torch.set_num_threads(count)
+
+
+def _cores() -> int:
+    """Number of physical cores that this process may use; 0: unknown."""
+    found = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            with open("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list" % cpu, encoding="ascii") as file:
+                found.add(file.read())
+        except OSError:
+            return 0
+    return len(found)
+
+
+def _loaded_libraries() -> List[str]:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        paths = {line.rstrip("\n").split(None, 5)[-1] for line in file}
+    return sorted(path for path in paths if _LIBRARY.search(path))
+
+
+def relabel(argv: List[str], marker: str, value: str) -> None:
+    """Make ps and /proc show `argv` (cut to the room there is), and `marker=value` in place of the pool's `marker`.
+
+    /proc/<pid>/cmdline and environ show the memory that exec filled for the pool, which was started with ROOM in both.
+    """
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    arg_start, arg_end, env_start, env_end = (int(field) for field in fields[45:49])
+    shown = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in argv)
+    _overwrite(arg_start, shown, arg_end - arg_start)
+    beginning = ("%s=" % marker).encode()
+    entries = ctypes.string_at(env_start, env_end - env_start)
+    at = entries.find(beginning + ROOM.encode())
+    if at >= 0:
+        room = len(beginning) + len(ROOM)
+        _overwrite(env_start + at, beginning + value.encode("utf-8", "surrogateescape"), room)
+
+
+def _overwrite(address: int, content: bytes, room: int) -> None:
+    content = content[: room - 1]
+    ctypes.memmove(address, content + b"\0" * (room - len(content)), room)

@@ -1,18 +1,18 @@
-"""The Kubernetes runtime: attempts as PyTorchJobs of the Kubeflow training operator. The twin of `runtimes.local`.
+"""The Kubernetes runtime: runs attempts as PyTorchJobs of the Kubeflow training operator.
 
-Only the application that builds a server imports this, from `assembly`; the service knows the Runtime protocol alone.
+Modules and folders:
 
-    assembly, runtime     the parts put together; the Runtime protocol
-    gang, making, record  one attempt, from its objects to its end; what is written down of it
-    removals              attempts that have ended take turns to be removed
-    catalogue, catalogue_parts, catalogue_file
-                          what a job may ask for; `catalogue_file` reads it, the others are pure
-    fields, needs, names, plan, pod, storage, policy, render, objects, options, opening
-                          pure: what becomes of each field, what is created
-    facts, inventory, words, sentences, digest, refusals, observe, leaving, elastic, ending, remarks
-                          pure: what the cluster says, and what that means
-    acts, watch, pod_log, reading, asking, api
-                          the requests; `api` alone imports `kubernetes`
-    doctor, fit, permissions, probe
-                          what could be wrong here
+    assembly, options     the runtime made from the server's settings
+    runtime, gang         the Runtime protocol; one attempt, from its objects to its end
+    cluster               the parts that all attempts share
+    create, removal       creation and removal of the objects of an attempt
+    record                the state of an attempt on disk
+    doctor, permissions   checks of the cluster and of the server's rights
+    names                 names and labels of objects
+    check                 pure: what a cluster rejects in a job spec, and notices
+    catalogue             what a job may ask for, read from the operator's file
+    render                pure: the objects of an attempt
+    observe               pure: the state of the cluster and its meaning
+    workload, pytorchjob  the interface of a kind of object that runs pods; PyTorchJob
+    api                   requests, watches, logs; the only module that imports `kubernetes`
 """

@@ -1,4 +1,4 @@
-"""Puts the Kubernetes runtime together from the server's settings. Reads files, asks nothing of the cluster yet."""
+"""Makes the Kubernetes runtime from the server's settings. Reads files and makes no request to the cluster."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest
 from client_lib.worker import zipapp_build
-from server_stub.runtimes.kube import catalogue_file
 from server_stub.runtimes.kube.api import connect, default_namespace
+from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.runtime import KubeRuntime, Parts
 from server_stub.settings import Settings
-from server_stub.workers import WorkerDesk
+from server_stub.worker_gateway import WorkerRegistry
 
 
-def assemble(settings: Settings, desk: WorkerDesk) -> KubeRuntime:
-    """Raises InvalidRequest, ServerError: a file that is missing or wrong; no cluster to be reached."""
+def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
+    """Make the runtime.
+
+    Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
+    """
     catalogue = catalogue_file.load(
         settings.catalogue,
         by_pattern=settings.parse_instance_types is True,
@@ -30,22 +34,18 @@ def assemble(settings: Settings, desk: WorkerDesk) -> KubeRuntime:
         server_ca=_text(settings.worker_server_ca),
         pod_security=settings.pod_security,
         gang_timeout_s=settings.gang_timeout_s,
-        spool_bytes=settings.spool_bytes,
         log_limit_bytes=settings.log_limit_bytes,
-        segment_bytes=settings.segment_bytes,
-        max_result_bytes=settings.max_result_bytes,
+        max_result_bytes=settings.max_snapshot_bytes,
         outputs_limit_bytes=settings.outputs_limit_bytes,
-        outputs_every_s=settings.outputs_every_s,
-        rank_runner=settings.rank_runner,
     )
     _allow_many_connections()
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    return KubeRuntime(Parts(api, cluster, catalogue, desk, lambda job_id: jobs / job_id))
+    return KubeRuntime(Parts(api, PYTORCHJOB, cluster, catalogue, registry, lambda job_id: jobs / job_id))
 
 
 def _allow_many_connections() -> None:
-    """Each worker holds one, waiting for its next order."""
+    """Raise the limit of open files: each worker holds a connection while it waits for its next order."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,119 +1,102 @@
-"""One attempt on a cluster: its objects made, followed to the end, judged and removed. `runtime` makes one per attempt.
+"""One attempt on a cluster: creates its objects, follows it to its end and removes it.
 
-Level, not edge: after each change everything that is known is looked at anew, so that a restart of the server is no
-special case. What things mean is decided in `observe` and `runtimes.verdict`; what is done is in `acts`.
+Level-triggered: after each change the whole state is evaluated again, so a restart of the server is no special case.
+`observe` and `runtimes.verdict` interpret the state, `create` and `removal` change the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
-from server_stub.runtimes.kube import ending, facts, leaving, names, record
-from server_stub.runtimes.kube.acts import Acts
-from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.asking import asked
-from server_stub.runtimes.kube.catalogue import Catalogue
-from server_stub.runtimes.kube.elastic import Losses
-from server_stub.runtimes.kube.inventory import Inventory
-from server_stub.runtimes.kube.making import Making, insist
-from server_stub.runtimes.kube.observe import Seen, Sight, observe, taken_away
-from server_stub.runtimes.kube.opening import opening
-from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.pod_log import PodLogs
-from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.refusals import Refusal
-from server_stub.runtimes.kube.remarks import remarks
-from server_stub.runtimes.kube.removals import Removals
+from server_stub.runtimes.kube import names, record
+from server_stub.runtimes.kube.api import ApiError, call_in_thread
+from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.create import ObjectCreator
+from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
+from server_stub.runtimes.kube.observe.losses import Losses
+from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
+from server_stub.runtimes.kube.observe.refusals import Refusal
+from server_stub.runtimes.kube.removal import ObjectRemoval
+from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step
-from server_stub.workers import WorkerDesk
 
-DRAIN_S = 60.0  # the rest of a log that hasn't come so long after the pod's end never will
-EXPLAINED_S = 5.0  # a watch is not so late
-LEAVING_S = 30.0  # pods that succeeded end by themselves in less
-TURN_S = 30.0  # what somebody's finalizer holds lets others pass
+DRAIN_S = 60.0  # the rest of a log that has not arrived this long after the pod's end never will
+EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 LOOK_AGAIN_S = 15.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What all gangs share."""
-
-    acts: Acts
-    inventory: Inventory
-    desk: WorkerDesk
-    settings: ClusterSettings
-    catalogue: Catalogue
-    logs: PodLogs
-    removals: Removals
-
-
 class Gang:
-    """The workers of one attempt. `tell` gets what is seen of it; the last thing is that it has ended."""
+    """The workers of one attempt. `report` gets each observation of it; the last one is its end."""
 
-    def __init__(self, attempt: Attempt, cluster: Cluster, tell: Callable[[Observation], None]) -> None:
-        self._attempt, self._cluster, self._tell = attempt, cluster, tell
+    def __init__(self, attempt: Attempt, cluster: Cluster, report: Callable[[Observation], None]) -> None:
+        self._attempt, self._cluster, self._report = attempt, cluster, report
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
-        self._record = Record()
-        self._leaving = leaving.Leaving()
-        self._doomed = False
-        """The pod of a worker is being deleted, and no other one can take its place."""
-        self._dirty = asyncio.Event()
+        self._record = record.Record()
+        self._stuck_pods = ending.StuckPods()
+        self._loses_worker = False
+        """The pod of a worker is being deleted, and no other pod can replace it."""
+        self._changed = asyncio.Event()
+        self._removal = ObjectRemoval(self._key, cluster.objects, cluster.inventory, self._changed)
         self.stopped = False
-        """Ordered by the service, before any worker failed."""
+        """The service has ordered the stop before any worker failed."""
         self._failed = self._lost_first = False
-        """A worker has failed; and the first that did was lost."""
-        self._blame: tuple[Reason, str] | None = None
-        """What was first seen to be taken away of it, before the operator and we remove the rest."""
+        """A worker has failed; and the first one that failed was lost."""
+        self._taken_away: tuple[Reason, str] | None = None
+        """First reason seen why pods were taken away, before the operator and this server remove the rest."""
         self._unexplained_since: float | None = None
         self._incomplete_since: float | None = None
         self._over_since: float | None = None
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
-        self._told: Observation | None = None
+        self._reported: Observation | None = None
 
-    # --- its life
+    # --- life cycle
 
     async def run(self) -> None:
-        """From wherever it is to the end, and until nothing is left of it on the cluster."""
-        if not self._attempt.fresh:
+        """Continue from the current state to the end, and until no object is left on the cluster."""
+        if not self._attempt.never_started:
             self._record = await asyncio.to_thread(record.read, self._folder)
-        self._cluster.inventory.follow(self._key, self._dirty.set)
+        cluster = self._cluster
+        cluster.inventory.follow(self._key, self._changed.set)
         try:
-            cluster = self._cluster
-            cluster.desk.open(opening(self._attempt, cluster.settings, cluster.catalogue), self._dirty.set)
+            cluster.register(self._attempt, self._changed.set)
             if self._record.end is None:
                 await self._to_its_end()
-            cluster.desk.release(*self._id)
+            cluster.registry.release(*self._id)
             assert self._record.end is not None
-            self._tell(record.observation(*self._id, self._record.end))
+            self._report(record.observation(*self._id, self._record.end))
             with cluster.removals.ended(self._key):
-                await self._clear_away()
-            cluster.desk.close(*self._id)
+                pods = self._pods if self._record.removed_because is None else None
+                await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
+            cluster.registry.close(*self._id)
         finally:
-            self._cluster.inventory.forget(self._key)
-            self._cluster.logs.forget(self._key)
+            cluster.inventory.forget(self._key)
+            cluster.logs.forget(self._key)
 
     def stop(self, grace_s: float) -> None:
-        """End every process of the attempt; the end is told when nothing lives any more."""
+        """End every process of the attempt; its end is reported when no process is left."""
         self.stopped = self.stopped or not self._failed
-        self._cluster.desk.stop(*self._id, grace_s)
-        self._dirty.set()
+        self._cluster.registry.stop(*self._id, grace_s)
+        self._changed.set()
 
     @property
     def _name(self) -> str:
-        """Of its PyTorchJob."""
+        """Name of the workload."""
         return self._record.name or names.object_name(self._attempt.job_name, self._attempt.number)
+
+    @property
+    def _full_name(self) -> str:
+        return f"{self._cluster.kind.name} {self._name}"
 
     @property
     def _id(self) -> tuple[str, int]:
@@ -121,130 +104,122 @@ class Gang:
 
     async def _to_its_end(self) -> None:
         while True:
-            end = await self._make() or await self._follow()
+            end = await self._create() or await self._follow()
             if end is not None:
                 await self._write(end=record.end_of(end))
                 return
             await self._pause_after_taking_back()
 
-    # --- made
+    # --- creation
 
-    async def _make(self) -> Observation | None:
-        """None: its objects are there, or were and are gone. Else why it ended without them."""
+    async def _create(self) -> Observation | None:
+        """Create the objects. None: they exist, or existed and are gone. Otherwise the end without them."""
         if self._record.removed_because is not None:
             return None
-        cluster = self._cluster
-        making = Making(
-            self._attempt,
-            cluster.settings,
-            cluster.catalogue,
-            cluster.acts,
-            cluster.removals.__contains__,
-            self._made,
-            self._say_refused,
-            self._pause,
-        )
-        token = cluster.desk.token(*self._id)
-        given_up = await making.make(token, self._record, lambda: self.stopped)
+        creator = ObjectCreator(self._attempt, self._cluster, self._created, self._report_refusal, self._pause)
+        token = self._cluster.registry.token(*self._id)
+        given_up = await creator.create(token, self._record, lambda: self.stopped)
         if given_up is None:
             return None
         if given_up.uid is None:
             return self._observation("ended", given_up.reason, given_up.message, ended_at=datetime.now(timezone.utc))
-        await self._write(uid=given_up.uid, name=making.name)
+        await self._write(uid=given_up.uid, name=creator.name)
         await self._remove(given_up.reason, given_up.message)
         return None
 
-    async def _made(self, job: facts.TrainingJob) -> None:
-        self._cluster.inventory.put_job(job)
-        await self._write(uid=job.uid, name=job.name)
+    async def _created(self, workload: Workload) -> None:
+        self._cluster.inventory.put_workload(workload)
+        await self._write(uid=workload.uid, name=workload.name)
 
-    def _say_refused(self, met: Refusal) -> None:
-        self._dirty.clear()
-        self._say("waiting", met.reason, met.message)
+    def _report_refusal(self, refusal: Refusal) -> None:
+        self._changed.clear()
+        self._report_progress("waiting", refusal.reason, refusal.message)
 
-    # --- followed
+    # --- observation
 
     async def _follow(self) -> Observation | None:
-        """How it ended; None: it was taken back, and is to be made anew."""
+        """Follow the attempt to its end. None: it was taken back and is to be created again."""
         while True:
-            self._dirty.clear()
-            whole = self._sight()
-            all_seen = observe(whole)
-            sight, seen = self._counted(whole, all_seen)
-            self._note(sight, seen)
+            self._changed.clear()
+            whole = self._state()
+            all_workers = observe(whole)
+            state, seen = self._without_lost(whole, all_workers)
+            self._note(state, seen)
             if self._record.removed_because is None:
-                await self._act(sight, seen)
-            await self._fetch_tails(whole, all_seen)
-            if self._is_over(sight if self._record.removed_because is None else whole, seen):
-                return await self._end(sight, seen)
+                await self._act(state, seen)
+            await self._fetch_tails(whole, all_workers)
+            if self._is_over(state if self._record.removed_because is None else whole, seen):
+                return await self._end(state, seen)
             if self._record.uid is None:
                 return None
-            self._say_how_it_stands(seen)
+            self._report_state(seen)
             await self._pause(self._next_look_s())
 
-    def _sight(self) -> Sight:
+    def _state(self) -> ClusterState:
         inventory = self._cluster.inventory
-        speaks = self._cluster.settings.server_url is not None
+        workers_report = self._cluster.settings.server_url is not None
         pods = self._pods()
-        if not speaks:
+        if not workers_report:
             self._cluster.logs.follow(self._key, pods)
-        return Sight(
+        return ClusterState(
             n_workers=self._attempt.spec.n_workers,
-            job=inventory.job(self._key),
+            workload=inventory.workload(self._key),
             pods=pods,
             events=inventory.events(self._key),
-            views=self._cluster.desk.view(*self._id) if speaks else (),
+            views=self._cluster.registry.view(*self._id) if workers_report else (),
         )
 
-    def _counted(self, sight: Sight, seen: Seen) -> tuple[Sight, Seen]:
+    def _without_lost(self, state: ClusterState, seen: Interpretation) -> tuple[ClusterState, Interpretation]:
         stopping = self.stopped or self._record.removed_because is not None
-        return self._losses.counted(sight, seen, began=self._cluster.desk.begun(*self._id), stopping=stopping)
+        return self._losses.without_lost(state, seen, began=self._cluster.registry.begun(*self._id), stopping=stopping)
 
-    def _pods(self) -> tuple[facts.Pod, ...]:
-        return self._leaving.look(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
+    def _pods(self) -> tuple[WorkerPod, ...]:
+        return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
 
-    def _note(self, sight: Sight, seen: Seen) -> None:
-        touched = any(pod.gone or pod.deleting for pod in sight.pods) or (sight.job is not None and sight.job.deleting)
+    def _note(self, state: ClusterState, seen: Interpretation) -> None:
+        """Keep what a later state may not show any more: why pods went away, and which worker failed first."""
+        job_deleted = state.workload is not None and state.workload.deleting
+        touched = job_deleted or any(pod.gone or pod.deleting for pod in state.pods)
         failed = [worker for worker in seen.workers if worker.failed]
-        if self._losses.bounds is not None and not failed:  # whoever was taken away before was not missed
-            self._blame = None
-        if touched and self._blame is None and self._record.removed_because is None:
-            self._blame = taken_away(sight, self._name)
-        if not self._doomed and leaving.takes_a_worker(sight.pods, sight.views):
-            self._doomed = self._losses.bounds is None
-            if self._doomed:  # the kubelet does the same, if it lives
-                self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
+        if self._losses.bounds is not None and not failed:  # the attempt goes on without pods taken away earlier
+            self._taken_away = None
+        if touched and self._taken_away is None and self._record.removed_because is None:
+            self._taken_away = taken_away(state, self._full_name)
+        if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
+            self._loses_worker = self._losses.bounds is None
+            if self._loses_worker:  # the kubelet stops that pod itself, unless it is dead
+                self._cluster.registry.stop(*self._id, self._attempt.spec.grace_s)
         if failed and not self._failed:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
 
-    def _who(self, sight: Sight) -> tuple[Reason, str]:
-        """Why workers were stopped that were not ordered to."""
-        return self._blame or taken_away(sight, self._name)
+    def _why_stopped(self, state: ClusterState) -> tuple[Reason, str]:
+        """Reason why workers were stopped that this server did not stop."""
+        return self._taken_away or taken_away(state, self._full_name)
 
-    async def _act(self, sight: Sight, seen: Seen) -> None:
-        """While it isn't being removed: whether it has to be."""
-        if sight.job is None and await self._is_gone():
-            reason, message = self._who(sight)
+    async def _act(self, state: ClusterState, seen: Interpretation) -> None:
+        """Remove the attempt or take it back if the state requires it."""
+        blocker = seen.blocker
+        if state.workload is None and await self._is_gone():
+            reason, message = self._why_stopped(state)
             await self._write(removed_because=(reason.value, message))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
             if self._may_be_explained(seen):
                 return
-            await self._fetch_tails(sight, seen)
-            because = (Reason.CANCELLED, "stopped") if self.stopped else self._who(sight)
+            await self._fetch_tails(state, seen)
+            because = (Reason.CANCELLED, "stopped") if self.stopped else self._why_stopped(state)
             await self._remove(*because)
-        elif seen.obstacle.hopeless and not self._losses.missing:
-            await self._remove(seen.obstacle.reason, seen.obstacle.message)
+        elif blocker.permanent and not self._losses.missing:
+            await self._remove(blocker.reason, blocker.message)
         elif self._is_overdue(seen):
             await self._take_back(seen)
 
-    def _may_be_explained(self, seen: Seen) -> bool:
-        """Workers say that they were stopped, and it wasn't us: who took their pods away, the watch tells in a
-        moment."""
+    def _may_be_explained(self, seen: Interpretation) -> bool:
+        """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
         failed = [worker for worker in seen.workers if worker.failed]
-        known = self.stopped or self._blame is not None or self._record.removed_because is not None
+        known = self.stopped or self._taken_away is not None or self._record.removed_because is not None
         if known or not failed or any((worker.report or {}).get("reason") != Reason.CANCELLED for worker in failed):
             return False
         now = asyncio.get_running_loop().time()
@@ -252,38 +227,39 @@ class Gang:
         return now - self._unexplained_since < EXPLAINED_S
 
     async def _is_gone(self) -> bool:
-        """Whether its PyTorchJob is not there: the watch may not have brought it yet."""
+        """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
         uid = self._record.uid
-        if uid is None or not self._cluster.inventory.jobs_known:
+        if uid is None or not self._cluster.inventory.workloads_known:
             return False
         try:
-            return await asked(self._cluster.acts.find_job, self._name, uid) is None
+            return await call_in_thread(self._cluster.objects.find_by_uid, self._name, uid) is None
         except ApiError:
             return False
 
-    def _is_over(self, sight: Sight, seen: Seen) -> bool:
-        """Nothing of it works any more, and whatever it had to say is here, or won't come."""
-        if not ending.is_over(sight, seen, removed=self._record.removed_because is not None):
+    def _is_over(self, state: ClusterState, seen: Interpretation) -> bool:
+        """True if nothing of the attempt runs, and its reports and logs are complete or will never be."""
+        if not ending.is_over(state, seen, removed=self._record.removed_because is not None):
             return False
         if self._may_be_explained(seen):
             return False
-        if ending.is_drained(sight):
+        if ending.is_drained(state):
             return True
         now = asyncio.get_running_loop().time()
-        if self._over_since is None and all(pod.over for pod in sight.pods):
+        if self._over_since is None and all(pod.over for pod in state.pods):
             self._over_since = now
         return self._over_since is not None and now - self._over_since > DRAIN_S
 
-    async def _end(self, sight: Sight, seen: Seen) -> Observation:
+    async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         removed = self._record.removed_because
-        because = (Reason(removed[0]), removed[1]) if removed else self._who(sight)
-        reason, message = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
+        because = (Reason(removed[0]), removed[1]) if removed else self._why_stopped(state)
+        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
         ranks = tuple(rank for worker in seen.workers for rank in worker.ranks())
         when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
         remarks = (*self._remarks(seen, at_the_end=True), *outputs.remarks(reports), *conflicts)
-        return self._observation("ended", reason, message, seen.infos, ranks, when, remarks)
+        end = self._observation("ended", why.reason, why.message, seen.infos, ranks, when, remarks)
+        return replace(end, first_failing=why.first_failing)
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -292,72 +268,40 @@ class Gang:
         due = [now + LOOK_AGAIN_S]
         if self._incomplete_since is not None:
             due.append(self._incomplete_since + self._cluster.settings.gang_timeout_s)
-        given_up_at = self._leaving.next_due(self._cluster.inventory.pods(self._key))
-        if given_up_at is not None:
-            due.append(given_up_at)
+        stuck_at = self._stuck_pods.next_due(self._cluster.inventory.pods(self._key))
+        if stuck_at is not None:
+            due.append(stuck_at)
         return max(min(due) - now, 0.1)
 
-    # --- removed
+    # --- removal
 
     async def _remove(self, reason: Reason, message: str) -> None:
-        """Begin to delete its PyTorchJob; the pods get a SIGTERM and their grace period."""
+        """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
         await self._write(removed_because=(reason.value, message))
-        if self._losses.bounds is not None:  # else the desk might let another pod in, in the place of one that goes
-            self._cluster.desk.stop(*self._id, self._attempt.spec.grace_s)
-        await self._delete()
+        if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
+            self._cluster.registry.stop(*self._id, self._attempt.spec.grace_s)
+        await self._removal.delete(self._name, self._record.uid)
 
-    async def _delete(self, *, nothing_runs: bool = False) -> None:
-        uid = self._record.uid
-        if uid is not None:
-            await insist(lambda: self._cluster.acts.delete_job(self._name, uid, nothing_runs=nothing_runs))
-
-    async def _clear_away(self) -> None:
-        """After its end: nothing of it stays on the cluster. Pods that have succeeded are given time to end."""
-        loop = asyncio.get_running_loop()
-        until, nothing_runs = loop.time() + LEAVING_S, False
-        while self._record.removed_because is None and loop.time() < until:
-            self._dirty.clear()
-            if nothing_runs := all(pod.over for pod in self._pods()):
-                break
-            await self._pause(until - loop.time())
-        if nothing_runs:
-            async with self._cluster.removals.turn():
-                await self._delete(nothing_runs=True)
-                await self._until_gone(TURN_S)
-        else:
-            await self._delete()
-        await self._until_gone()
-
-    async def _until_gone(self, limit_s: float = math.inf) -> None:
-        loop = asyncio.get_running_loop()
-        uid, until = self._record.uid, loop.time() + limit_s
-        while uid is not None and loop.time() < until:
-            self._dirty.clear()
-            inventory = self._cluster.inventory
-            pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
-            if pods_are_gone and inventory.job(self._key) is None and inventory.jobs_known:
-                return
-            await self._pause(min(LOOK_AGAIN_S, until - loop.time()))
-
-    def _is_overdue(self, seen: Seen) -> bool:
-        """The gang isn't complete for too long."""
+    def _is_overdue(self, seen: Interpretation) -> bool:
+        """True if the gang has been incomplete for longer than gang_timeout_s."""
         now = asyncio.get_running_loop().time()
-        if all(worker.stage is not Stage.STARTING for worker in seen.workers) or not seen.obstacle.counts:
+        complete = all(worker.stage is not Stage.STARTING for worker in seen.workers)
+        if complete or not seen.blocker.counts_toward_timeout:
             self._incomplete_since = None
             return False
         self._incomplete_since = self._incomplete_since or now
         return now - self._incomplete_since >= self._cluster.settings.gang_timeout_s
 
-    async def _take_back(self, seen: Seen) -> None:
-        """Give back what it holds, so that two gangs that have half of what they need don't wait for each other."""
-        minutes = self._cluster.settings.gang_timeout_s / 60
-        text = f"not complete within {minutes:.3g} min ({seen.obstacle.message}); it is taken back and queued again"
-        self._say("waiting", Reason.UNSCHEDULABLE, text, seen.infos)
-        await self._delete()
-        await self._until_gone()
+    async def _take_back(self, seen: Interpretation) -> None:
+        """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
+        minutes, blocker = self._cluster.settings.gang_timeout_s / 60, seen.blocker.message
+        text = f"not complete within {minutes:.3g} min ({blocker}); it is taken back and queued again"
+        self._report_progress("waiting", Reason.UNSCHEDULABLE, text, seen.infos)
+        await self._removal.delete(self._name, self._record.uid)
+        await self._removal.until_gone(self._record.uid)
         self._cluster.inventory.drop_gone(self._key)
-        self._cluster.desk.forget(*self._id)
-        self._taken_back, self._taken_back_because = self._taken_back + 1, seen.obstacle.message
+        self._cluster.registry.forget(*self._id)
+        self._taken_back, self._taken_back_because = self._taken_back + 1, blocker
         self._incomplete_since = None
         await self._write(uid=None, name=None)
 
@@ -367,40 +311,41 @@ class Gang:
         back_off_s = min(back_off_s, self._cluster.settings.gang_timeout_s)
         until = loop.time() + back_off_s
         text = f"taken back as it was not complete, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
-        self._say("waiting", Reason.UNSCHEDULABLE, text)
+        self._report_progress("waiting", Reason.UNSCHEDULABLE, text)
         while not self.stopped and loop.time() < until:
-            self._dirty.clear()
+            self._changed.clear()
             await self._pause(until - loop.time())
 
-    # --- the logs of those that died without a word
+    # --- logs of workers that died without a report
 
-    async def _fetch_tails(self, sight: Sight, seen: Seen) -> None:
+    async def _fetch_tails(self, state: ClusterState, seen: Interpretation) -> None:
         if self._cluster.settings.server_url is None:
-            await self._cluster.logs.read_out(self._key, sight.pods)
+            await self._cluster.logs.read_out(self._key, state.pods)
             return
-        for pod in ending.died_silently(sight, seen):
+        for pod in ending.died_silently(state, seen):
             if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
 
-    # --- what it tells
+    # --- reports to the service
 
-    def _say_how_it_stands(self, seen: Seen) -> None:
+    def _report_state(self, seen: Interpretation) -> None:
         stages = {worker.stage for worker in seen.workers}
         if self._record.removed_because is not None:
             return
         if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            self._say("running", Reason.RUNNING, self._losses.message(), seen.infos, self._remarks(seen))
+            message, remarks = self._losses.message(), self._remarks(seen)
+            self._report_progress("running", Reason.RUNNING, message, seen.infos, remarks)
         elif Stage.STARTED not in stages:
-            self._say("waiting", seen.obstacle.reason, seen.obstacle.message, seen.infos, seen.unknown)
+            self._report_progress("waiting", seen.blocker.reason, seen.blocker.message, seen.infos, seen.unknown)
 
-    def _remarks(self, seen: Seen, *, at_the_end: bool = False) -> tuple[str, ...]:
+    def _remarks(self, seen: Interpretation, *, at_the_end: bool = False) -> tuple[str, ...]:
         cluster = self._cluster
-        views = cluster.desk.view(*self._id)
+        views = cluster.registry.view(*self._id)
         lost = ending.lost_lines(seen, views) if at_the_end else {view.worker: view.missing for view in views}
-        return (*seen.unknown, *remarks(self._attempt, lost, cluster.settings, cluster.catalogue))
+        return (*seen.unknown, *ending.remarks(self._attempt, lost, cluster.settings, cluster.catalogue))
 
-    def _say(
+    def _report_progress(
         self,
         phase: Literal["waiting", "running"],
         reason: Reason,
@@ -409,9 +354,9 @@ class Gang:
         remarks: tuple[str, ...] = (),
     ) -> None:
         seen = self._observation(phase, reason, message, infos, remarks=remarks)
-        if seen != self._told:
-            self._told = seen
-            self._tell(seen)
+        if seen != self._reported:
+            self._reported = seen
+            self._report(seen)
 
     def _observation(
         self,
@@ -425,15 +370,12 @@ class Gang:
     ) -> Observation:
         return Observation(*self._id, phase, reason, message, infos, ranks, ended_at, remarks)
 
-    # --- small
+    # --- helpers
 
     async def _write(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the fields of Record
         await asyncio.to_thread(record.write, self._folder, self._record)
 
     async def _pause(self, limit_s: float) -> None:
-        """Until something changes."""
-        try:
-            await asyncio.wait_for(self._dirty.wait(), max(limit_s, 0.0))
-        except asyncio.TimeoutError:
-            pass
+        """Wait until something changes, at most `limit_s`."""
+        await is_set_within(self._changed, limit_s)

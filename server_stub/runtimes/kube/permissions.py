@@ -1,17 +1,17 @@
-"""What the server asks of the Kubernetes API, as rules of a Role. Pure.
+"""The rights that the server needs in the Kubernetes API, as rules of a Role. Pure.
 
-k8s/base/role.yaml and nodes.yaml grant exactly this (a test compares them); `doctor` asks the cluster for each line.
+k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them), and `doctor` checks each.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from server_stub.runtimes.kube.names import GROUP, PLURAL
+from server_stub.runtimes.kube.workload import WorkloadKind
 
 
 class Permission(NamedTuple):
-    """One verb on one kind of object. `resource` may be `pods/log`."""
+    """One verb on one kind of object. `resource` may be a part of an object, such as `pods/log`."""
 
     group: str
     resource: str
@@ -22,14 +22,14 @@ class Permission(NamedTuple):
         return self.resource != "nodes"
 
     def review(self, namespace: str) -> dict[str, Any]:
-        """The SelfSubjectAccessReview that asks for it."""
+        """The SelfSubjectAccessReview that checks this right."""
         resource, _, part = self.resource.partition("/")
-        asked = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
+        attributes = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
         where = {"namespace": namespace} if self.namespaced else {}
         return {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked | where},
+            "spec": {"resourceAttributes": attributes | where},
         }
 
     def __str__(self) -> str:
@@ -37,7 +37,6 @@ class Permission(NamedTuple):
 
 
 _VERBS = {
-    (GROUP, PLURAL): ("create", "get", "list", "watch", "delete"),
     ("", "pods"): ("list", "watch"),
     ("", "pods/log"): ("get",),
     ("", "events"): ("list", "watch"),
@@ -45,11 +44,13 @@ _VERBS = {
     ("", "secrets"): ("create", "get"),
     ("networking.k8s.io", "networkpolicies"): ("create", "get"),
 }
-NEEDED = frozenset(Permission(group, resource, verb) for (group, resource), verbs in _VERBS.items() for verb in verbs)
-"""Without one of these some job fails."""
+
+
+def needed(kind: WorkloadKind) -> frozenset[Permission]:
+    """The rights without which jobs of this kind fail."""
+    verbs = {**_VERBS, (kind.group, kind.plural): ("create", "get", "list", "watch", "delete")}
+    return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
+
 
 FOR_DOCTOR = frozenset({Permission("", "namespaces", "get"), Permission("", "nodes", "list")})
-"""Without one of these `doctor` sees less, and all else works."""
-
-BESIDE_THE_OPERATOR = frozenset({Permission("apps", "deployments", "get")})
-"""In the operator's namespace, where k8s/third-party grants it to everybody: `doctor` shows the operator's version."""
+"""Rights of `doctor` alone: without them it checks less, and everything else works."""

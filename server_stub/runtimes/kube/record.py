@@ -1,7 +1,7 @@
-"""What is written down of an attempt on a cluster: `attempt.json` in its directory.
+"""The state of an attempt on disk: `attempt.json` in its directory.
 
-With a UID in it the PyTorchJob was made: one that is not there any more was deleted, and is never made again. With an
-end in it only the objects are left to be removed.
+A record with a UID means that the workload was created: if it is missing now, it was deleted, and it is not created
+again. After a record with an end only the removal of the objects is left.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Any
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker.directory import read_json, write_json
-from server_stub.runtimes import Observation
+from server_stub.runtimes import FailingRank, Observation
 
 
 @dataclass(frozen=True)
 class Record:
+    """The content of `attempt.json`."""
+
     uid: str | None = None
-    """Of the PyTorchJob; None: none was made yet, as far as is known."""
+    """UID of the workload; None: none was created yet, as far as is known."""
     name: str | None = None
-    """Of the PyTorchJob, as another user's job may have had the first choice."""
+    """Name of the workload, which is the second choice if another user's job has the first."""
     removed_because: tuple[str, str] | None = None
-    """(reason, message): this server has deleted the PyTorchJob, or is about to. It is nobody else's deed."""
+    """(reason, message) of the deletion of the workload by this server, written before the deletion."""
     end: dict[str, Any] | None = None
-    """How the attempt ended."""
+    """The final observation of the attempt, see `end_of`."""
 
 
 def _path(folder: Path) -> str:
@@ -35,6 +37,7 @@ def _path(folder: Path) -> str:
 
 
 def read(folder: Path) -> Record:
+    """Read the record; an empty one if there is no file."""
     data = read_json(_path(folder)) or {}
     because = data.get("removed_because")
     removed = (because[0], because[1]) if because else None
@@ -42,7 +45,7 @@ def read(folder: Path) -> Record:
 
 
 def write(folder: Path, record: Record) -> None:
-    """Durable when it returns."""
+    """Write the record and sync it to disk."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(_path(folder), asdict(record), durable=True)
     fd = os.open(folder, os.O_RDONLY)
@@ -53,6 +56,7 @@ def write(folder: Path, record: Record) -> None:
 
 
 def end_of(seen: Observation) -> dict[str, Any]:
+    """The final observation as JSON."""
     return {
         "reason": seen.reason.value,
         "message": seen.message,
@@ -60,11 +64,15 @@ def end_of(seen: Observation) -> dict[str, Any]:
         "workers": [worker.model_dump(mode="json") for worker in seen.workers],
         "ranks": [rank.model_dump(mode="json") for rank in seen.ranks],
         "remarks": list(seen.remarks),
+        "first_failing": (seen.first_failing.worker, seen.first_failing.report.model_dump(mode="json"))
+        if seen.first_failing
+        else None,
     }
 
 
 def observation(job_id: str, attempt: int, end: dict[str, Any]) -> Observation:
-    """The opposite of `end_of`."""
+    """The final observation from the JSON of `end_of`."""
+    first = end.get("first_failing")  # not written before 2026-11-22
     return Observation(
         job_id,
         attempt,
@@ -75,4 +83,5 @@ def observation(job_id: str, attempt: int, end: dict[str, Any]) -> Observation:
         tuple(map(RankReport.model_validate, end["ranks"])),
         datetime.fromisoformat(end["ended_at"]) if end["ended_at"] else None,
         tuple(end["remarks"]),
+        FailingRank(first[0], RankReport.model_validate(first[1])) if first else None,
     )

@@ -1,7 +1,4 @@
-"""The GPUs of this machine as values, and what nvidia-smi's answer means. Pure.
-
-`gpus` runs the program; `needs` and `scheduling` decide with these values.
-"""
+"""The GPUs of this machine as values, parsed from the output of nvidia-smi (which `gpus` runs). Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +10,29 @@ PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A process that has memory of a GPU."""
+class GpuProcess:
+    """A process that holds memory of a GPU."""
 
     pid: int
     used_mib: int | None
-    """None: the driver doesn't tell."""
+    """None: the driver does not report it."""
     program: str = ""
 
 
 @dataclass(frozen=True)
 class Gpu:
     index: int
-    """In the order of the PCI bus, as nvidia-smi counts."""
+    """nvidia-smi's number, in the order of the PCI bus."""
     uuid: str
     name: str
     memory_mib: int
     used_mib: int = 0
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[GpuProcess, ...] = ()
 
     def held(self, least_mib: int) -> str | None:
-        """Which processes hold at least `least_mib` of it, as a clause; None: nobody does.
+        """A clause that names the processes which hold at least `least_mib` of it; None: no process does.
 
-        Ask only about a GPU that was not handed out: its holders are strangers then.
+        Only meaningful for a GPU that is not handed out, whose holders are foreign processes.
         """
         heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
         if heavy:
@@ -46,7 +43,7 @@ class Gpu:
         return None
 
 
-def _holds(holder: Holder) -> str:
+def _holds(holder: GpuProcess) -> str:
     program = f" ({holder.program})" if holder.program else ""
     return f"pid {holder.pid}{program} holds " + ("memory" if holder.used_mib is None else _amount(holder.used_mib))
 
@@ -58,12 +55,12 @@ def _amount(mib: int) -> str:
 def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
     """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
 
-    `programs` names pids where that is known. Raises ValueError for a line that isn't of that form.
+    `programs`: pid -> name of its program, if known. Raises ValueError for a line of another form.
     """
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used in _rows(processes, 3):
         known_pid = int(pid)
-        holders.setdefault(uuid, []).append(Holder(known_pid, _number(used), programs.get(known_pid, "")))
+        holders.setdefault(uuid, []).append(GpuProcess(known_pid, _number(used), programs.get(known_pid, "")))
     found = [
         Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
         for index, uuid, name, total, used in _rows(gpus, 5)
@@ -72,7 +69,7 @@ def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
 
 
 def pids(processes: str) -> list[int]:
-    """The pids in nvidia-smi's answer about processes."""
+    """The pids in nvidia-smi's list of processes."""
     return [int(pid) for _, pid, _ in _rows(processes, 3)]
 
 
@@ -90,9 +87,9 @@ def _number(cell: str) -> int | None:
 
 
 def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
-    """Those of `gpus` that `names` (indices, or UUIDs cut short, as in CUDA_VISIBLE_DEVICES) call; None: all.
+    """The GPUs with these `names` (indices or UUID prefixes, as in CUDA_VISIBLE_DEVICES); None: all.
 
-    As CUDA reads them: the first name that is unknown ends the list.
+    An unknown name ends the list, as in CUDA.
     """
     if names is None:
         return list(gpus)

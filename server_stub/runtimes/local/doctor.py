@@ -1,6 +1,6 @@
-"""What could be wrong with this machine, and the fix for each. `local.runtime` asks; nothing is changed.
+"""Checks this machine for problems, with a fix for each; changes nothing.
 
-The disk of the data directory, the database and the retention are the service's to check.
+The service checks the data directory, the database and the retention.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def checks(options: LocalOptions, machine: Machine, gpus: Gpus, capacity: Capacity) -> list[Check]:
-    """One line per thing looked at, good or bad."""
+    """One result per check, good or bad."""
     looks: list[Callable[[], Check]] = [
         lambda: _gpus(options, gpus, capacity),
         lambda: _memory(machine),
@@ -61,7 +61,7 @@ def _memory(machine: Machine) -> Check:
 
 
 def available_gib() -> float | None:
-    """Memory that new processes could get; None where the system doesn't tell."""
+    """Memory available to new processes; None: unknown."""
     try:
         lines = _MEMINFO.read_text("ascii").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Asks nvidia-smi which GPUs there are and who holds their memory. What the answer means is in `devices`."""
+"""Runs nvidia-smi to list the GPUs and the processes that hold their memory; `devices` parses its output."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _END_S = 1.0
 
 
 class NvidiaSmiFailed(Exception):
-    """It is there, and gives no answer; the message says what it said."""
+    """nvidia-smi exists but fails; the message holds its output."""
 
 
 class Gpus:
-    """The GPUs of this machine, as they were when last looked at."""
+    """The GPUs of this machine at the last call of `look`."""
 
     def __init__(self, program: str) -> None:
         self._program = program
         self._asked_at = float("-inf")
         self.known: list[Gpu] = []
         self.failure: str | None = None
-        """Why nvidia-smi gave no answer when last asked. GPUs known before are still there, but not handed out."""
+        """The reason why nvidia-smi failed last. The GPUs known before stay known, but are not handed out."""
 
     async def look(self) -> None:
-        """Bring `known` up to date; an answer of the last second is fresh enough. Never raises: see `failure`."""
+        """Update `known`, at most once a second. Never raises: see `failure`."""
         if time.monotonic() - self._asked_at < FRESH_S:
             return
         program = shutil.which(self._program)
@@ -47,7 +47,7 @@ class Gpus:
 
 
 async def _ask(program: str) -> list[Gpu]:
-    # one after the other: to break one off as the other has failed would leave its pipe to a loop that may be closed
+    # one after the other: cancelling one when the other fails would leave its pipe to a loop that may be closed
     gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
     processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
     try:
@@ -62,7 +62,7 @@ async def _answer(program: str, query: str) -> str:
         child = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-    except OSError as error:  # of another architecture, or no process is left to have
+    except OSError as error:  # of another architecture, or the limit of processes is reached
         raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
     answered = False
     try:
@@ -80,11 +80,11 @@ async def _answer(program: str, query: str) -> str:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
-    """The process, and the pipe to it, which may be open when the process has ended."""
+    """End the process and close its pipe, which may be open after the process has ended."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)  # child.kill() may take its exit status from whoever waits for it
+            os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from the task that waits
     try:
         await asyncio.wait_for(child.communicate(), _END_S)
-    except asyncio.TimeoutError:  # one stuck in its driver never ends
+    except asyncio.TimeoutError:  # a process stuck in the driver never ends
         pass

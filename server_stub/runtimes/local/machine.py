@@ -1,7 +1,4 @@
-"""What this machine is: its cores, its memory, its boot. Linux and macOS, chosen here.
-
-The rest of the runtime takes a `Machine` as a value. It is looked at once.
-"""
+"""The cores, memory and boot id of this machine, on Linux and macOS. Read once, then passed as a value."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ GIB = 2**30
 class Machine:
     host: str
     system: str
-    """As `platform.system()` has it: Linux or Darwin."""
+    """Value of `platform.system()`: Linux or Darwin."""
     cores: int
-    """Those that this process may use."""
+    """Number that this process may use."""
     memory_gib: float
     boot_id: str
-    """Another one: the machine was rebooted, and nothing that ran before lives."""
+    """Changes with a reboot, which no process survives."""
 
     @property
     def loopback(self) -> str:
@@ -45,7 +42,7 @@ def _cores() -> int:
 
 
 def _memory_gib() -> float:
-    """Physical memory, or the limit of this process's control group where that is lower (a container)."""
+    """Physical memory, or the limit of this process's control group if that is lower (a container)."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(physical, _cgroup_limit() or physical) / GIB
 

@@ -1,6 +1,5 @@
-"""What an attempt needs of this machine, and whether it could ever get it. Pure.
-
-`notices` says the parts that are read otherwise than on a cluster; `scheduling` decides when.
+"""Computes the resources that an attempt needs on this machine, rejects one that could never start, and makes
+notices about fields with another effect than on a cluster (`runtimes.fields` has the table of all fields). Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
-from server_stub.instances import Catalogue, Size
+from server_stub.runtimes import fields
+from server_stub.runtimes.instance_types import Catalogue, Size, family_of
 from server_stub.runtimes.local.devices import Gpu, visible
 from server_stub.runtimes.local.machine import Machine
 
@@ -20,25 +20,25 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Needs:
-    """Of all workers together, unless it says otherwise."""
+    """Resources of all workers together, unless a field is per worker."""
 
     workers: int
     gpus: int | None
-    """GPUs of each worker; 0: none. None: whatever is free, shared evenly, at least one each."""
+    """GPUs per worker; 0: none. None: all free ones, distributed evenly, at least one each."""
     allowed: tuple[int, ...]
-    """Indices of the GPUs that it may get."""
+    """Indices of the GPUs that it may use."""
     memory_gib: float
-    """Counted when jobs are scheduled; not enforced. Never more than the machine has."""
+    """Counted by the scheduler, but not enforced. At most the memory of the machine."""
     size: Size | None
     """The instance type; None: this machine."""
     cores: int
-    """Of each worker, for OMP_NUM_THREADS."""
+    """Cores per worker, for OMP_NUM_THREADS."""
     processes: int | None
-    """Of each worker; None: one per GPU, at least one."""
+    """Processes per worker; None: one per GPU, at least one."""
 
     @property
     def least_gpus(self) -> int:
-        """Without so many it can't start."""
+        """Number of GPUs without which it cannot start."""
         return self.workers * (1 if self.gpus is None else self.gpus)
 
     @property
@@ -53,11 +53,11 @@ class Needs:
 def needs(
     spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Machine, gpus: Sequence[Gpu], max_processes: int
 ) -> Needs:
-    """What `spec` needs here.
+    """The needs of `spec` on this machine.
 
     Raises:
-        NeverFits: this machine could never give it; says the largest that would fit.
-        InvalidRequest: an unknown instance type, or GPUs that can't be shared.
+        NeverFits: this machine is too small; the hint gives the largest job that fits.
+        InvalidRequest: an unknown instance type, or GPUs that cannot be distributed evenly.
     """
     name = spec.instance_type or catalogue.default
     size = catalogue.find(name) if name else None
@@ -78,13 +78,13 @@ def needs(
 
 
 def _cores(size: Size | None, workers: int, machine: Machine) -> int:
-    """A fair share of the machine; less where the type is smaller than that."""
+    """An even share of the machine; less if the instance type is smaller."""
     share = max(machine.cores // workers, 1)
     return max(min(share, int(size.cpu)), 1) if size is not None and size.cpu else share
 
 
 def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs within every bound: the submitter's own, CUDA_VISIBLE_DEVICES of the spec, and `gpus`."""
+    """The GPUs within all limits: the submitter's own, CUDA_VISIBLE_DEVICES of the spec, and `gpus`."""
     mine = visible(gpus, submitter.gpus)
     variable = spec.variable(VISIBLE)
     if variable is not None:
@@ -158,3 +158,83 @@ def _check_processes(spec: JobSpec, found: Needs, most: int) -> None:
         f"a job on this machine may have {most}",
         hint=f"the largest that fits: {way_out}; the server's setting max_processes raises it",
     )
+
+
+def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
+    """One notice for each field with another effect than on a cluster."""
+    lines = [
+        _image(spec, submitter),
+        *fields.ignored(spec, "local"),
+        *_size(spec, needs, machine, gpus),
+        _copies(spec, needs),
+    ]
+    return [line for line in lines if line]
+
+
+def _image(spec: JobSpec, submitter: Submitter) -> str:
+    if spec.base_image is None:
+        return ""
+    return f"base_image={spec.base_image!r} is not pulled here: the job runs with {_runs_with(spec, submitter)}"
+
+
+def _runs_with(spec: JobSpec, submitter: Submitter) -> str:
+    if spec.python_script is None:
+        return "the programs of this machine"
+    if spec.conda_env is not None:
+        return f"the python of conda_env={spec.conda_env!r}"
+    return submitter.python or "the server's own python, as the request names none"
+
+
+def _size(spec: JobSpec, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
+    found = [_runs_on_cpu(spec, needs, gpus), _too_few_gpus(spec, needs), _other_cards(needs, gpus)]
+    return [*found, _not_enforced(spec, needs, machine)]
+
+
+def _runs_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> str:
+    if needs.size is None or not needs.size.gpus or needs.wants_gpus:
+        return ""
+    if spec.type is JobType.NOGPU:
+        return f"instance_type={needs.size.name!r} has GPUs, but type 'nogpu' uses none: the job runs on the CPU"
+    why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
+    return (
+        f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker, and {why}: "
+        f"the job runs on the CPU, {_processes(needs.processes_with(0))} per worker"
+    )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _too_few_gpus(spec: JobSpec, needs: Needs) -> str:
+    if needs.size is not None or needs.wants_gpus or not needs.allowed or spec.type is JobType.NOGPU:
+        return ""
+    return (
+        f"n_workers={needs.workers} can't share {len(needs.allowed)} GPUs, one each at least: the job runs on the CPU"
+    )
+
+
+def _other_cards(needs: Needs, gpus: Sequence[Gpu]) -> str:
+    if needs.size is None or not needs.size.gpus or not needs.wants_gpus:
+        return ""
+    names = sorted({gpu.name for gpu in gpus if gpu.index in needs.allowed})
+    if needs.size.family in {family_of(name) for name in names}:
+        return ""
+    return f"instance_type={needs.size.name!r}: the GPUs of this machine are {', '.join(names)}"
+
+
+def _not_enforced(spec: JobSpec, needs: Needs, machine: Machine) -> str:
+    if not needs.memory_gib or needs.size is None:
+        return ""
+    line = (
+        f"instance_type={needs.size.name!r}: {needs.size.memory_gib:g} GiB of memory per worker are counted when the "
+        "job is admitted, and not enforced"
+    )
+    if needs.size.memory_gib * spec.n_workers > machine.memory_gib:
+        line += f"; that is more than the {machine.memory_gib:.0f} GiB of this machine, so it counts as all of it"
+    return line
+
+
+def _copies(spec: JobSpec, needs: Needs) -> str:
+    gpus = needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
+    return fields.copies_notice(spec, needs.processes_with(gpus))

@@ -1,11 +1,11 @@
-"""From an attempt and what it was granted to the orders of its launchers. Pure: no file, no clock, no environment.
+"""Makes the plans of an attempt's workers from the attempt and its granted resources. Pure.
 
-`render` shows the same orders without what must not be seen, and before anything is chosen.
+`manifest` shows the same plans without secrets, and with placeholders for values that are chosen at the start.
 """
 
 from __future__ import annotations
 
-import os.path
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.outputs import folder
-from server_stub.runtimes import CHECKPOINTS, Attempt, orders, outputs
-from server_stub.runtimes.local import conda, warm_rules
+from server_stub.files.outputs import folder
+from server_stub.runtimes import CHECKPOINTS, Attempt, outputs
+from server_stub.runtimes import plan as common
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
 from server_stub.runtimes.local.options import LocalOptions
@@ -29,12 +29,12 @@ MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is chosen for one attempt when it starts."""
+    """Values that are chosen when an attempt starts."""
 
     grant: Grant
     master_port: int
     conda_prefix: Path | None
-    """Of `spec.conda_env`; None: none was asked for."""
+    """Folder of `spec.conda_env`; None: the job names none."""
 
 
 def worker_plans(
@@ -48,7 +48,7 @@ def worker_plans(
             gpus=[str(index) for index in gpus],
             processes_per_worker=needs.processes_with(len(gpus)),
             record_imports=first.record_imports and worker == 0,
-            log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all write to one file
+            log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all share one file
             outputs=(kept := outputs.globs(attempt, worker)),
             outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
         )
@@ -62,7 +62,7 @@ def _first_plan(
     spec = attempt.spec
     given = spec.environment()
     environment = _environment(attempt, setting.conda_prefix, machine, options)
-    argument, auto = orders.local_rank(spec)
+    argument, auto = common.local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
         owner=attempt.owner,
@@ -75,7 +75,7 @@ def _first_plan(
         python=_python(attempt, setting.conda_prefix, options),
         environment=environment,
         user_variables=sorted((given.keys() | attempt.secret_values.keys()) - {VISIBLE}),
-        working_dir=orders.working_dir(attempt, "/"),
+        working_dir=common.working_dir(attempt, "/"),
         master_addr=given.get(MASTER_ADDR, "127.0.0.1"),
         master_port=setting.master_port,
         gpus=[],
@@ -87,17 +87,14 @@ def _first_plan(
         local_rank_auto=auto,
         elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
         elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
-        rank_runner=options.rank_runner and environment.get(orders.RANK_RUNNER, "1") != "0",
-        record_imports=warm_rules.wanted(spec, attempt.function is not None, default=options.warm),
+        rank_runner=environment.get(common.RANK_RUNNER, "1") != "0",
+        record_imports=wants_warm(spec, attempt.function is not None, default=options.settings.warm),
         grace_s=spec.grace_s,
         requirements=spec.requirements or [],
         requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,
-        environments_dir=str(options.data_dir.absolute() / "environments") if spec.requirements else None,
-        environments_limit_bytes=options.environments_limit_bytes,
-        outputs_every_s=options.outputs_every_s,
-        outputs_limit_bytes=options.outputs_limit_bytes,
-        log_limit_bytes=orders.log_share(spec, options.log_limit_bytes),
-        segment_bytes=options.segment_bytes,
+        environments_dir=str(options.settings.data_dir.absolute() / "environments") if spec.requirements else None,
+        outputs_limit_bytes=options.settings.outputs_limit_bytes,
+        log_limit_bytes=common.log_share(spec, options.settings.log_limit_bytes),
     )
 
 
@@ -114,24 +111,52 @@ def own_port(spec: JobSpec) -> int | None:
     return int(text)
 
 
+def wants_warm(spec: JobSpec, is_function: bool, *, default: bool) -> bool:
+    """The job may have warm ranks. `default`: the server's setting; without it no job may."""
+    return warm_allowed(spec, default=default) and never_warm(spec, is_function) is None
+
+
+def warm_allowed(spec: JobSpec, *, default: bool) -> bool:
+    """Neither the server's setting nor the job forbids warm ranks."""
+    return default and spec.warm is not False
+
+
+def never_warm(spec: JobSpec, is_function: bool) -> str | None:
+    """The reason why a job of this kind cannot have warm ranks; None: it can."""
+    if not is_function and spec.python_script is None:
+        return "the command is no Python script"
+    if spec.conda_env is not None:
+        return f"conda_env={spec.conda_env!r} has an interpreter of its own"
+    if spec.requirements:
+        return "requirements=[...] makes an environment of its own"
+    return None
+
+
 def checkpoint_dir(attempt: Attempt) -> Path:
-    """Of the whole job, the same in each attempt."""
+    """The checkpoint directory of the job, the same in each attempt."""
     if attempt.spec.checkpoint_dir is None:
         return attempt.job_dir / CHECKPOINTS
-    return Path(orders.from_caller(attempt, attempt.spec.checkpoint_dir))
+    return Path(common.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
 def _environment(
     attempt: Attempt, conda_prefix: Path | None, machine: Machine, options: LocalOptions
 ) -> dict[str, str]:
-    """The submitter's, as with torchrun, then the user's own words. The launcher takes out what is stale."""
-    inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # else gloo asks DNS for this host's name, and may hang on it
+    """The submitter's environment, as with torchrun, then the spec's. The launcher removes stale variables."""
+    inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # otherwise gloo resolves this host's name, and may hang
     inherited |= attempt.submitter.environment
-    inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order in which nvidia-smi counts, and so our indices
+    inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbering, which our indices use
     if conda_prefix is not None:
-        inherited = conda.activated(conda_prefix, inherited)
-    given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # it bounds what is granted
+        inherited = _activated(conda_prefix, inherited)
+    given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # applied when GPUs are granted
     return inherited | given | attempt.secret_values | _function(attempt, options)
+
+
+def _activated(prefix: Path, environment: dict[str, str]) -> dict[str, str]:
+    """The environment after the activation of the conda environment at `prefix`."""
+    kept = {key: value for key, value in environment.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    path = os.pathsep.join(filter(None, [str(prefix / "bin"), environment.get("PATH", "")]))
+    return kept | {"PATH": path, "CONDA_PREFIX": str(prefix), "CONDA_DEFAULT_ENV": prefix.name}
 
 
 def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
@@ -139,14 +164,14 @@ def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
         return {}
     return {
         function_runner.PAYLOAD: str(attempt.function),
-        function_runner.LIMIT: str(options.max_result_bytes),
+        function_runner.LIMIT: str(options.settings.max_snapshot_bytes),
     }
 
 
 def _command(attempt: Attempt) -> list[str]:
     if attempt.function is not None:
         return [os.path.abspath(function_runner.__file__)]
-    return orders.command(attempt)
+    return common.command(attempt)
 
 
 def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
@@ -162,7 +187,7 @@ def _interpreter(attempt: Attempt, conda_prefix: Path | None, options: LocalOpti
 
 
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
-    """The plans as they are shown: no value of a secret, nothing of the submitter's own environment."""
+    """The plans without values of secrets and without the submitter's own environment."""
     shown = attempt.spec.masked().environment()
     return Manifest(runtime="local", objects=[_shown(plan, attempt, needs, shown) for plan in plans])
 

@@ -1,7 +1,7 @@
-"""A MASTER_PORT for each job: free, outside the ephemeral range, never given to two jobs of this server.
+"""Chooses a MASTER_PORT for each job: free, outside the ephemeral range, never reserved for two jobs of this server.
 
-A port of the ephemeral range could be taken by any outgoing connection between our choice and rank 0's use. Jobs of one
-server can't get the same as long as it is reserved; another server of this machine begins elsewhere in the range.
+Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. The search
+starts at a different port for each job, so that two servers of this machine rarely choose the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from client_lib.errors import Unavailable
 
-_FIRST, _LAST = 10_000, 65_535  # below are the ports that services like
+_FIRST, _LAST = 10_000, 65_535  # lower ports are popular with services
 _LINUX_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -30,22 +30,22 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def outside(ephemeral: tuple[int, int]) -> list[int]:
-    """All ports that jobs may get. Where the range leaves none, all: a bind that succeeds is then the best there is."""
+    """All ports that jobs may get: those outside of the ephemeral range, or all if there are none."""
     every = range(_FIRST, _LAST + 1)
     return [port for port in every if not ephemeral[0] <= port <= ephemeral[1]] or list(every)
 
 
 def in_turn(ports: Sequence[int], key: str) -> Iterator[int]:
-    """Each of `ports` once, from a place that depends on `key`."""
+    """Each of `ports` once, starting at a position that depends on `key`."""
     start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % len(ports)
     return (ports[(start + step) % len(ports)] for step in range(len(ports)))
 
 
 def is_free(port: int) -> bool:
-    """Whether a rank could listen on it now, on any address, as the TCPStore does."""
+    """True if a rank could listen on the port now, on any address, as the TCPStore does."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that lingers doesn't disturb it
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lingering connections are no obstacle
         if family == socket.AF_INET6:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         try:
@@ -57,17 +57,14 @@ def is_free(port: int) -> bool:
 
 
 class Ports:
-    """The ports that this server has given to its jobs."""
+    """The ports of this server's jobs."""
 
     def __init__(self) -> None:
         self._by_holder: dict[str, int] = {}
         self._usable: list[int] = []
 
     def reserve(self, holder: str) -> int:
-        """A port that no other holder has until `release`. It was free a moment ago.
-
-        Raises Unavailable: there is none.
-        """
+        """A free port, reserved for this holder until `release`. Raises Unavailable if there is none."""
         self._usable = self._usable or outside(ephemeral_range())
         taken = set(self._by_holder.values())
         for port in in_turn(self._usable, holder):
@@ -77,7 +74,7 @@ class Ports:
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
     def hold(self, holder: str, port: int) -> None:
-        """The port is in use by a job that was found again, or that the user chose."""
+        """Reserve the port of a job that was found again, or the port that the user chose."""
         self._by_holder[holder] = port
 
     def holders_of(self, port: int) -> list[str]:

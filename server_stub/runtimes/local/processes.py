@@ -1,7 +1,7 @@
-"""What a dead launcher may have left running, and its end. No pid alone is ever trusted.
+"""Finds and kills the processes that a dead launcher has left. A pid alone proves nothing.
 
-A process belongs to a worker if its environment holds the worker's marker, or if it is of a recorded group whose leader
-has the recorded start time. (macOS shows environments through ps only.)
+A process belongs to a worker if its environment holds the worker's marker, or if it belongs to a recorded group whose
+leader has the recorded start time. (macOS shows environments through ps only.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from client_lib.worker.directory import MARKER, Directory, read_json
 from client_lib.worker.system import marked, start_time
 
 LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
-"""A launcher that reports has seen to all its descendants (child subreaper). Elsewhere it knows process groups only,
-and the runtime looks after it."""
+"""A launcher that has reported has ended all of its descendants (child subreaper). On other systems it finds process
+groups only, and the runtime kills the rest."""
 
 
 def program_of(pid: int) -> str:
-    """Name of the program, or "" where it can't be seen."""
+    """Name of the program; "": unknown."""
     try:
         return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
     except OSError:
@@ -35,11 +35,11 @@ def leftovers(worker_dir: Path) -> list[int]:
     for record in _recorded(worker_dir):
         if start_time(record["pid"]) == record["start_time"] and not _is_zombie(record["pid"]):
             found.add(record["pid"])
-    return sorted(found - {os.getpid()})  # a server that a job itself has started bears that job's marker
+    return sorted(found - {os.getpid()})  # a server that was started by a job has that job's marker
 
 
 def kill_leftovers(worker_dir: Path) -> list[int]:
-    """SIGKILL to all of them; those that were found. Repeat until none is: a process may start another meanwhile."""
+    """Send SIGKILL to all of them, and return them. Repeat until none is found: a process may start another."""
     found = leftovers(worker_dir)
     for record in _recorded(worker_dir):
         if record["pid"] in found:
@@ -50,12 +50,12 @@ def kill_leftovers(worker_dir: Path) -> list[int]:
 
 
 def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
-    """The ranks' {pid, pgid, start_time}; none before they were started."""
+    """The ranks' {pid, pgid, start_time}; empty before they start."""
     return list((read_json(Directory(str(worker_dir)).processes) or {}).values())
 
 
 def _is_zombie(pid: int) -> bool:
-    """It has ended, and waits for init to notice, which in a container can take long."""
+    """The process has ended, but is not reaped yet: a container's init may take long."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZX"
     except FileNotFoundError:
@@ -86,11 +86,11 @@ def _marked(worker_dir: str) -> list[int]:
 
 
 def _marked_by_ps(worker_dir: str) -> list[int]:
-    """The twin where there is no /proc: `ps -E` shows the environment behind the command."""
+    """The same without /proc: `ps -E` shows the environment after the command."""
     answer = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False).stdout
     return find_in_ps(answer, f"{MARKER}={worker_dir}")
 
 
 def find_in_ps(answer: str, marker: str) -> list[int]:
-    """The pids of lines that hold `marker` as a word of its own. Pure."""
+    """The pids of lines that contain `marker` as a separate word. Pure."""
     return [int(line.split(None, 1)[0]) for line in answer.splitlines() if f" {marker} " in f"{line} "]

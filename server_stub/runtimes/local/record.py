@@ -1,7 +1,7 @@
-"""What is written down of an attempt before its first launcher is started: `attempt.json` in its directory.
+"""`attempt.json` in the directory of an attempt, written before its first launcher starts.
 
-It is the mark that the attempt was started: with it a restarted server looks for the workers, without it the attempt
-waits in the queue. It also says what the attempt holds of this machine, so that it isn't given away twice.
+The file marks the attempt as started: with it, a restarted server looks for the workers; without it, the attempt waits
+in the queue. It also holds the resources of the attempt, so that they are not handed out twice.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def read(attempt_dir: Path) -> Record | None:
 
 
 def write(attempt_dir: Path, record: Record) -> None:
-    """In place at once, complete; on the disk for sure only after `make_durable`."""
+    """Write it atomically; `make_durable` makes it survive a power cut."""
     write_json(_path(attempt_dir), asdict(record))
 
 
 def returned(attempt_dir: Path) -> dict[int, int]:
-    """Elastic worker that was lost -> how often it was started again."""
+    """Lost elastic worker -> number of its restarts."""
     found = read_json(_returned_path(attempt_dir)) or {}
     return {int(worker): times for worker, times in found.items()}
 
 
 def write_returned(attempt_dir: Path, returned: dict[int, int]) -> None:
-    """Before it is started again: a server that is killed meanwhile would count too little."""
+    """Called before a restart: a server killed in between must not count too few."""
     write_json(_returned_path(attempt_dir), {str(worker): times for worker, times in returned.items()}, durable=True)
 
 

@@ -1,20 +1,22 @@
-"""Who goes first: which of the waiting attempts start now, and what each other one waits for. Pure.
+"""Decides which waiting attempts start now, and what each of the others waits for. Pure.
 
-Order: priority class, then submission. An attempt that doesn't fit keeps what is free for it from those behind it, so
-nobody starves; what it couldn't use anyway is theirs. One that a stranger's process keeps from starting holds back
-nothing, as no end of a job would help it.
+Order: priority class, then submission. Resources that are free but not enough for an attempt are reserved for it, so
+that later ones cannot starve it; resources that it could not use stay available to them. An attempt that waits for a
+GPU held by a foreign process reserves nothing, because the end of other jobs would not help it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
 
 MANY = 20
-"""Jobs before one, up to which they are counted."""
+"""Largest number of preceding jobs that is shown exactly."""
 
 Grant = tuple[tuple[int, ...], ...]
 """Indices of the GPUs of each worker, worker 0 first."""
@@ -24,10 +26,10 @@ Grant = tuple[tuple[int, ...], ...]
 class Waiting:
     key: str
     priority: int
-    """Higher goes first."""
+    """Higher values start first."""
     created_at: datetime
     arrival: int
-    """Tells those apart that were created at the same time."""
+    """Orders attempts that were created at the same time."""
     needs: Needs
 
     @property
@@ -35,15 +37,80 @@ class Waiting:
         return (-self.priority, self.created_at, self.arrival)
 
 
+@dataclass
+class Queued:
+    attempt: Attempt | None
+    """None: dropped from memory, see `unload`."""
+    waiting: Waiting
+    message: str = ""
+    """The last reported reason why it waits; empty: not reported yet."""
+    reload: Callable[[], Attempt] | None = None
+
+    def unload(self) -> None:
+        """Drop the attempt (mostly the submitter's environment) from memory: it is on disk."""
+        if self.attempt and self.attempt.reload:
+            self.reload = self.attempt.reload
+            self.attempt = None
+
+    def take(self) -> Attempt:
+        """The attempt, to be started. Raises ServerError if it cannot be read from disk."""
+        attempt = self.attempt or (self.reload and self.reload())
+        assert attempt
+        return attempt
+
+
+def _place(queued: Queued) -> tuple[object, ...]:
+    return queued.waiting.place
+
+
+class WaitingQueue:
+    """Attempts by key, and in order of `Waiting.place`. Adding to a queue of thousands is cheap."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Queued] = {}
+        self._in_order: list[Queued] = []
+        self.wanting_gpus = 0
+        """Number of attempts that need GPUs."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def __getitem__(self, key: str) -> Queued:
+        return self._by_key[key]
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (queued.waiting for queued in self._in_order)
+
+    def add(self, queued: Queued) -> bool:
+        """Returns True if it is the last one in order."""
+        self._by_key[queued.waiting.key] = queued
+        self.wanting_gpus += queued.waiting.needs.wants_gpus
+        if not self._in_order or _place(self._in_order[-1]) < _place(queued):
+            self._in_order.append(queued)
+            return True
+        insort(self._in_order, queued, key=_place)
+        return False
+
+    def pop(self, key: str) -> Queued | None:
+        queued = self._by_key.pop(key, None)
+        if queued is not None:
+            del self._in_order[bisect_left(self._in_order, _place(queued), key=_place)]
+            self.wanting_gpus -= queued.waiting.needs.wants_gpus
+        return queued
+
+
 @dataclass(frozen=True)
 class Capacity:
-    """What is there, and what of it is free."""
+    """Resources of this machine, and the free part of them."""
 
     gpus: int
     free_gpus: frozenset[int]
-    """Neither handed out nor held by a stranger."""
+    """Neither handed out nor held by a foreign process."""
     held_gpus: dict[int, str]
-    """By index: the clause that says which process holds it. None of these is handed out."""
+    """Index -> clause that names the foreign process. These are not handed out."""
     max_cpu_jobs: int
     cpu_jobs: int
     """Running."""
@@ -52,24 +119,25 @@ class Capacity:
 
     @property
     def exhausted(self) -> bool:
-        """Nothing can start, whatever it needs."""
+        """No attempt can start, whatever it needs."""
         return not self.free_gpus and self.cpu_jobs >= self.max_cpu_jobs
 
 
 @dataclass(frozen=True)
-class Decision:
+class Schedule:
     grants: dict[str, Grant]
-    """By key: start these, in this order."""
+    """Attempts to start, in this order."""
     waits: dict[str, str]
-    """By key: what it waits for. Where nothing is left to give, those far back in the queue are not looked at."""
+    """Key -> reason why it waits. Once nothing is left to give, attempts far back in the queue are left out."""
     left: Capacity
-    """What is left for those behind."""
+    """The capacity for attempts after these."""
 
 
-def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Decision:
-    """Start what fits of `queue`, which is in order of `place`; say of the others what they wait for.
+def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Schedule:
+    """Start the attempts of `queue` (in order of `place`) that fit, and give the reason why each of the others waits.
 
-    `before`: how many wait before the first of `queue`, where `capacity` is what the decision about those has left."""
+    `before`: number of attempts before the first of `queue`; `capacity` is then the part that they have left.
+    """
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
     for waiting in queue:
@@ -83,17 +151,17 @@ def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Dec
         else:
             waits[waiting.key] = why + _before(before + len(waits))
             capacity = _kept_back(capacity, waiting.needs, usable)
-    return Decision(grants, waits, capacity)
+    return Schedule(grants, waits, capacity)
 
 
 def far_back(waiting: Waiting, left: Capacity) -> str:
-    """What one waits for that `decide` didn't look at."""
+    """The reason why an attempt waits that `decide` has left out."""
     usable = sorted(left.free_gpus & set(waiting.needs.allowed))
     return (_obstacle(waiting.needs, usable, left) or "waits for its turn") + _before(MANY + 1)
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
-    """The first of `usable`, shared out; there are at least `needs.least_gpus` of them."""
+    """The first of `usable`, distributed to the workers; there are at least `needs.least_gpus` of them."""
     each = len(usable) // needs.workers if needs.gpus is None else needs.gpus
     return tuple(tuple(usable[i * each : (i + 1) * each]) for i in range(needs.workers))
 
@@ -119,7 +187,7 @@ def _these(indices: Sequence[int]) -> str:
 
 
 def _before(count: int) -> str:
-    """Exact for the first ones only: else each start of a job would be news for thousands."""
+    """Exact up to MANY only: otherwise each start of a job would change the messages of thousands."""
     if count > MANY:
         return f"; more than {MANY} jobs before it"
     return "" if not count else f"; {count} job{'s' if count > 1 else ''} before it"

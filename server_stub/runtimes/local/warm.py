@@ -1,8 +1,11 @@
-"""The warm pools of this machine: one per interpreter, begun when a job has shown what scripts import.
+"""The warm pools of this machine: one per interpreter, started with the modules that scripts have imported.
 
-The first job that could use a pool starts fresh, and the pool is begun when that job ends, with just what it has
-imported: it costs that job nothing. A job that is still running after `GUESS_AFTER_S` has it begun with a guess. What
-later scripts import beyond that is added to the list, which outlives the server. Used on one event loop.
+The first job that could use a pool starts fresh. The pool is started when that job ends, with the modules that it has
+imported, so that it costs the job nothing; a pool for a job that still runs after `GUESS_AFTER_S` starts with a guess.
+Modules that later scripts import are added to the list, which outlives the server. Used on one event loop.
+
+A pool's process (`client_lib.worker.warm`) is reachable only over its end of a pair of sockets, so that no other user
+of this machine can make it fork. It ends with this server; the launchers forked from it continue.
 """
 
 from __future__ import annotations
@@ -11,46 +14,53 @@ import asyncio
 import hashlib
 import json
 import logging
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from client_lib.spec.wire import WarmPoolInfo
-from client_lib.worker.directory import Directory, read_json, write_json
-from client_lib.worker.environment import processes, uses_rank_runner
+from client_lib.worker import warm
+from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_environment import processes, uses_rank_runner
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS
-from server_stub.runtimes.local.warm_pool import WarmPool
-from server_stub.runtimes.local.warm_rules import grown
-from server_stub.tasks import Tasks
+from server_stub.runtimes.tasks import Tasks
 
 GUESS = ("numpy", "torch", "torch.distributed")
 GUESS_AFTER_S = 10.0
-MISFITS_MAX = 2  # jobs in a row that a pool did not suit: the next pool is made for such jobs
+MISFITS_MAX = 2  # successive jobs that a pool did not suit; then the pool is replaced by one for such jobs
+WORTH_A_RESTART = 20  # new modules that justify a new pool; one module of a new package does so, too
+MODULES_MAX = 6000
+_IDLE_S = 1800.0  # a pool ends after so many seconds without a request
+_LEFT_OUT = frozenset({"client_lib", "server_stub", "_distutils_hack", "pip", "_pytest", "pytest"})
 
 _log = logging.getLogger(__name__)
 
 
 class WarmPools:
-    """`folder`: where the lists of modules are kept. `idle_s`: a pool ends when nobody asked for so long."""
+    """`folder`: holds the lists of modules."""
 
-    def __init__(self, folder: Path, idle_s: float) -> None:
-        self._folder, self._idle_s = folder, idle_s
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._pools: dict[str, WarmPool] = {}
         self._next: dict[str, WarmPool] = {}
-        """Those that will take the place of another when they are ready."""
+        """Pools that replace another one when they are ready."""
         self._misfits: dict[str, int] = {}
         self._guesses: dict[str, asyncio.TimerHandle] = {}
         self._tasks = Tasks(_log, "a task of the warm pools failed")
 
     def pool_for(self, plan: WorkerPlan) -> WarmPool | None:
-        """One that is ready."""
+        """The pool for the plan's interpreter, if it is ready."""
         pool = self._pools.get(plan.python or "")
         return pool if pool is not None and pool.state == "ready" else None
 
     @property
-    def stands(self) -> bool:
-        """There is one that is ready, for whichever interpreter."""
+    def any_ready(self) -> bool:
+        """A pool is ready, for any interpreter."""
         return any(pool.state == "ready" for pool in self._pools.values())
 
     def job_began(self, plan: WorkerPlan, worker_dir: str) -> None:
@@ -72,19 +82,19 @@ class WarmPools:
         self._tasks.begin(self._learn(python, plan, worker_dir, fitted))
 
     def shown(self) -> list[WarmPoolInfo]:
-        """What there is."""
+        """The living pools."""
         living = [*self._pools.values(), *self._next.values()]
         return [pool.info() for pool in living if pool.state != "ended"]
 
     def close(self) -> None:
-        """End all; the jobs that came out of them go on."""
+        """End all pools; jobs forked from them continue."""
         for guess in self._guesses.values():
             guess.cancel()
         self._tasks.cancel()
         for pool in [*self._pools.values(), *self._next.values()]:
             pool.close()
 
-    # --- when one is begun
+    # --- starting one
 
     def _lives(self, python: str) -> bool:
         pools = (self._pools.get(python), self._next.get(python))
@@ -99,7 +109,7 @@ class WarmPools:
 
     async def _learn(self, python: str, plan: WorkerPlan, worker_dir: str, fitted: bool) -> None:
         known = self._read(python)["modules"]
-        modules, worth = grown(known, await asyncio.to_thread(_imported, worker_dir))
+        modules, worth = extended(known, await asyncio.to_thread(_imported, worker_dir))
         self._misfits[python] = 0 if fitted else self._misfits.get(python, 0) + 1
         if not modules or python in self._next:
             return
@@ -110,7 +120,7 @@ class WarmPools:
             await asyncio.to_thread(self._write, python, modules)
 
     async def _begin(self, python: str, plan: WorkerPlan, worker_dir: str, modules: list[str]) -> None:
-        """The old one serves until the new one is ready."""
+        """Start a new pool; the old one serves until it is ready."""
         process = processes(plan, Directory(worker_dir), None)[0]
         pool = WarmPool(python, self._path(python), fit.environment_of(process.environment))
         self._next[python] = pool
@@ -122,7 +132,7 @@ class WarmPools:
         finally:
             del self._next[python]
         if pool.state != "ready":
-            _log.warning("no warm pool for %s: %s %s", python, pool.why_ended, pool.said.decode("utf-8", "replace"))
+            _log.warning("no warm pool for %s: %s %s", python, pool.why_ended, pool.output.decode("utf-8", "replace"))
             return
         old = self._pools.get(python)
         self._pools[python] = pool
@@ -141,13 +151,174 @@ class WarmPools:
     def _write(self, python: str, modules: list[str]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = {"python": python, "modules": modules, "refused": self._read(python)["refused"]}
-        write_json(str(self._path(python)), config | {"idle_s": self._idle_s})
+        write_json(str(self._path(python)), config | {"idle_s": _IDLE_S})
 
 
 def _imported(worker_dir: str) -> list[str]:
-    """What local rank 0 has left; nothing where it was killed."""
+    """Modules that local rank 0 has imported; empty if it was killed."""
     try:
         names = json.loads(Path(Directory(worker_dir).imports).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
     return [name for name in names if isinstance(name, str)]
+
+
+def extended(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], bool]:
+    """(`known` with the new modules of `imported`, True if they justify a new pool)."""
+    added = [name for name in imported if name not in set(known) and name.partition(".")[0] not in _LEFT_OUT]
+    packages = {name.partition(".")[0] for name in known}
+    worth = len(added) >= WORTH_A_RESTART or any(name.partition(".")[0] not in packages for name in added)
+    return [*known, *added][:MODULES_MAX], worth
+
+
+# --- one pool
+
+
+_PROCESS = str(Path(warm.__file__).with_name("__main__.py"))
+_LAUNCH_S = 5.0  # a fork takes 10 ms; a pool that hangs is ended
+_OUTPUT_MAX = 4096
+_PACKET = 65536
+
+
+class WarmPool:
+    """Used on one event loop."""
+
+    def __init__(self, python: str, config: Path, environment: dict[str, str]) -> None:
+        self.python = python
+        self.state: Literal["starting", "ready", "ended"] = "starting"
+        self.why_ended = "it died"
+        self.output = b""
+        """The last output of its imports."""
+        self._config, self._environment = config, environment
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: dict[str, asyncio.Future[str | None]] = {}
+        self._modules = self._jobs = 0
+        self._used_at = time.monotonic()
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Return when it is ready or has ended."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        try:
+            self._process = await asyncio.to_thread(self._spawn, theirs.fileno())
+        except OSError as error:
+            self._end(f"it could not be started: {error.strerror}")
+            return
+        finally:
+            theirs.close()
+        assert self._process.stdout
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._process.stdout.fileno(), self._read_output)
+        loop.add_reader(self._socket.fileno(), self._read)
+        while self.state == "starting":
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self.python, _PROCESS, str(fd), str(self._config), warm.ROOM],
+            env=self._environment | {MARKER: warm.ROOM},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # the same kind as ranks have: they inherit Python's choice of buffering
+            stderr=subprocess.STDOUT,
+            pass_fds=[fd],
+            cwd=self._config.parent,
+            start_new_session=True,
+        )
+
+    async def launch(self, worker_dir: str) -> str | None:
+        """Fork a launcher. Returns None if it runs and holds its lock, otherwise the reason of the failure."""
+        if self.state != "ready" or self._socket is None:
+            return self.why_ended
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiting[worker_dir] = answer
+        try:
+            self._socket.send(json.dumps({"do": "launch", "worker_dir": worker_dir}).encode())
+            return await asyncio.wait_for(answer, _LAUNCH_S)
+        except (OSError, asyncio.TimeoutError):
+            self._end(f"it did not answer within {_LAUNCH_S:g} s")
+            return self.why_ended
+        finally:
+            self._waiting.pop(worker_dir, None)
+
+    def info(self) -> WarmPoolInfo:
+        """Its description for people."""
+        return WarmPoolInfo(
+            python=self.python,
+            state="ready" if self.state == "ready" else "starting",
+            pid=self._process.pid if self._process else None,
+            modules=self._modules,
+            launches=self._jobs,
+            idle_s=round(time.monotonic() - self._used_at, 1),
+            memory_mib=_pss_mib(self._process.pid) if self._process else None,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._end("it was replaced")
+
+    def _read(self) -> None:
+        assert self._socket
+        try:
+            packet = self._socket.recv(_PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._end(self.why_ended)
+            return
+        message = json.loads(packet)
+        if message["event"] == "ready":
+            self.state, self._modules = "ready", message["modules"]
+            self._changed.set()
+        elif message["event"] == "ending":
+            self.why_ended = message["why"]
+        else:
+            self._answer(message["worker_dir"], launched=message["event"] == "launched")
+
+    def _answer(self, worker_dir: str, *, launched: bool) -> None:
+        answer = self._waiting.get(worker_dir)
+        if answer is None or answer.done():  # the normal end of a launcher
+            return
+        self._jobs += launched
+        self._used_at = time.monotonic()
+        answer.set_result(None if launched else "its launcher ended at once")
+
+    def _read_output(self) -> None:
+        assert self._process
+        assert self._process.stdout
+        text = self._process.stdout.read1(_PACKET)  # type: ignore[attr-defined]  # it is a BufferedReader
+        self.output = (self.output + text)[-_OUTPUT_MAX:]
+        if not text:
+            asyncio.get_running_loop().remove_reader(self._process.stdout.fileno())
+
+    def _end(self, why: str) -> None:
+        if self.state == "ended":
+            return
+        self.state, self.why_ended = "ended", why
+        self._changed.set()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(why)
+        loop = asyncio.get_running_loop()
+        if self._socket:
+            loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+        if self._process:
+            assert self._process.stdout
+            loop.remove_reader(self._process.stdout.fileno())
+            self._process.stdout.close()
+            self._process.kill()  # it has no state to save
+            loop.run_in_executor(None, self._process.wait)
+
+
+def _pss_mib(pid: int) -> float | None:
+    """Its own memory, and its share of the memory in common with its launchers and ranks."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("Pss:")), None)

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `server_stub.store.migrate` gives."""
+"""Alembic's entry: runs the migrations on the connection that `server_stub.store.engines` gives."""
 
 from alembic import context
 

@@ -106,7 +106,10 @@ class Site:
         return sum(line.get("route") == LOGS and f"/{name}/" in line["path"] for line in lines)
 
 
-@pytest.fixture(scope="module", params=list(VERSIONS))
+EACH_VERSION = [pytest.param(version, marks=pytest.mark.xdist_group(f"mls {version}")) for version in VERSIONS]
+
+
+@pytest.fixture(scope="module", params=EACH_VERSION)
 def mls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Both versions, each with a server and a home of its own. Two jobs at once: a third waits."""
     folder = tmp_path_factory.mktemp(f"mls-{request.param}")

@@ -16,7 +16,7 @@ from tests.mlspace.cli.conftest import IMAGE, Done, Site
 from tests.mlspace.cli.environments import VERSIONS
 from tests.mlspace.rest.conftest import JOBS
 
-pytestmark = pytest.mark.timeout(300)  # the first one installs `mls`
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # the first one installs `mls`
 NAME = re.compile(r"lm-mpi-job-[0-9a-f-]{36}")
 TYPES = ["binary", "binary_exp", "horovod", "pytorch", "pytorch2", "pytorch_elastic"]
 
@@ -45,6 +45,7 @@ def test_the_version_is_the_one_of_the_lock(mls: Site) -> None:
     assert (done.code, VERSIONS[mls.version] in done.out) == (0, True)
 
 
+@pytest.mark.parametrize("mls", [pytest.param("1.3", marks=pytest.mark.smoke), "0.10"], indirect=True)
 def test_submit_by_options(mls: Site) -> None:
     """`-a` and `-A` changed their meaning between the versions: here both stand for what they mean in each."""
     allocation, internet = ("-A", "-a") if mls.version == "0.10" else ("-a", "-A")

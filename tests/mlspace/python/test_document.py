@@ -7,23 +7,23 @@ import re
 from pathlib import Path
 
 import client_lib
-from client_lib.mlspace import environment
+from client_lib.mlspace import constants
 from client_lib.spec.mlspace import REFUSED_TYPES
-from server_stub.runtimes.kube import fields as cluster
-from server_stub.runtimes.local import notices as local
-from server_stub.runtimes.orders import Fate
+from server_stub.runtimes.fields import FIELDS, Support
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "mlspace.md").read_text()
 
 
 def test_every_name_of_the_room_is_explained() -> None:
-    names = [name for name in client_lib.__all__ if client_lib._MODULE.get(name, "").startswith("mlspace.")]
+    names = [
+        name for name in client_lib.__all__ if client_lib._MODULE_OF.get(name, "").startswith("client_lib.mlspace.")
+    ]
     assert len(names) == 22
     assert [name for name in names if not re.search(rf"`(client_lib\.)?{name}\b", DOCUMENT)] == []
 
 
 def test_every_variable_of_the_platform_s_notebooks_is_named() -> None:
-    variables = re.findall(r'get\("(\w+)"\)', inspect.getsource(environment))
+    variables = re.findall(r'get\("(\w+)"\)', inspect.getsource(constants))
     assert len(variables) == 7
     assert [name for name in variables if f"`{name}`" not in DOCUMENT] == []
 
@@ -43,9 +43,9 @@ def test_an_argument_is_said_to_be_refused_where_a_runtime_refuses_it_and_nowher
     table = DOCUMENT.split("<!-- table: platform_parameters -->")[1].split("<!-- end -->")[0]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.strip().splitlines()[2:]]
     said = {row[0].strip("`"): tuple(cell.startswith("refused") for cell in row[2:]) for row in rows}
-    assert local.FIELDS.keys() <= said.keys()
-    for name, fate in local.FIELDS.items():
-        assert said[name] == (fate is Fate.REFUSED, cluster.FIELDS[name] is Fate.REFUSED), name
+    assert FIELDS.keys() <= said.keys()
+    for name, row in FIELDS.items():
+        assert said[name] == tuple(row.support(each) is Support.REJECTED for each in ("local", "kubernetes")), name
 
 
 def test_nothing_is_promised_for_later() -> None:

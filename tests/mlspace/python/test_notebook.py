@@ -12,6 +12,8 @@ from nbclient import NotebookClient
 from client_lib import Client
 from tests.mlspace.python import scripts
 
+pytestmark = pytest.mark.process
+
 CELLS = [
     """
 import os

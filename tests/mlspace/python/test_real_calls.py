@@ -13,7 +13,7 @@ import pytest
 
 import client_lib
 from client_lib import Client, InvalidRequest, Job, State, get_job
-from tests.client.conftest import until
+from tests.local_server import until
 from tests.mlspace.python import scripts
 
 IMAGE = "cr.msk.sbercloud.ru/aicloud-base-images/cuda12.2-torch2-py310:0.0.37"
@@ -119,7 +119,13 @@ def printed(job: Job) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(call, id=name, marks=pytest.mark.process if name.startswith("elastic") else [])
+        for name, call in CALLS.items()
+    ],
+)
 def test_a_call_runs(call: Call, write: Callable[[str], str], conda: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = call.arguments | ({"conda_env": conda} if call.script.startswith("relative") else {})
     job = Job(script=write(call.script), **arguments)

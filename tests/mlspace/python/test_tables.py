@@ -10,8 +10,7 @@ import rich
 
 import client_lib
 from client_lib import Client, InvalidRequest
-from client_lib.mlspace.query import condition
-from client_lib.mlspace.table import Table
+from client_lib.mlspace.table import Table, condition
 from client_lib.spec.mlspace import REGIONS
 
 ROWS = [

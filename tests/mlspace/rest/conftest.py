@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import requests
 
-from tests.api.conftest import Running
+from tests.http.conftest import Running, shared_server
+
+__all__ = ["shared_server"]
 
 JOBS = "/public/v2/jobs"
 AUTH = "/public/v2/service_auth"

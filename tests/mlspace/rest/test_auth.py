@@ -1,11 +1,9 @@
 """service_auth, and what every other path wants to see."""
 
-from collections.abc import Callable
-
 import pytest
 
 from client_lib.spec import paths
-from tests.api.conftest import Running
+from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import AUTH, JOBS, Platform, platform
 
 WRONG = {"error_code": 1, "error_message": "invalid user credentials"}
@@ -37,9 +35,9 @@ def test_a_user_s_name_and_token_are_the_pair(server: Running) -> None:
 
 
 @pytest.mark.parametrize("pair", [("ann", "wrong"), ("ben", "ann's"), ("", ""), ("ann", "ключ")])
-def test_a_wrong_pair_is_answered_as_the_platform_does(pair: tuple[str, str], server: Running) -> None:
-    secret = server.tokens["ann"] if pair[1] == "ann's" else pair[1]
-    answer = platform(server, None)("POST", AUTH, json={"client_id": pair[0], "client_secret": secret})
+def test_a_wrong_pair_is_answered_as_the_platform_does(pair: tuple[str, str], shared_server: Running) -> None:
+    secret = shared_server.tokens["ann"] if pair[1] == "ann's" else pair[1]
+    answer = platform(shared_server, None)("POST", AUTH, json={"client_id": pair[0], "client_secret": secret})
     assert (answer.status_code, answer.json()) == (401, WRONG)
 
 
@@ -56,8 +54,10 @@ def test_the_token_is_taken_raw_and_with_its_scheme(form: str, server: Running) 
 
 @pytest.mark.parametrize("authorization", [None, "wrong", "Bearer wrong", "Bearer ", "Basic YW5uOmFubg=="])
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_without_a_token_nothing_answers(method: str, path: str, authorization: str | None, server: Running) -> None:
-    answer = Platform(server.url, authorization)(method, path)
+def test_without_a_token_nothing_answers(
+    method: str, path: str, authorization: str | None, shared_server: Running
+) -> None:
+    answer = Platform(shared_server.url, authorization)(method, path)
     assert (answer.status_code, answer.json()) == (401, WRONG)
 
 
@@ -84,9 +84,8 @@ def test_what_is_no_route_is_refused_in_the_platform_s_form(method: str, path: s
     assert answer.headers["Content-Type"] == "application/json"
 
 
-def test_a_body_that_is_too_large_is_refused_in_the_platform_s_form(start_server: Callable[..., Running]) -> None:
-    ann = platform(start_server(max_body_bytes=1000), "ann")
-    answer = ann.run(job_desc="x" * 2000)
+def test_a_body_that_is_too_large_is_refused_in_the_platform_s_form(ann: Platform) -> None:
+    answer = ann.run(job_desc="x" * 2**24)
     assert (answer.status_code, answer.json()["error_code"]) == (413, 1)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.api.conftest import Running
+from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import Platform, platform
 
 V2 = "/public/v2"

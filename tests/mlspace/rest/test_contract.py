@@ -5,7 +5,6 @@ commands are made up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from client_lib.spec import paths
 from server_stub.openapi import openapi, public_v2_openapi
-from tests.api.conftest import Running
+from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND
 
 CHECKS = [
@@ -65,28 +64,28 @@ def _without_waiting(context: Any, query: dict[str, Any] | None) -> dict[str, An
     return {name: value for name, value in (query or {}).items() if name not in ("follow", "after_version")}
 
 
+def _without_framing(context: Any, headers: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Headers that belong to the connection: uvicorn refuses wrong ones before the application sees the request."""
+    framing = ("content-length", "transfer-encoding", "connection", "upgrade", "expect")
+    return {name: value for name, value in (headers or {}).items() if name.lower() not in framing}
+
+
 for document in (ours, platform):
     document.hook("map_path_parameters")(_with_known_names)
+    document.hook("map_headers")(_without_framing)
     document.hook("map_query")(_without_waiting)
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    server = Running(tmp_path_factory.mktemp("contract"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def server(running: Running) -> Running:
+def server(shared_server: Running) -> Running:
     """With a job of each kind, whatever the test before did to them."""
-    ann = running.as_user("ann")
+    ann = shared_server.as_user("ann")
     for name in KNOWN:
         if ann("GET", paths.job(name)).status_code == 404:
             created = ann.submit(name=name, **{key: COMMAND[key] for key in ("script", "type")}).json()
             if name != "job-waits":
-                running.call(lambda created=created: running.runtime.end(created["id"]))
-    return running
+                shared_server.call(lambda created=created: shared_server.runtime.end(created["id"]))
+    return shared_server
 
 
 @ours.parametrize()

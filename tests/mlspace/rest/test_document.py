@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from server_stub.openapi import public_v2_openapi
 
 
@@ -21,6 +23,7 @@ def test_logs_are_text_and_everything_else_json() -> None:
             assert kind == ("text/plain" if path.endswith("/logs") else "application/json")
 
 
+@pytest.mark.process
 def test_a_server_starts_without_it() -> None:
     asks = "import sys, server_stub.serve; sys.exit(any('public_v2' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", asks], check=False).returncode == 0

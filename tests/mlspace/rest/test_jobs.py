@@ -12,7 +12,7 @@ import pytest
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
-from tests.api.conftest import Running
+from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND, IMAGE, JOBS, Platform, platform
 
 ITEM = {

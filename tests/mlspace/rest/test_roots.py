@@ -12,7 +12,7 @@ import pytest
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, SubmitRequest
-from server_stub.api.public_v2.roots import Roots
+from server_stub.http.api.public_v2.roots import Roots
 from server_stub.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""That a job was accepted is told by its row: the event that said so again goes."""
+"""Delete the events of acceptance, which repeat the row of the job."""
 
 import sqlalchemy as sa
 from alembic import op

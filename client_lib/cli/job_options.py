@@ -1,0 +1,298 @@
+"""The options of a job: one for each field of JobSpec, made from the field itself, so that none is missing and each
+has the text of the spec. Loads pydantic.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import types
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import Enum
+from itertools import chain
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from client_lib.cli.parameters import key_value
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import HealthParams, JobSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+POSITIONAL = frozenset({"script", "args"})
+
+NAMES: dict[str, tuple[str, ...]] = {
+    # field: its options where they are not simply --the-field
+    "base_image": ("--image", "--base-image"),
+    "n_workers": ("-N", "--n-workers"),
+    "instance_type": ("-i", "--instance-type"),
+    "type": ("-t", "--type"),
+    "env_variables": ("-e", "--env"),
+    "secrets": ("--secret",),
+    "labels": ("-l", "--label"),
+    "flags": ("--flag",),
+    "volumes": ("--volume",),
+    "outputs": ("--outputs-glob",),  # --output is the form of what is printed
+    "requirements": ("--requirement",),
+    "include_nodes": ("--include-node",),
+    "exclude_nodes": ("--exclude-node",),
+}
+
+HEADINGS: dict[str, tuple[str, ...]] = {
+    # heading in the help of a command: the fields under it, in this order; every field stands under one
+    "Common options of a job": (
+        *("n_workers", "processes_per_worker", "instance_type", "type", "base_image", "env_variables", "secrets"),
+        *("name", "labels", "requirements"),
+    ),
+    "Code": (
+        *("code", "working_dir", "flags", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
+        "pytorch_use_env",
+    ),
+    "Resources, queue and end": (
+        *("gpus", "volumes", "priority_class", "max_retry", "stop_timer", "grace_s", "health_params"),
+        *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
+    ),
+    "Kubernetes": ("include_nodes", "exclude_nodes", "queue_name", "internet", "shm_size_class", "tmp_storage"),
+    "ML Space platform": ("region", "allocation_name", "logs_dir", "job_desc"),
+}
+
+MORE_HELP = {
+    "env_variables": "NAME alone passes on the value that it has here.",
+    "log_file": "'' turns it off.",
+    "gpus": "As in 0,1.",
+    "health_params": "As in log_period=30,action=restart.",
+}
+
+
+class Reading(NamedTuple):
+    """The conversion of an option's text into a value."""
+
+    kind: Any
+    """The type, for typer; str where `parse` reads the text."""
+    parse: Callable[[str], Any] | None = None
+    metavar: str | None = None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+def _variable(text: str) -> tuple[str, str | None]:
+    """`NAME=VALUE`; `HOME` alone has the value that it has here."""
+    if text and "=" not in text:
+        if text not in os.environ:
+            raise typer.BadParameter(f"{text} is not set here; give it a value: {text}=VALUE")
+        return text, os.environ[text]
+    return key_value(text)
+
+
+def _flag(text: str) -> tuple[str, str | None]:
+    """`KEY=VALUE`; `verbose` alone is a flag without a value."""
+    return (text, None) if text and "=" not in text else key_value(text)
+
+
+def _number_or_default(text: str) -> int | str:
+    return "default" if text == "default" else _whole(text)
+
+
+def _numbers(text: str) -> list[int]:
+    """`0,1` -> [0, 1]."""
+    return [_whole(part) for part in text.split(",")]
+
+
+def _watchdog(text: str) -> dict[str, Any]:
+    """`log_period=30,action=restart` -> the fields of HealthParams."""
+    given: dict[str, Any] = dict(key_value(part) for part in text.split(","))
+    if "log_period" in given:
+        given["log_period"] = _whole(given["log_period"])
+    if "sub_actions" in given:
+        given["sub_actions"] = given["sub_actions"].split("+")
+    return given
+
+
+_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+_NUMBERS = Reading(str, _numbers, "NUMBERS")
+_BY_NAME = {
+    "env_variables": Reading(str, _variable, "NAME[=VALUE]"),
+    "flags": Reading(str, _flag, "KEY[=VALUE]"),
+}
+
+
+_SCRIPT = Annotated[
+    str | None,
+    typer.Argument(metavar="[SCRIPT]", help="Path of the script, or the line of a launcher.", show_default=False),
+]
+_ARGS = Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script, as they are.")]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("-c", "--config", metavar="FILE", help="A YAML file with fields of the job; options win over it."),
+]
+
+
+def option_names(field: str) -> tuple[str, ...]:
+    return NAMES.get(field, ("--" + field.replace("_", "-"),))
+
+
+def with_job_options(command: F) -> F:
+    """Put SCRIPT, ARGS and an option for each field of the spec in the place of the command's `**values`.
+
+    What is not given arrives as None.
+    """
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("script", keyword, default=None, annotation=_SCRIPT),
+        inspect.Parameter("args", keyword, default=None, annotation=_ARGS),
+        *(parameter.replace(kind=keyword) for parameter in own if parameter.kind is not parameter.VAR_KEYWORD),
+        *(_parameter(name, heading) for heading, fields in HEADINGS.items() for name in fields),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    return command
+
+
+def _parameter(name: str, heading: str) -> inspect.Parameter:
+    field = JobSpec.model_fields[name]
+    reading, names = reading_of(name, field), option_names(name)
+    if reading.kind is bool:
+        names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
+    option = typer.Option(
+        *names,
+        help=_help(name, field),
+        metavar=reading.metavar,
+        parser=reading.parse,
+        rich_help_panel=heading,
+    )
+    kind = reading.kind if _container(field) is None else list[reading.kind]  # type: ignore[name-defined]
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def reading_of(name: str, field: FieldInfo) -> Reading:
+    """The way in which the option of a field reads its text.
+
+    Raises TypeError for a type that no option can read yet: a new kind of field needs an entry here.
+    """
+    container = _container(field)
+    leaves = _leaves(get_args(container)[0] if get_origin(container) is list else field.annotation)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if get_origin(container) is dict:
+        return Reading(str, key_value, "KEY=VALUE")
+    if container is not None and leaves == [int]:
+        return _NUMBERS
+    if leaves == [int, Literal["default"]]:
+        return Reading(str, _number_or_default, "NUMBER|default")
+    if leaves == [HealthParams]:
+        return Reading(str, _watchdog, "KEY=VALUE,...")
+    if len(leaves) == 1 and _is_simple(leaves[0]):
+        return Reading(leaves[0])
+    raise TypeError(f"no option can read {name}: {field.annotation}")
+
+
+def _is_simple(kind: Any) -> bool:
+    """typer reads this type itself."""
+    return (isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)) or get_origin(kind) is Literal
+
+
+def _container(field: FieldInfo) -> Any:
+    """The list or dict that the field holds, or None."""
+    return next((leaf for leaf in _leaves(field.annotation) if get_origin(leaf) in (list, dict)), None)
+
+
+def _leaves(annotation: Any) -> list[Any]:
+    """The types in a union, without None and without pydantic's constraints."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return [leaf for part in get_args(annotation) for leaf in _leaves(part)]
+    if origin is Annotated:
+        return _leaves(get_args(annotation)[0])
+    return [] if annotation is types.NoneType else [annotation]
+
+
+def _help(name: str, field: FieldInfo) -> str:
+    """The spec's text of the field, and its default."""
+    said = " ".join(f"{field.description or ''} {MORE_HELP.get(name, '')}".split())
+    said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
+    default = field.get_default(call_default_factory=True)
+    shown = default.value if isinstance(default, Enum) else default
+    return said if default in (None, [], {}) else f"{said} Default: {shown}."
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that were set on the command line, in the spec's types."""
+    found = {
+        name: _collected(name, value)
+        for name, value in values.items()
+        if name in JobSpec.model_fields and value is not None
+    }
+    if found.get("log_file") == "":
+        found["log_file"] = None
+    return found
+
+
+def _collected(name: str, value: Any) -> Any:
+    """The values of a repeated option as the list or mapping that the field holds."""
+    if name in POSITIONAL or not isinstance(value, list):
+        return value
+    field = JobSpec.model_fields[name]
+    if get_origin(_container(field)) is dict:
+        return dict(value)
+    return list(chain.from_iterable(value)) if reading_of(name, field) is _NUMBERS else value
+
+
+def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
+    """The fields that `--set FIELD=VALUE` sets; the value is read as the field's own option reads it. A list is
+    replaced by all values that are given, a mapping gets one key. An empty value means the default.
+
+    Raises InvalidRequest.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in JobSpec.model_fields:
+            near = get_close_matches(name, JobSpec.model_fields, n=1)
+            raise InvalidRequest(f"--set {text}: which field? " + (f"Perhaps {near[0]}=..." if near else "FIELD=VALUE"))
+        found[name] = _set(name, value, found.get(name), getattr(spec, name))
+    return found
+
+
+def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
+    field = JobSpec.model_fields[name]
+    if not text:
+        return None
+    try:
+        value = _read(reading_of(name, field), text)
+    except (typer.BadParameter, ValueError) as wrong:
+        raise InvalidRequest(f"--set {name}: {getattr(wrong, 'message', None) or wrong}") from wrong
+    kind = get_origin(_container(field))
+    if kind is dict:
+        return {**(stored if so_far is None else so_far), **dict([value])}
+    if kind is list:
+        return [*(so_far or []), *(value if isinstance(value, list) else [value])]
+    return value
+
+
+def _read(reading: Reading, text: str) -> Any:
+    """Words of a closed list are checked by the spec."""
+    if reading.parse:
+        return reading.parse(text)
+    if reading.kind is bool:
+        if text.lower() not in _BOOLEANS:
+            raise ValueError(f"{text!r} is neither true nor false")
+        return _BOOLEANS[text.lower()]
+    return reading.kind(text) if reading.kind in (int, float) else text
+
+
+def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
+    """The command line over the file: a field wins whole; of a mapping each key by itself (`-e` sets one variable)."""
+    both = dict(file)
+    for name, value in line.items():
+        below = file.get(name)
+        both[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return both

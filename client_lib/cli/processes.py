@@ -1,0 +1,80 @@
+"""The python interpreters that the command line starts: the shell's for a job, its own for the server.
+
+A job gets the python that the user would get by typing `python`, never the one of this program: that may live in an
+environment of its own (pipx), without torch. The SDK takes sys.executable.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from client_lib.errors import InvalidRequest, NotSupported
+
+
+def find_python(environ: Mapping[str, str], windows: bool = os.name == "nt") -> str:
+    """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH. Links are not resolved: what a
+    virtual environment is, its link says.
+
+    Raises InvalidRequest if there is none.
+    """
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            found = _python_of(environ[variable], variable, windows)
+            if found:
+                return found
+    found = _on_path(environ)
+    if found:
+        return found
+    raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
+
+
+def _python_of(prefix: str, variable: str, windows: bool) -> str | None:
+    """None: a shell that still names an environment that was removed."""
+    folder = prefix if windows and variable == "CONDA_PREFIX" else os.path.join(prefix, "Scripts" if windows else "bin")
+    path = os.path.abspath(os.path.join(folder, "python.exe" if windows else "python"))
+    return path if os.path.exists(path) else None
+
+
+def _on_path(environ: Mapping[str, str]) -> str | None:
+    found = (shutil.which(name, path=environ.get("PATH", "")) for name in ("python", "python3"))
+    return next((os.path.abspath(path) for path in found if path), None)
+
+
+# --- the server
+
+LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
+"""They come with the extra `server`."""
+
+# As `python -m server_stub`, but without the current folder on the path: a user's `queue.py` there is not the server's.
+_START = (
+    "import runpy, sys; sys.path = [p for p in sys.path if p]; "
+    "runpy.run_module('server_stub', run_name='__main__', alter_sys=True)"
+)
+
+
+def server_command(args: Sequence[str]) -> list[str]:
+    """The command of `python -m server_stub` with these arguments: nothing of the server is imported here.
+
+    Raises NotSupported naming the extra where the server's libraries are missing.
+    """
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise NotSupported(
+            f"the server's libraries are not installed here ({', '.join(missing)})",
+            hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them",
+        )
+    return [sys.executable, "-c", _START, *args]
+
+
+def replace_by_server(args: Sequence[str]) -> int:
+    """Replace this process by the server: signals and the exit code are its own. Windows has no exec: a child there."""
+    line = server_command(args)
+    sys.stdout.flush()
+    if os.name == "posix":
+        os.execv(line[0], line)
+    return subprocess.call(line)

@@ -1,0 +1,120 @@
+"""The steps of `submit`, `run`, `render` and `resubmit`: from a command line to a job, and to the end of the job."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import typer
+from pydantic import ValidationError
+
+from client_lib.cli import exits, job_options, launch_line, printer, processes
+from client_lib.cli.connection import Connection
+from client_lib.cli.parameters import JSON, NAME
+from client_lib.job import Job
+from client_lib.spec.job import JobSpec
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import JobInfo, Manifest
+
+STOP_AT_SCRIPT = {"allow_interspersed_args": False}
+"""Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
+
+
+class DescribedJob(NamedTuple):
+    """The job that a command line describes."""
+
+    job: Job
+    python: str | None
+    """The interpreter that the line names; None: that of the user's shell, never that of this program."""
+
+
+def job_of(ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, Any]) -> DescribedJob:
+    """The job that the command line and the file `config` describe; nothing is sent yet. A launcher's line in the place
+    of the script is read, and shown on stderr as our own options.
+
+    Raises:
+        InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have, a launcher's line
+            that contradicts the options.
+        TyperException: no script in either.
+    """
+    line = job_options.given(values)
+    fields = job_options.merged(_of_file(config), line) if config else line
+    if "script" not in fields:
+        ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
+    _check_names(fields)
+    read = (
+        launch_line.read(fields, connection.is_local) if "script" in line else launch_line.FieldsRead(fields, [], None)
+    )
+    for sentence in read.notices:
+        printer.hint(sentence)
+    return DescribedJob(Job(**read.fields, client=connection.client), read.python)
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    from client_lib.cli import job_file  # loads yaml, 20 ms
+
+    return job_file.read(path)
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
+    try:
+        JobSpec.model_validate({"script": "any", **unknown})
+    except ValidationError as error:
+        raise invalid_request(error, JobSpec) from error
+
+
+def submit(described: DescribedJob) -> JobInfo:
+    """Submit the job. The server has stored it when this returns."""
+    job = described.job
+    python = described.python or processes.find_python(os.environ)
+    with printer.progress("submitting") as show:
+        job.submit(
+            python=python,
+            on_upload=lambda sent, size: show(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
+        )
+        return job.info()
+
+
+def render(described: DescribedJob) -> Manifest:
+    with printer.progress("rendering"):
+        return described.job.render(python=described.python or processes.find_python(os.environ))
+
+
+def manifest_text(manifest: Manifest, *, as_json: bool) -> str:
+    """YAML documents to read (or to hand to kubectl), or one JSON object."""
+    if as_json:
+        return json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
+    import yaml
+
+    objects = manifest.model_dump(mode="json")["objects"]
+    return str(yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=1000)).rstrip()
+
+
+def announce(info: JobInfo, output: str, follow: bool) -> None:
+    """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
+    if output == JSON:
+        printer.data_json(info.model_dump(mode="json"))
+    elif output == NAME:
+        printer.data(info.name)
+    elif follow:
+        printer.hint(f'Job "{info.name}" created.')
+    else:
+        printer.data(f'Job "{info.name}" created.')
+        printer.hint(f"`client-lib logs -f {info.name}` follows it")
+    for notice in [] if follow else info.notices:  # with -f they stand before the job's lines
+        printer.hint(notice)
+
+
+def follow_to_end(job: Job, collapse: bool = False) -> int:
+    """Print the job's logs until it has ended; return its exit code. Ctrl-C stops following; the job keeps running.
+
+    Raises JobFailed or JobCancelled with the report.
+    """
+    job.logs(follow=True, collapse=collapse)
+    with printer.hint_on_interrupt(job.name or ""):
+        info = job.wait()
+    printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")
+    return exits.DONE

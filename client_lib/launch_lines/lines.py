@@ -1,0 +1,213 @@
+"""The meaning of a launcher's command line for a job, and helpers that the readers of all launchers share. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from client_lib.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine on which a line was typed."""
+
+    cores: int | None = None
+    """Cores of one worker, for `--nproc-per-node=cpu`; None: not known."""
+    accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
+    """(path given on the line, or None for accelerate's default one) -> its values; {}: there is no default one."""
+    is_file: Callable[[str], bool] = lambda _: False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The shell's environment: torchrun takes options from it that the line leaves out (PET_NNODES)."""
+
+
+@dataclass(frozen=True)
+class LaunchLine:
+    """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
+
+    launcher: str
+    fields: Mapping[str, Any]
+    """Fields that the line sets; a different option of the job contradicts it."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The launcher's defaults for fields that the line leaves out; an option of the job overrides them."""
+    given_by: Mapping[str, str] = field(default_factory=dict)
+    """Field -> the words of the line that say it."""
+    notices: Sequence[str] = ()
+    """A sentence for each thing that is read otherwise than the launcher would."""
+    python: str | None = None
+    """The interpreter that the line names; None: the shell's."""
+
+
+def what_runs(rest: Sequence[str], launcher: str, *, module: bool, no_python: bool, python: str) -> dict[str, Any]:
+    """`script` and `args` from the words after the launcher's options.
+
+    Raises InvalidRequest: there are none, or both a module and no Python are given.
+    """
+    if module and no_python:
+        raise InvalidRequest(f"{launcher}: --module and --no-python exclude each other", hint="keep one of them")
+    if not rest:
+        what = "module" if module else "script"
+        raise InvalidRequest(f"the {launcher} line names no {what}", hint=f"{launcher} [OPTIONS] SCRIPT [ARGS]")
+    script = shlex.join([python, "-m", rest[0]]) if module else shlex.quote(rest[0]) if no_python else rest[0]
+    if not module and not no_python and not rest[0].endswith(".py"):
+        script = shlex.join([python, rest[0]])  # a file of any name, as the launchers take it
+    return {"script": script, "args": list(rest[1:])}
+
+
+def whole_number(option: str, value: str, least: int) -> int:
+    """Raises InvalidRequest for any other text."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise InvalidRequest(f"{option} {value!r} is not a whole number of at least {least}")
+    return number
+
+
+def dropped(given: Iterable[str], reasons: Mapping[str, str]) -> list[str]:
+    """One sentence for all options that have no effect for the same reason."""
+    of_reason: dict[str, list[str]] = {}
+    for name in given:
+        if name in reasons:
+            of_reason.setdefault(reasons[name], []).append(f"--{name}")
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect here: {why}"
+        for why, names in of_reason.items()
+    ]
+
+
+# --- splitting, by hand: argparse calls `--nproc` ambiguous between the two spellings of one option
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """The options that a launcher knows, without their dashes, written with `-` (`_` means the same)."""
+
+    launcher: str
+    flags: frozenset[str]
+    valued: frozenset[str]
+    families: tuple[str, ...] = ()
+    """Options that begin so take a value, too."""
+    short: Mapping[str, str] = field(default_factory=dict)
+    """One letter -> the option that it stands for."""
+    misspelt: Mapping[str, str] = field(default_factory=dict)
+    abbreviations: bool = True
+
+    def find(self, name: str, written: str) -> str:
+        """Raises InvalidRequest: none or several are meant."""
+        name = self.misspelt.get(name, name)
+        known = self.flags | self.valued
+        if name in known or name.startswith(self.families or ("\0",)):
+            return name
+        near = sorted(option for option in known if self.abbreviations and option.startswith(name))
+        if len(near) == 1:
+            return near[0]
+        if near:
+            raise InvalidRequest(f"{self.launcher}: {written} may be --{' or --'.join(near)}", hint="write more of it")
+        like = difflib.get_close_matches(name, known, n=1)
+        raise InvalidRequest(
+            f"{self.launcher} has no option {written}",
+            hint=f"did you mean --{like[0]}?" if like else "options of client-lib stand before the launcher's name",
+        )
+
+
+@dataclass(frozen=True)
+class SplitLine:
+    """A launcher's line. Of an option that is given twice the last counts."""
+
+    given: Mapping[str, str]
+    """Option -> its value; of a flag ''."""
+    misspelt: tuple[str, ...]
+    rest: Sequence[str]
+    """The program that the launcher starts: the script and its arguments."""
+
+
+def split(words: Sequence[str], table: OptionTable) -> SplitLine:
+    """Split a line into the launcher's options and what it starts, as argparse would.
+
+    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
+    """
+    given: dict[str, str] = {}
+    misspelt: list[str] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        word, at = words[at], at + 1
+        if word == "--":
+            break
+        written, value = _parted(word)
+        name = _option(written, table)
+        if written.lstrip("-").replace("_", "-") in table.misspelt:
+            misspelt.append(written)
+        if name in table.flags:
+            if value is not None:
+                raise InvalidRequest(f"{table.launcher}: {written} takes no value, and {value!r} is given")
+            value = ""
+        elif value is None:
+            value, at = _value(words, at, f"{table.launcher}: {written}"), at + 1
+        given[name] = value
+    return SplitLine(given, tuple(misspelt), words[at:])
+
+
+def _parted(word: str) -> tuple[str, str | None]:
+    """`--name=value`, `-t3`, `-t=3` -> (the option as written, its value)."""
+    if not word.startswith("--"):
+        return word[:2], word[2:].removeprefix("=") or None
+    written, equals, value = word.partition("=")
+    return written, value if equals else None
+
+
+def _option(written: str, table: OptionTable) -> str:
+    if written.startswith("--"):
+        return table.find(written[2:].replace("_", "-"), written)
+    if written[1:] in table.short:
+        return table.short[written[1:]]
+    raise InvalidRequest(f"{table.launcher} has no option {written}")
+
+
+def _value(words: Sequence[str], at: int, option: str) -> str:
+    if at == len(words) or (words[at].startswith("-") and not words[at][1:].isdigit()):
+        raise InvalidRequest(f"{option} needs a value")
+    return words[at]
+
+
+# --- `python train.py` and `python -m package.module`
+
+_NEEDLESS = frozenset({"-u"})  # ranks are started with PYTHONUNBUFFERED=1
+_PLAIN = ("python", "python3")  # the shell's own, whatever its folder; any other is named on purpose
+
+
+@dataclass(frozen=True)
+class PythonLine:
+    interpreter: str | None
+    """The interpreter as written; None for plain `python`."""
+    module: str | None
+    rest: Sequence[str]
+    """The words after `-m MODULE`; else the script and its arguments."""
+
+
+def split_python(words: Sequence[str]) -> PythonLine | None:
+    """None: options of the interpreter that no field can say, or no script; then it is a command like any other."""
+    named = None if words[0] in _PLAIN else words[0]
+    rest = list(words[1:])
+    while rest and rest[0] in _NEEDLESS:
+        del rest[0]
+    if len(rest) > 1 and rest[0] == "-m":
+        return PythonLine(named, rest[1], rest[2:])
+    if rest and not rest[0].startswith("-") and rest[0].endswith(".py"):
+        return PythonLine(named, None, rest)
+    return None
+
+
+def read_python(line: PythonLine) -> LaunchLine:
+    """One process of it per GPU, as with a script alone."""
+    if line.module is None:
+        fields = {"script": line.rest[0], "args": list(line.rest[1:])}
+    else:
+        command = [line.interpreter or "python", "-m", line.module]
+        fields = {"script": shlex.join(command), "args": list(line.rest)}
+    return LaunchLine(os.path.basename(line.interpreter or "python"), fields, python=line.interpreter)

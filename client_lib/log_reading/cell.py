@@ -1,0 +1,194 @@
+"""A job's log in a notebook's cell: lines as ordinary output, above them one area with the state and the progress bars.
+
+    RUNNING train-x7k2m
+    [0]  62%|██████▏   | 620/1000                  redrawn in place, at most every 0.2 s, later less often
+    [1]  61%|██████    | 611/1000
+
+    [0] epoch 1 loss 0.25                          the first lines, below them one area with the last ones
+
+No widget is needed, and the saved notebook stays small: at most three outputs, HEAD_LINES and TAIL_LINES lines, the
+last state of the bars, and the state of the job.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from client_lib.log_reading.text_output import keeps_running
+from client_lib.reports import display
+from client_lib.reports.display import Bundle
+from client_lib.spec.wire import JobInfo
+
+HEAD_LINES = 1000
+HEAD_CHARACTERS = 200_000
+TAIL_LINES = 100
+LINE_CHARACTERS = 2000  # longest line in the tail
+_MAX_MESSAGES = 5
+_PAUSE_S = 0.2  # between two drawings: the interval at which a kernel sends printed text
+_LONGEST_PAUSE_S = 5.0
+_SLOWER = 100  # the pause is this part of the time since the first drawing: an hour has some 600 drawings
+
+
+class Interrupted(KeyboardInterrupt):
+    """The kernel was interrupted while a cell followed a job. The cell shows the message without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+@contextmanager
+def in_cell_or_terminal(info: JobInfo, file: object | None) -> Iterator[CellOutput | None]:
+    """Yield the output of a notebook's cell for a followed job; None: the text goes to a terminal, `file` or %%capture.
+
+    Ctrl-C in the block prints that the job keeps running.
+    """
+    cell = CellOutput(info) if file is None and type(sys.stdout).__module__ == "ipykernel.iostream" else None
+    try:
+        yield cell
+    except KeyboardInterrupt:
+        if cell is not None:
+            raise Interrupted(keeps_running(info.name).strip()) from None
+        sys.stderr.write(keeps_running(info.name))
+        raise
+    finally:
+        if cell is not None:
+            cell.close()
+
+
+class CellOutput:
+    """A text file for the lines of the log, and a place for messages and progress beside them. Ends with `close`."""
+
+    def __init__(self, info: JobInfo) -> None:
+        self._live = display.Live(info.name, str(info.state), str(info.reason), info.message)
+        self._messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
+        self._head = _Head()
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._in_tail = 0
+        self._areas = _Areas()
+        self._show()
+
+    # --- methods of a text file
+
+    def write(self, text: str) -> None:
+        rest = self._head.take(text.splitlines(keepends=True))
+        if rest:
+            self._in_tail += len(rest)
+            self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
+            hidden = self._in_tail - len(self._tail)
+            self._areas.draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
+
+    def flush(self) -> None:
+        """Do nothing: the kernel sends written text a few times a second, and each flush would be a message."""
+
+    def isatty(self) -> bool:
+        return False
+
+    # --- beside the lines
+
+    def say(self, sentence: str) -> None:
+        sentence = sentence.strip()
+        if sentence not in self._messages:
+            self._messages.append(sentence)
+            self._show(said=tuple(self._messages))
+
+    def state(self, facts: Mapping[str, Any]) -> None:
+        known = {name: str(facts.get(name) or "") for name in ("state", "reason", "message")}
+        self._show(**known, attempt=int(facts.get("attempt") or 1))
+
+    def bars(self, bars: Sequence[str]) -> None:
+        self._show(bars=tuple(bars))
+
+    def end(self, info: JobInfo) -> None:
+        """Show the state of the job after its last line."""
+        self._show(
+            state=str(info.state),
+            reason=str(info.reason),
+            message=info.message,
+            attempt=info.attempt,
+            took=display.ran_for(info, info.finished_at or info.created_at) if info.state.final else "",
+        )
+
+    def close(self) -> None:
+        """Show everything and end."""
+        self._areas.close()
+
+    def _show(self, **changes: Any) -> None:
+        self._live = self._live._replace(**changes)
+        self._areas.draw("state", display.live_bundle(self._live))
+
+
+class _Head:
+    """The first lines, which are ordinary output. After the first line that does not fit, none is taken."""
+
+    def __init__(self) -> None:
+        self._lines, self._characters = HEAD_LINES, HEAD_CHARACTERS
+
+    def take(self, lines: list[str]) -> list[str]:
+        """Print the lines that fit; return the rest."""
+        taken = 0
+        for line in lines:
+            if self._lines == 0 or len(line) > self._characters:
+                self._lines = 0
+                break
+            self._lines -= 1
+            self._characters -= len(line)
+            taken += 1
+        sys.stdout.write("".join(lines[:taken]))
+        return lines[taken:]
+
+
+class _Areas:
+    """Outputs of the cell that a thread redraws in place, also while no line comes. The first drawing of each is
+    immediate, which fixes its place in the cell."""
+
+    def __init__(self) -> None:
+        self._ipython: Any = importlib.import_module("IPython.display")
+        self._handles: dict[str, Any] = {}
+        self._drawn: dict[str, Bundle] = {}
+        self._wanted: dict[str, Bundle] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._began = time.monotonic()
+        # the context of this cell tells the kernel where the drawings belong
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._work,), name="client_lib-cell", daemon=True).start()
+
+    def draw(self, area: str, bundle: Bundle) -> None:
+        with self._changed:
+            if area not in self._handles:
+                self._handles[area] = self._ipython.display(bundle, raw=True, display_id=True)
+                self._drawn[area] = bundle
+            self._wanted[area] = bundle
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._draw_all()
+            self._closed = True
+            self._changed.notify()
+
+    def _work(self) -> None:
+        with self._changed:
+            while not self._closed:
+                if self._wanted == self._drawn:
+                    self._changed.wait()
+                    continue
+                self._draw_all()
+                self._changed.wait_for(lambda: self._closed, self._pause_s())
+
+    def _draw_all(self) -> None:
+        for area, bundle in self._wanted.items():
+            if self._drawn.get(area) != bundle:
+                self._drawn[area] = bundle
+                self._handles[area].update(bundle, raw=True)
+
+    def _pause_s(self) -> float:
+        return min(max(_PAUSE_S, (time.monotonic() - self._began) / _SLOWER), _LONGEST_PAUSE_S)

@@ -1,0 +1,279 @@
+"""The log of a job for a client: entries with all the facts about a line, or plain lines.
+
+`Job.log_entries` and `Job.log_lines` use these functions. The caller passes the connection (`OpenStream`). Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from client_lib.log_reading.frames import FrameStream, Gap, OpenStream, Params, Records
+from client_lib.worker.format import (
+    GOES_ON,
+    JOB_STREAMS,
+    LAUNCHER,
+    LINE,
+    MARK,
+    NO_RANK,
+    PROGRESS,
+    RANK,
+    RECORD,
+    STREAM,
+    pattern,
+)
+
+MAX_LINE = 2**20
+"""Bytes; a longer line is given in pieces."""
+
+OnState = Callable[["dict[str, Any]"], None]
+"""Function that receives state, reason, message and attempt: at the beginning, and at each change."""
+OnGap = Callable[[Gap], None]
+
+
+class LogEntry(NamedTuple):
+    """One line of a worker's log, or a piece of one."""
+
+    time: datetime
+    """Time at which the launcher read the line; aware, UTC."""
+    worker: int
+    rank: int | None
+    """None: a line of no rank (train.log, messages of the launcher)."""
+    attempt: int
+    seq: int
+    """Counts from 0 within (attempt, worker)."""
+    stream: str
+    """stdout, stderr, train.log or launcher."""
+    kind: str
+    """LINE: a whole line, or the last piece of one. GOES_ON: the next entry of this rank and stream continues it.
+    PROGRESS: a later entry of this rank and stream replaces it."""
+    text: str
+
+
+def log_params(
+    *,
+    follow: bool = False,
+    tail: int | None = None,
+    since: str | None = None,
+    rank: int | Iterable[int] | None = None,
+    stream: str | Iterable[str] | None = None,
+    attempt: int | None = None,
+    cursor: str | None = None,
+) -> dict[str, str | list[str]]:
+    """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
+    ranks = [rank] if isinstance(rank, int) else rank
+    streams = [stream] if isinstance(stream, str) else stream
+    given: dict[str, str | list[str] | None] = {
+        "follow": "true" if follow else None,
+        "tail": None if tail is None else str(tail),
+        "since": since,
+        "rank": None if ranks is None else [str(one) for one in ranks],
+        "stream": None if streams is None else list(streams),
+        "attempt": None if attempt is None else str(attempt),
+        "cursor": cursor or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def log_entries(
+    open_stream: OpenStream,
+    params: Params,
+    *,
+    on_state: OnState | None = None,
+    on_gap: OnGap | None = None,
+    retry_s: float = 30.0,
+) -> Iterator[LogEntry]:
+    """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final as well). Messages of
+    the launcher are included, as stream `launcher`.
+
+    Survives broken connections and restarts of the server without losing or repeating an entry. Raises the errors of
+    `open_stream`, and after `retry_s` without an answer the last failure.
+    """
+    stream = FrameStream(open_stream, params, retry_s=retry_s)
+    parts = _Parts()
+    for records in _records(stream, on_state, on_gap):
+        yield from _entries(records, parts)
+
+
+def log_lines(
+    open_stream: OpenStream,
+    params: Params,
+    *,
+    on_state: OnState | None = None,
+    on_gap: OnGap | None = None,
+    retry_s: float = 30.0,
+) -> Iterator[str]:
+    """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
+
+    Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`.
+    """
+    own = "stream" not in params
+    if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
+        params = {**params, "stream": list(JOB_STREAMS)}
+    stream = FrameStream(open_stream, params, retry_s=retry_s)
+    whole = _WholeLines()
+    for records in _records(stream, on_state, on_gap):
+        yield from whole.feed(_without_launcher(records) if own else records)
+    yield from whole.flush()
+
+
+def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+    """Entries for an output that can't be redrawn: each run of progress gives its last entry, when the run is over."""
+    held: dict[tuple[int, int, int | None, str], LogEntry] = {}
+    for entry in entries:
+        source = (entry.attempt, entry.worker, entry.rank, entry.stream)
+        last = held.pop(source, None)
+        if entry.kind == PROGRESS:
+            held[source] = entry
+        else:
+            if last:
+                yield last
+            yield entry
+    yield from held.values()
+
+
+def _records(stream: FrameStream, on_state: OnState | None, on_gap: OnGap | None) -> Iterator[Records]:
+    facts: dict[str, Any] = {}
+    for frame in stream:
+        if isinstance(frame, Records):
+            yield frame
+        elif isinstance(frame, Gap):
+            if on_gap:
+                on_gap(frame)
+        elif on_state and frame.facts != facts:  # every connection begins with a status, and every stream ends with one
+            facts = frame.facts
+            on_state(facts)
+
+
+# --- entries
+
+# Each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote.
+_FIELDS = re.compile(RECORD)
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_Decoder = getincrementaldecoder("utf-8")
+
+
+class _Parts:
+    """Characters that were cut between two pieces of a line: (attempt, worker, rank, stream) -> decoder."""
+
+    def __init__(self) -> None:
+        self.decoders: dict[tuple[int, int, str, str], Any] = {}
+
+
+def _entries(records: Records, parts: _Parts) -> Iterator[LogEntry]:
+    attempt, worker, _, data = records
+    # surrogateescape keeps the bytes of a cut character for _text to join; it is used only if a line may be cut
+    careful = bool(parts.decoders) or b"+ " in data
+    fields = _FIELDS.findall(data.decode("utf-8", "surrogateescape" if careful else "replace"))
+    stamp, moment = "", _EPOCH
+    for seq, time, rank, stream, kind, text in fields:
+        if time != stamp:
+            stamp, moment = time, _moment(time)
+        if careful:
+            text = _text((attempt, worker, rank, stream), kind, text, parts)
+        yield LogEntry(moment, worker, None if rank == NO_RANK else int(rank), attempt, int(seq), stream, kind, text)
+
+
+def _moment(stamp: str) -> datetime:
+    try:
+        return datetime.fromisoformat(stamp[:-1] + "+00:00")
+    except ValueError:  # no launcher wrote this; keep the line without its time
+        return _EPOCH
+
+
+def _text(key: tuple[int, int, str, str], kind: str, text: str, parts: _Parts) -> str:
+    raw = text.encode("utf-8", "surrogateescape")
+    decoder = parts.decoders.pop(key, None) or _Decoder("replace")
+    decoded: str = decoder.decode(raw, final=kind != GOES_ON)
+    if kind == GOES_ON:
+        parts.decoders[key] = decoder
+    return decoded
+
+
+# --- lines
+
+_TEXTS = re.compile(pattern(mark="", text="(.*)"))
+_PIECES = re.compile(pattern(rank=rf"({RANK}", stream=f"{STREAM})", mark=f"({MARK})", text="(.*)").encode())
+
+_LAUNCHERS = re.compile(b"^" + pattern(rank=NO_RANK, stream=LAUNCHER).encode(), re.MULTILINE)
+_SIGN_OF_LAUNCHER = f" - {LAUNCHER}".encode()
+
+_Key = tuple[int, int, bytes]
+"""(attempt, worker, rank and stream)"""
+
+
+def _without_launcher(records: Records) -> Records:
+    if _SIGN_OF_LAUNCHER not in records.data:
+        return records
+    return records._replace(data=_LAUNCHERS.sub(b"", records.data))
+
+
+class _WholeLines:
+    """Joins records into whole lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[_Key, bytes] = {}
+        self._progress: dict[_Key, bytes] = {}
+        self._attempt = 0
+
+    def feed(self, records: Records) -> Iterable[str]:
+        data = records.data
+        if records.attempt > self._attempt:
+            # the previous attempt is complete
+            return [*self.flush(), *self._begin(records)]
+        if self._unfinished or self._progress or b"+ " in data or b"~ " in data:
+            return self._join(records)
+        return _TEXTS.findall(data.decode("utf-8", "replace"))
+
+    def flush(self) -> list[str]:
+        """Return the unfinished lines as they are."""
+        keys = sorted({*self._unfinished, *self._progress})
+        return [
+            held.pop(key).decode("utf-8", "replace")
+            for key in keys
+            for held in (self._progress, self._unfinished)
+            if key in held
+        ]
+
+    def _begin(self, records: Records) -> Iterable[str]:
+        self._attempt = records.attempt
+        return self.feed(records)
+
+    def _join(self, records: Records) -> Iterator[str]:
+        for source, kind, text in _PIECES.findall(records.data):
+            key = (records.attempt, records.worker, source)
+            before = self._unfinished.pop(key, b"")
+            if len(before) + len(text) > MAX_LINE:
+                yield before.decode("utf-8", "replace")
+                before = b""
+            line = before + text if before else text
+            if kind == b"+":
+                self._unfinished[key] = line
+            elif kind == b"~":
+                self._progress[key] = line
+            else:
+                last = self._progress.pop(key, None)
+                if last is not None:
+                    yield last.decode("utf-8", "replace")
+                yield line.decode("utf-8", "replace")
+
+
+__all__ = [
+    "GOES_ON",
+    "LINE",
+    "MAX_LINE",
+    "PROGRESS",
+    "Gap",
+    "LogEntry",
+    "OnGap",
+    "OnState",
+    "OpenStream",
+    "log_entries",
+    "log_lines",
+    "log_params",
+    "settled_entries",
+]

@@ -1,0 +1,208 @@
+"""The text of a followed log: entries in, text to write out. Pure: no file, clock or terminal is touched.
+
+    [0] epoch 1 loss 0.25          `[rank]`, where the job has several
+    [0-3] loading…                 identical lines of several ranks, collapsed; a line that goes on
+    [1] …done                      and its continuation
+    [train.log] epoch 1            a line of no rank: its stream, and its worker after the first one (`train.log 1`)
+
+Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last line of a progress bar is printed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from client_lib.log_reading.reader import GOES_ON, PROGRESS, LogEntry
+
+COLLAPSE = timedelta(seconds=0.3)
+"""Identical lines of several ranks within this time become one line."""
+MAX_BARS = 8
+_MAX_HELD = 1000  # held lines
+
+_Source = tuple[int, int, "int | None", str]
+
+
+class LogPrinter:
+    """Renders one job's entries, in their order.
+
+    `feed` and `close` return the text to write now, with line ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: bool = True,
+        timestamps: bool = False,
+        columns: int | None = None,
+        collapse: bool = False,
+        bars_beside: bool = False,
+    ) -> None:
+        """`columns`: the width of the terminal; None: the output is no terminal, and nothing is redrawn. `bars_beside`:
+        the caller shows `bars` elsewhere."""
+        self._prefix = prefix
+        self._timestamps = timestamps
+        self._columns = columns
+        self._bars_beside = bars_beside
+        self._collapser = _Collapser() if collapse else None
+        self._going_on: set[_Source] = set()
+        self._bars: dict[_Source, str] = {}
+        self._drawn = 0
+
+    def feed(self, entry: LogEntry) -> str:
+        """The text to write for this entry; "" if it has to wait."""
+        source = (entry.attempt, entry.worker, entry.rank, entry.stream)
+        if entry.kind == PROGRESS:
+            return self._progress(source, entry)
+        lines = self._last_progress(source)
+        line = _Line(entry, starts_inside=source in self._going_on)
+        (self._going_on.add if entry.kind == GOES_ON else self._going_on.discard)(source)
+        ready = self._collapser.feed(line) if self._collapser else [line]
+        return self._write(lines + [self._render(one) for one in ready])
+
+    def idle(self) -> str:
+        """Release held lines: no line came for a moment."""
+        return self._write([self._render(line) for line in self._collapser.flush()]) if self._collapser else ""
+
+    @property
+    def bars(self) -> list[str]:
+        """The running progress bars, by rank, for a display beside the log."""
+        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
+        return [self._bars[source] for source in sources]
+
+    def clear(self) -> str:
+        """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
+        return self._erased()
+
+    def close(self) -> str:
+        """Return everything that is held, and the last progress."""
+        bars, self._bars = [*self._bars.values()], {}
+        held = [self._render(line) for line in self._collapser.flush()] if self._collapser else []
+        return self._write(held + [f"{bar}\n" for bar in bars])
+
+    # --- lines
+
+    def _render(self, line: _Line) -> str:
+        entry = line.entry
+        before = "…" if line.starts_inside else ""
+        after = "…" if entry.kind == GOES_ON else ""
+        return f"{self._head(entry, line.ranks)}{before}{entry.text}{after}\n"
+
+    def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
+        stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self._timestamps else ""
+        return f"{stamp}[{_ranks(ranks) or _place(entry)}] " if self._prefix else stamp
+
+    def _write(self, lines: list[str]) -> str:
+        """Put lines above the bars."""
+        text = "".join(lines)
+        return self._erased() + text + self._drawing() if text else ""
+
+    # --- progress
+
+    def _progress(self, source: _Source, entry: LogEntry) -> str:
+        self._going_on.discard(source)
+        self._bars[source] = self._head(entry, [entry.rank]) + entry.text
+        return "" if self._columns is None else self._erased() + self._drawing()
+
+    def _last_progress(self, source: _Source) -> list[str]:
+        """End a progress bar, because a line came. Without a terminal the last state of the bar is printed as a
+        line."""
+        bar = self._bars.pop(source, None)
+        return [] if bar is None or self._columns is not None or self._bars_beside else [f"{bar}\n"]
+
+    def _erased(self) -> str:
+        drawn, self._drawn = self._drawn, 0
+        up = f"\x1b[{drawn - 1}A" if drawn > 1 else ""
+        return f"\r{up}\x1b[J" if drawn else ""
+
+    def _drawing(self) -> str:
+        """The newest bars, each cut to one row of the terminal."""
+        if self._columns is None:
+            return ""
+        bars = list(self._bars.values())[-MAX_BARS:]
+        self._drawn = len(bars)
+        return "\n".join(bar[: max(1, self._columns - 1)] for bar in bars)
+
+
+def _ranks(ranks: Iterable[int | None]) -> str:
+    """Format ranks as `0-3,7`; "" for no rank."""
+    known = sorted(rank for rank in ranks if rank is not None)
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(known))
+
+
+def _place(entry: LogEntry) -> str:
+    """Origin of a line that belongs to no rank. In a snapshot each worker has its own train.log."""
+    return f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    first = None
+    for index, number in enumerate(numbers):
+        first = number if first is None else first
+        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
+            yield first, number
+            first = None
+
+
+@dataclass
+class _Line:
+    entry: LogEntry
+    starts_inside: bool
+    number: int = 0
+    """Counts held lines."""
+
+    def __post_init__(self) -> None:
+        self.ranks: list[int | None] = [self.entry.rank]
+
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for lines of several ranks that may become one. A line of no rank is like no other."""
+        entry = self.entry
+        alone = self.number if entry.rank is None else -1
+        return entry.attempt, entry.stream, entry.kind, entry.text, self.starts_inside, alone
+
+
+class _Collapser:
+    """Holds lines for COLLAPSE, so that the same line of other ranks can join. Each rank's own order is kept."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Line] = deque()
+        self._alike: dict[tuple[object, ...], deque[_Line]] = {}
+        self._newest: dict[int | None, int] = {}
+        """rank -> number of the newest held line that it is part of."""
+        self._count = 0
+
+    def feed(self, line: _Line) -> list[_Line]:
+        """Lines that wait no longer."""
+        self._count += 1
+        line.number = self._count
+        rank = line.entry.rank
+        alike = self._alike.setdefault(line.likeness, deque())
+        # never one that stands before another line of the same rank
+        twin = next((held for held in alike if held.number > self._newest.get(rank, 0)), None)
+        if twin:
+            twin.ranks.append(rank)
+        else:
+            alike.append(line)
+            self._held.append(line)
+        self._newest[rank] = (twin or line).number
+        return self._aged(line.entry)
+
+    def flush(self) -> list[_Line]:
+        held = list(self._held)
+        self._held.clear()
+        self._alike.clear()
+        return held
+
+    def _aged(self, newest: LogEntry) -> list[_Line]:
+        aged = []
+        while self._held and (newest.time - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
+            line = self._held.popleft()
+            aged.append(line)
+            alike = self._alike[line.likeness]
+            alike.popleft()
+            if not alike:
+                del self._alike[line.likeness]
+        return aged

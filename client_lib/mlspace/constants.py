@@ -1,0 +1,74 @@
+"""Enums that scripts of the platform use, and the variables that it sets in its notebooks.
+
+The enums are all str, so that JSON and f-strings give the value. The variables never choose a server: that is
+CLIENT_LIB_ENDPOINT, or the configuration file.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+
+from client_lib.spec import job as spec
+
+JobHealthAction = spec.HealthAction
+JobHealthParams = spec.HealthParams
+JobHealthSubAction = spec.HealthSubAction
+
+
+class ClusterType(str, Enum):
+    """MT trains, INF infers; only training is here."""
+
+    MT = "MT"
+    INF = "INF"
+
+    __str__ = str.__str__
+
+
+class RegionEnum(str, Enum):
+    """Regions for training. A job may name any other as text."""
+
+    DGX2_MT = "DGX2-MT"
+    A100_MT = "A100-MT"
+    SR002_MT = "SR002-MT"
+    SR003 = "SR003"
+    SR004 = "SR004"
+    SR005 = "SR005"
+    SR006 = "SR006"
+    SR008 = "SR008"
+    SR009 = "SR009"
+    CCE_MT = "CCE-MT"
+    A100 = "A100"
+
+    __str__ = str.__str__
+
+
+RegionMT = RegionEnum
+
+
+class Environment:
+    """The variables as they are now; None: not set. After a change assign a new object to `client_lib.environment`."""
+
+    def __init__(self) -> None:
+        get = os.environ.get
+        self.GW_API_ADDR = get("GWAPI_ADDR")
+        self.GW_API_KEY = get("GWAPI_KEY")
+        self.GWAPI_V2_URL = get("GWAPI_V2_URL")
+        self.CLUSTER_KEY = get("CLUSTER_KEY")
+        self.NB_PREFIX = get("NB_PREFIX")
+        self.NAMESPACE = get("NAMESPACE") or _namespace_of(self.NB_PREFIX or "")
+        self.WORKSPACE_ID = get("WORKSPACE_ID")
+
+    def __repr__(self) -> str:
+        return f"Environment(NAMESPACE={self.NAMESPACE!r}, WORKSPACE_ID={self.WORKSPACE_ID!r})"  # the key is a secret
+
+
+def _namespace_of(prefix: str) -> str | None:
+    """`ai0001011-05040` from `/ns/ai0001011-05040/lab` and from `/ns/notebook/ai0001011-05040/lab`."""
+    parts = prefix.split("/")[2:]
+    if parts and parts[0] == "notebook":
+        parts = parts[1:]
+    return parts[0] or None if parts else None
+
+
+environment = Environment()

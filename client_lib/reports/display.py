@@ -1,0 +1,119 @@
+"""A job in a notebook: a small table, and the text above and below its lines while it is followed.
+
+Pure. Every value is escaped.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import JobInfo
+
+_COLOURS: dict[str, str] = {
+    State.PENDING: "#b58900",
+    State.RUNNING: "#268bd2",
+    State.RESTARTING: "#b58900",
+    State.SUCCEEDED: "#2e8b57",
+    State.FAILED: "#dc322f",
+    State.CANCELLED: "#6c6c6c",
+}
+
+
+Bundle = dict[str, str]
+"""MIME type -> what is shown."""
+MAX_BARS = 16
+_PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)  # their states say the same
+_PRE = "<pre style='margin:0'>{}</pre>"
+
+
+def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: Sequence[str] = ()) -> str:
+    """A table of what a user asks first. `note`: why this may be out of date. `lines`: the last of its log."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(key)}</th><td style='text-align:left'>{value}</td></tr>"
+        for key, value in _rows(info, now or datetime.now(timezone.utc), lines)
+    )
+    caption = f"<b>Job {html.escape(info.name)}</b> {html.escape(note)}"
+    return f"<table><caption style='text-align:left'>{caption}</caption>{cells}</table>"
+
+
+def _rows(info: JobInfo, now: datetime, lines: Sequence[str]) -> list[tuple[str, str]]:
+    spec = info.spec
+    rows = [("state", f"{_coloured(info.state)} {html.escape(info.reason)}"), ("message", html.escape(info.message))]
+    rows += [("script", html.escape(spec.script)), ("workers", html.escape(_workers(info)))]
+    rows += [("type", html.escape(spec.type)), ("time", ran_for(info, now))]
+    if info.attempt > 1:
+        rows.append(("attempt", str(info.attempt)))
+    rows += [("notice", html.escape(notice)) for notice in info.notices]
+    if lines:
+        rows.append(("last lines", _PRE.format(html.escape("\n".join(lines)))))
+    return [(key, value) for key, value in rows if value]
+
+
+def _workers(info: JobInfo) -> str:
+    """`2 of cpu.1C.2G: 1 running, 1 starting`."""
+    size = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
+    states = Counter(worker.state for worker in info.workers)
+    return size + (": " + ", ".join(f"{count} {state}" for state, count in states.items()) if states else "")
+
+
+def _coloured(state: str) -> str:
+    return f"<b style='color:{_COLOURS.get(state, 'inherit')}'>{html.escape(state)}</b>"
+
+
+# --- a cell that follows a job
+
+
+class Live(NamedTuple):
+    """The text above the lines."""
+
+    name: str
+    state: str
+    reason: str
+    message: str = ""
+    attempt: int = 1
+    took: str = ""
+    """Running time; "": it is not over."""
+    bars: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    """Sentences that are no line of the job."""
+
+
+def live_bundle(live: Live) -> Bundle:
+    head = f"{live.state} {live.name}"
+    more = _more(live)
+    below = "\n".join([*_bars(live.bars), *live.said])
+    shown = f"<div>{_coloured(live.state)} {html.escape(live.name + more)}</div>"
+    return {
+        "text/plain": "\n".join(filter(None, [head + more, below])),
+        "text/html": shown + (_PRE.format(html.escape(below)) if below else ""),
+    }
+
+
+def _more(live: Live) -> str:
+    attempt = f", attempt {live.attempt}" if live.attempt > 1 else ""
+    reason = f" ({live.reason})" if live.reason and live.reason not in _PLAIN else ""
+    took = f" in {live.took}" if live.took else ""
+    return attempt + reason + took + (f": {live.message}" if live.message else "")
+
+
+def _bars(bars: Sequence[str]) -> list[str]:
+    left_out = len(bars) - MAX_BARS
+    return [*bars[:MAX_BARS], *([f"and {left_out} more"] if left_out > 0 else [])]
+
+
+def tail_bundle(name: str, hidden: int, lines: Sequence[str]) -> Bundle:
+    """The last lines of a log that is too long for a cell."""
+    above = [f"… {hidden:,} lines are not shown here; `client-lib logs {name}` shows all of them"] if hidden else []
+    return {"text/plain": "\n".join([*above, *lines])}
+
+
+def ran_for(info: JobInfo, now: datetime) -> str:
+    """Running time, or time of waiting; whole seconds."""
+    begin, end = info.started_at or info.created_at, info.finished_at or now
+    span = timedelta(seconds=max(0, round((end - begin).total_seconds())))
+    return f"{span}" if info.started_at else f"waiting for {span}"

@@ -1,0 +1,143 @@
+"""An explanation of a job that waits, runs or ended, on some lines: its JobInfo and events in, text out. Pure.
+
+    job train-x7k2m is PENDING (Unschedulable), for 3m12s: 0/3 nodes have 8 nvidia.com/gpu free
+    worker 1 waiting: no node takes it
+    what happened:
+        12:00:58  PENDING (Queued): accepted
+        12:01:02  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
+    next: it starts by itself as soon as there is room; `client-lib instances` shows what there is
+
+It is the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
+prints this text, and with `-o json` the data. `failure` reports a failing rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from client_lib.reports import failure as failure_report
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
+
+EVENTS = 12  # the newest; `client-lib status NAME --events` has all
+
+_RUN_AGAIN = "`client-lib resubmit {name}` runs it again"
+_LOGS = "`client-lib logs {name}` has what it printed"
+
+NEXT: dict[Reason, str] = {
+    # while it waits
+    Reason.QUEUED: "it starts by itself as soon as there is room; `client-lib instances` shows what there is",
+    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is room; `client-lib instances` shows what there is. "
+    "A smaller instance type, fewer workers or other nodes may fit now",
+    Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private registry "
+    "needs a pull secret in the server's catalogue",
+    Reason.CODE_FETCH: "if it takes long, `client-lib doctor` checks whether workers reach the server",
+    Reason.STARTING: "`client-lib logs {name} -f` prints its lines as soon as there are some",
+    # while it runs
+    Reason.RUNNING: "`client-lib logs {name} -f` follows it",
+    Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
+    # why an attempt or the job ended
+    Reason.COMPLETED: _LOGS,
+    Reason.PREEMPTED: f"{_RUN_AGAIN}; max_retry does so by itself, a higher priority_class makes it rarer",
+    Reason.NODE_LOST: f"{_RUN_AGAIN}; max_retry does so by itself",
+    Reason.OUT_OF_MEMORY: f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}",
+    Reason.EXIT_CODE: _LOGS,
+    Reason.SIGNAL: _LOGS,
+    Reason.LAUNCHER_LOST: f"{_LOGS}; `client-lib doctor` checks the place where it ran",
+    Reason.START_FAILED: "correct what the message names and submit it again; `client-lib doctor` checks the server",
+    Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
+    Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
+    Reason.CANCELLED: _RUN_AGAIN,
+    Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
+}
+"""Next step for every reason."""
+
+
+def explain(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
+    """The state with its reason, the workers' messages, the last events and the next step."""
+    lines = [*_what(info, events, now), *_workers(info), *_happened(info, events)]
+    return "\n".join([*lines, "next: " + "\n      ".join(_next(info))])
+
+
+def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanation:
+    """The same as data, with all events."""
+    return Explanation(
+        job=info.name,
+        state=info.state,
+        reason=info.reason,
+        summary=_what(info, events, now)[0],
+        message=info.message,
+        since=_began(info, events),
+        attempt=info.attempt,
+        workers=_telling(info),
+        failure=info.failure,
+        events=list(events),
+        next=_next(info),
+    )
+
+
+def _what(info: JobInfo, events: Sequence[Event], now: datetime) -> list[str]:
+    """Lines about the state; the first one is a complete summary."""
+    if info.state is State.FAILED:
+        return failure_report.report(info).splitlines()
+    because = f": {info.message}" if info.message else ""
+    if info.state is State.SUCCEEDED:
+        took = (info.finished_at or now) - (info.started_at or info.created_at)
+        return [f"job {info.name} SUCCEEDED after {_span(took)}{because}"]
+    waits = "" if info.state.final else f", for {_span(now - _began(info, events))}"
+    return [f"job {info.name} is {info.state} ({info.reason}){waits}{because}"]
+
+
+def _began(info: JobInfo, events: Sequence[Event]) -> datetime:
+    """Time at which the job entered its state for its reason."""
+    began = info.created_at
+    for (state, reason), same in groupby(events, key=lambda event: (event.state, event.reason)):
+        first = next(same)
+        if (state, reason) == (info.state, info.reason):
+            began = first.time
+    return began
+
+
+def _workers(info: JobInfo) -> list[str]:
+    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in _telling(info)]
+
+
+def _telling(info: JobInfo) -> list[WorkerInfo]:
+    """Those that have something of their own to say."""
+    return [worker for worker in info.workers if worker.message and worker.message != info.message]
+
+
+def _happened(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
+    left = len(events) - EVENTS
+    if events:
+        yield "what happened:"
+    if left > 0:
+        yield f"    {left} earlier: `client-lib status {info.name} --events`"
+    several = len({event.attempt for event in events}) > 1
+    for event in events[-EVENTS:]:
+        attempt = f"attempt {event.attempt} " if several else ""
+        because = f": {event.message}" if event.message else ""
+        yield f"    {event.time.astimezone():%H:%M:%S}  {attempt}{event.state} ({event.reason}){because}"
+
+
+def _next(info: JobInfo) -> list[str]:
+    """Next steps: the failure's own hint, then that of the reason."""
+    if info.state is State.RESTARTING:
+        return ["nothing: the whole gang is started again by itself"]
+    step = NEXT.get(info.reason, _LOGS).format(name=info.name)
+    rank = info.failure.rank if info.failure else None
+    if rank is not None:
+        step = step.replace(f"logs {info.name}`", f"logs {info.name} --rank {rank}`")
+    known = info.failure.hint if info.failure else None
+    return [known, step] if known else [step]
+
+
+def _span(span: timedelta) -> str:
+    """`3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
+    seconds = max(0, round(span.total_seconds()))
+    for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // part:02d}{below}"
+    return f"{seconds}s"

@@ -1,0 +1,1 @@
+"""Turns a `Job` into the request that is sent: code, caller, requirements, arguments."""

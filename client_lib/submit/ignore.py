@@ -1,0 +1,82 @@
+"""The rules for the files of a folder that are code: `.gitignore` and `.clientlibignore` of each directory, by git's
+rules, and names that never travel (version control, virtual environments, caches, `.env`).
+
+Rules of a deeper file override those above it, and within a directory `.clientlibignore` overrides `.gitignore`. As
+with git, nothing below an ignored directory can be included again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from client_lib.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+FILES = (".gitignore", ".clientlibignore")
+PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.submit.source: lies beside the script for a moment
+
+NEVER = frozenset(
+    {".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".env", ".envrc", ".netrc", ".DS_Store"}
+    | {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints", ".eggs"}
+)
+_NEVER_SUFFIXES = (".pyc", ".pyo")
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files that mark a virtual environment, whatever its name is
+
+
+class _Rules(NamedTuple):
+    base: str
+    """The directory of the rules relative to the root, with a slash at its end; "" for the root."""
+    spec: GitIgnoreSpec
+
+
+class Ignore:
+    """The rules that hold in one directory: its own and those of the directories above it."""
+
+    def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
+        self._rules = rules
+
+    def inside(self, directory: Path, relative: str) -> Ignore:
+        """The rules in `directory`, whose path from the root is `relative` (with a slash at its end; "" for the root).
+
+        Raises InvalidRequest for an ignore file that can't be read or understood.
+        """
+        lines = [line for name in FILES for line in _lines(directory / name)]
+        if not lines:
+            return self
+        from pathspec import GitIgnoreSpec  # 20 ms that a folder without ignore files does not cost
+
+        try:
+            spec = GitIgnoreSpec.from_lines(lines, backend="simple")
+        except ValueError as error:
+            raise InvalidRequest(f"an ignore file in {directory} can't be understood: {error}") from error
+        return Ignore((_Rules(relative, spec), *self._rules))
+
+    def matches(self, path: str) -> bool:
+        """Return True if `path` (relative to the root; a directory with a slash at its end) is ignored."""
+        for rules in self._rules:
+            include = rules.spec.check_file(path[len(rules.base) :]).include
+            if include is not None:
+                return include
+        return False
+
+
+def never(name: str) -> bool:
+    """Names that no ignore file can take back in."""
+    return name in NEVER or name.endswith(_NEVER_SUFFIXES) or name.startswith((PROOF_PREFIX, ".env."))
+
+
+def is_environment(names: set[str]) -> bool:
+    """A directory with these entries is a virtual environment."""
+    return any(mark in names for mark in _ENVIRONMENT_MARKS)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidRequest(f"{path} can't be read: {error.strerror}") from error

@@ -1,0 +1,232 @@
+"""Make a request from a spec and send it: the script is resolved, the server is shown that it shares the folder, or a
+snapshot is uploaded.
+
+One idempotency key covers all steps: a repeated step never makes a second job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from client_lib.errors import InvalidRequest, NotShared, TooLarge
+from client_lib.functions.call import Call
+from client_lib.spec.job import JobSpec
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, Manifest, SubmitRequest, Submitter
+from client_lib.submit import requirements
+from client_lib.submit.caller import submitter
+from client_lib.submit.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.transport.api import Api, OnUpload
+
+if TYPE_CHECKING:
+    from client_lib.functions.payload import Payload
+    from client_lib.submit.snapshot import Packed
+
+T = TypeVar("T")
+Post = Callable[[SubmitRequest], T]
+Upload = Callable[["Packed | Payload"], None]
+_log = logging.getLogger("client_lib")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Everything of one submit but for how the code gets there. `spec.script` is resolved."""
+
+    spec: JobSpec
+    source: Source
+    submitter: Submitter
+    secret_values: dict[str, str]
+    call: Call | None = None
+    """The function that runs instead of a script."""
+
+    def request(self, code: CodeInPlace | CodeSnapshot, function: FunctionCode | None = None) -> SubmitRequest:
+        request = SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
+        return request.model_copy(update={"function": function}) if function else request
+
+
+def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None) -> Submission:
+    """Look at the script, the caller's directory and environment. `python`: see `client_lib.submit.caller`.
+
+    Raises InvalidRequest for a script that can't run.
+    """
+    if call is not None:
+        here = _submitter(api, python)
+        spec = spec.model_copy(update=_requirements(spec, None))
+        return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call)
+    source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
+    here = _submitter(api, python)
+    changed = {"script": source.text} | _requirements(spec, source.script)
+    return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec))
+
+
+def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | None]:
+    """The field `requirements` after files and the script's header are read; {}: unchanged.
+
+    Raises InvalidRequest.
+    """
+    found = requirements.resolve(spec.requirements, script, Path.cwd())
+    if found == spec.requirements:
+        return {}
+    try:
+        JobSpec.model_validate({"script": "any", "requirements": found})
+    except ValidationError as error:
+        raise invalid_request(error, JobSpec) from error
+    return {"requirements": found}
+
+
+def resubmit(
+    api: Api, stored: SubmitRequest, spec: JobSpec, key: str, python: str | None = None, before: JobInfo | None = None
+) -> JobInfo:
+    """The same code as a new job; environment, directory and secret values are the caller's now. `before`: the job
+    whose checkpoints are handed on."""
+    here = _submitter(api, python)
+    spec = spec.model_copy(update=_requirements(spec, None))
+    request = SubmitRequest(spec=spec, code=stored.code, submitter=here, secret_values=_secret_values(spec))
+    if stored.function:
+        request = request.model_copy(update={"function": stored.function})
+    if before is not None:
+        request = request.model_copy(update={"checkpoints_of": before.id})
+    if isinstance(stored.code, CodeSnapshot):
+        return api.submit_request(request, key)
+    if spec.python_script is not None:  # the server knows the script
+        code = stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256})
+        return api.submit_request(request.model_copy(update={"code": code}), key)
+    with shared_folder_proof(Path.cwd()) as proof:
+        code = stored.code.model_copy(update={"proof": proof})
+        return api.submit_request(request.model_copy(update={"code": code}), key)
+
+
+def script_digest(stored: SubmitRequest) -> str | None:
+    """Digest of a script that runs in place, as it is now; None: it can't be read here."""
+    script = stored.spec.python_script
+    if script is None or isinstance(stored.code, CodeSnapshot) or not os.path.isfile(script):
+        return None
+    return Source(script, Path(script), Path.cwd()).sha256()
+
+
+def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
+    """The job, accepted. Raises what the server refuses it for."""
+    return _send(
+        submission,
+        lambda request: api.submit_request(request, key),
+        lambda part: _upload(api, part, on_upload),
+    )
+
+
+def render(api: Api, submission: Submission) -> Manifest:
+    """The objects that `submit` would create; nothing is uploaded or created."""
+    return _send(submission, api.render_request, lambda _: None)
+
+
+def _send(submission: Submission, post: Post[T], upload: Upload) -> T:
+    """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is required)
+    as a snapshot."""
+    if submission.spec.code != "snapshot":
+        try:
+            return _in_place(submission, post, upload)
+        except NotShared:
+            if submission.spec.code == "in_place":
+                raise
+    return _as_snapshot(submission, post, upload)
+
+
+def _in_place(submission: Submission, post: Post[T], upload: Upload) -> T:
+    folder = submission.source.folder
+    with shared_folder_proof(folder) as proof, _function(submission, None, upload) as function:
+        if proof is None:
+            raise NotShared(
+                f"nothing can be written to {folder}, so the server can't be shown that it shares it",
+                hint="make it writable, or give code='snapshot'",
+            )
+        code = CodeInPlace(mode="in_place", sha256=submission.source.sha256(), proof=proof)
+        return post(submission.request(code, function))
+
+
+@contextmanager
+def _function(submission: Submission, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
+    """The function, uploaded. `root`: see `client_lib.functions.payload`."""
+    if submission.call is None:
+        yield None
+        return
+    from client_lib.functions.payload import too_large, written  # loads cloudpickle
+
+    with written(submission.call, root) as payload:
+        try:
+            upload(payload)
+        except TooLarge as refused:  # by a server whose own bound is lower
+            raise too_large(
+                submission.call, f"{submission.call.name} with what it needs: {refused.message}"
+            ) from refused
+        yield payload.code
+
+
+def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
+    from client_lib.submit.snapshot import packed  # 20 ms that a job in place does not cost
+
+    source = submission.source
+    root = snapshot_root(source.folder, Path.home())
+    script, working_dir = place_in_root(source, submission.spec, root)
+    with packed(root) as archive, _function(submission, str(root), upload) as function:
+        if script is not None and script not in archive.names:
+            raise InvalidRequest(
+                f"{script} is ignored in {root}, so a snapshot would not hold the script itself",
+                hint=f"write !/{script} into {root / '.clientlibignore'}",
+            )
+        submission = _with_own_packages(submission, root, archive)
+        _say(root, archive)
+        upload(archive)
+        code = CodeSnapshot(
+            mode="snapshot",
+            sha256=archive.sha256,
+            root=str(root),
+            script=script,
+            working_dir=working_dir,
+            files=archive.files,
+            size=archive.size,
+        )
+        return post(submission.request(code, function))
+
+
+def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> Submission:
+    """Packages of the project itself are installed out of the snapshot. Raises InvalidRequest: it doesn't hold one."""
+    given = submission.spec.requirements
+    if given is None:
+        return submission
+    lines = requirements.within(given, root)
+    for line in (line[2:] for line in lines if line.startswith("./")):
+        if not any(name == line or name.startswith(f"{line}/") for name in archive.names):
+            raise InvalidRequest(
+                f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored",
+                hint=f"write !/{line} into {root / '.clientlibignore'}",
+            )
+    return replace(submission, spec=submission.spec.model_copy(update={"requirements": lines}))
+
+
+def _upload(api: Api, part: Packed | Payload, on_upload: OnUpload | None) -> None:
+    if not api.has_snapshot(part.sha256):
+        api.upload_snapshot(part.sha256, part.path, on_upload)
+
+
+def _say(root: Path, archive: Packed) -> None:
+    _log.info("snapshot of %s: %d files, %.1f MB packed", root, archive.files, archive.size / 1e6)
+    for sentence in archive.skipped:
+        _log.warning("%s", sentence)
+
+
+def _submitter(api: Api, python: str | None) -> Submitter:
+    """The caller's environment for a server of this machine; another server gets the working directory only."""
+    cwd = os.getcwd()
+    return submitter(os.environ, cwd, python) if api.runs_here() else Submitter(working_dir=cwd)
+
+
+def _secret_values(spec: JobSpec) -> dict[str, str]:
+    """Values from the caller's environment; the server looks up the other names."""
+    return {name: os.environ[name] for name in spec.secrets if name in os.environ}

@@ -1,0 +1,286 @@
+"""The code as it is now, in one archive: the same files give the same bytes and so the same digest, on any machine.
+
+What is in it decides `ignore`; who reads it is `client_lib.worker`, which trusts no archive. Times, owners and the
+order of a directory are not in it: they would make two archives of one code differ.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import heapq
+import io
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.submit.ignore import Ignore, is_environment, never
+
+LIMIT_FILES = 200_000  # in the archive that a worker unpacks
+LIMIT_BYTES = 2 * 2**30  # of all files together; a server's own bound is on the archive and has the same default
+TRIES = 3  # packing starts over when a file was changed meanwhile
+_EPOCH = 315_619_200  # 1980-01-02: zip files, which user code may write from these, know no earlier day
+_BLOCK = 1024 * 1024
+_LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
+_LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
+_LARGEST = 5  # files named when it is too much
+
+
+class Entry(NamedTuple):
+    """One thing that goes into the archive."""
+
+    name: str
+    """Relative to the root, with slashes."""
+    path: str
+    mode: int
+    """Type and permissions, from lstat."""
+    size: int = 0
+    target: str = ""
+    """Target of a link, relative to the link's folder."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The entries of a folder to pack, and messages about those that are left out."""
+
+    entries: list[Entry] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """A sentence each: links out of the folder, sockets, pipes, devices."""
+
+    @property
+    def files(self) -> list[Entry]:
+        return [entry for entry in self.entries if stat.S_ISREG(entry.mode)]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An archive on disk."""
+
+    path: Path
+    sha256: str
+    size: int
+    names: frozenset[str]
+    """Bytes of the files in it."""
+    skipped: tuple[str, ...] = ()
+    """A sentence each: what was left out or may be missed."""
+
+    @property
+    def files(self) -> int:
+        return len(self.names)
+
+
+@contextmanager
+def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
+    """The archive of `root`, a temporary file that is gone when the block ends.
+
+    Raises:
+        TooLarge: more than `limit_bytes`; names the largest files.
+        InvalidRequest: names a file that can't be read, or that is changed each time it is packed.
+    """
+    with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".tar.gz") as file:
+        yield _pack(root, limit_bytes, file)
+
+
+def _pack(root: Path, limit_bytes: int, file: IO[bytes]) -> Packed:
+    for last in (False,) * (TRIES - 1) + (True,):
+        listing = list_files(root)
+        check_size(listing, limit_bytes)
+        try:
+            sha256, grown = _write(listing, file)
+        except _Changed as changed:
+            if last:
+                raise InvalidRequest(
+                    f"{changed.path} is changed while the folder {root} is packed",
+                    hint="add it to .clientlibignore, or submit when it is at rest",
+                ) from changed
+            file.seek(0)
+            file.truncate()
+            continue
+        break
+    file.flush()
+    names = frozenset(entry.name for entry in listing.files)
+    return Packed(Path(file.name), sha256, file.tell(), names, (*listing.skipped, *grown))
+
+
+# --- which files
+
+
+def list_files(root: Path) -> Listing:
+    """Everything below `root` that is not ignored, in a fixed order; reads no file's content but the ignore files'."""
+    listing = Listing()
+    _walk(root, os.path.realpath(root), "", Ignore(), listing)
+    return listing
+
+
+def _walk(directory: Path, root: str, relative: str, above: Ignore, listing: Listing) -> None:
+    try:
+        with os.scandir(directory) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise _unreadable(str(directory), error) from error
+    if relative and is_environment({entry.name for entry in entries}):
+        return
+    if relative:
+        listing.entries.append(Entry(relative.rstrip("/"), str(directory), stat.S_IFDIR | 0o755))
+    ignore = above.inside(directory, relative)
+    for entry in entries:
+        name = relative + entry.name
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if never(entry.name) or ignore.matches(name + "/" if is_directory else name):
+            continue
+        if is_directory:
+            _walk(Path(entry.path), root, name + "/", ignore, listing)
+        else:
+            _take(entry, name, root, listing)
+
+
+def _take(entry: os.DirEntry[str], name: str, root: str, listing: Listing) -> None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return  # removed since the directory was read
+    if stat.S_ISREG(status.st_mode):
+        listing.entries.append(Entry(name, entry.path, status.st_mode, status.st_size))
+    elif stat.S_ISLNK(status.st_mode):
+        _take_link(entry.path, name, root, listing)
+    else:
+        listing.skipped.append(f"{name} was left out: a {_kind(status.st_mode)} can't be packed")
+
+
+def _take_link(path: str, name: str, root: str, listing: Listing) -> None:
+    """A link stays a link where it leads to something inside the root; it is never followed, so a loop is harmless."""
+    target = os.path.realpath(path)
+    if not os.path.lexists(target) or os.path.islink(target):
+        listing.skipped.append(f"{name} was left out: a link to {os.readlink(path)}, which leads nowhere")
+    elif os.path.commonpath([target, root]) != root:
+        listing.skipped.append(f"{name} was left out: a link out of the folder, to {target}")
+    else:
+        here = os.path.dirname(os.path.join(root, name))
+        listing.entries.append(Entry(name, path, stat.S_IFLNK | 0o777, target=os.path.relpath(target, here)))
+
+
+def _kind(mode: int) -> str:
+    names = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
+    return names.get(stat.S_IFMT(mode), "special file")
+
+
+def check_size(listing: Listing, limit_bytes: int) -> None:
+    """Raises TooLarge, with the largest files, if they are more than `limit_bytes` together; or too many."""
+    if len(listing.entries) > LIMIT_FILES:
+        raise TooLarge(f"the code has {len(listing.entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
+    total = sum(entry.size for entry in listing.entries)
+    if total <= limit_bytes:
+        return
+    largest = heapq.nlargest(_LARGEST, listing.files, key=lambda entry: entry.size)
+    raise TooLarge(
+        f"the code has {_mb(total)} in {len(listing.files)} files; {_mb(limit_bytes)} are allowed. The largest:\n"
+        + "\n".join(f"  {_mb(entry.size):>12}  {entry.name}" for entry in largest),
+        hint=_LEAVE_OUT,
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+# --- the archive
+
+
+class _Changed(Exception):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class _Hashing:
+    """A file that computes the digest of what is written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(listing: Listing, file: IO[bytes]) -> tuple[str, list[str]]:
+    """Digest of the archive, and a sentence for each file that grew meanwhile."""
+    hashing = _Hashing(file)
+    grown: list[str] = []
+    with (
+        gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped,
+        io.BufferedWriter(zipped, _BLOCK) as tar,
+    ):
+        for entry in listing.entries:
+            if stat.S_ISREG(entry.mode):
+                grown += _add_file(tar, entry)
+            else:
+                tar.write(_header(entry))
+        tar.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of an archive
+    return hashing.digest.hexdigest(), grown
+
+
+def _header(entry: Entry, size: int = 0) -> bytes:
+    """The header of an entry: its kind, size and whether it is executable. TarFile.addfile takes twice as long."""
+    header = tarfile.TarInfo(entry.name)
+    header.mtime, header.size = _EPOCH, size
+    header.mode = 0o755 if entry.mode & 0o111 else 0o644
+    if stat.S_ISDIR(entry.mode):
+        header.type = tarfile.DIRTYPE
+    elif stat.S_ISLNK(entry.mode):
+        header.type, header.linkname = tarfile.SYMTYPE, entry.target
+    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
+    """Add the file as it is. A log that grew meanwhile is taken as far as it went; any other change is a _Changed."""
+    try:
+        file = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise _Changed(entry.path) from None
+    except OSError as error:
+        raise _unreadable(entry.path, error) from error
+    try:
+        before = os.fstat(file)
+        tar.write(_header(entry, before.st_size))
+        _copy(file, tar, before.st_size, entry)
+        after = os.fstat(file)
+    finally:
+        os.close(file)
+    if after.st_size > before.st_size:
+        return [f"{entry.name} grew while it was packed; the snapshot has its first {before.st_size} bytes"]
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise _Changed(entry.path)
+    return []
+
+
+def _copy(file: int, tar: IO[bytes], size: int, entry: Entry) -> None:
+    """`size` bytes, filled up to a whole block."""
+    left = size
+    while left:
+        try:
+            data = os.read(file, min(left, _BLOCK))
+        except OSError as error:
+            raise _unreadable(entry.path, error) from error
+        if not data:
+            raise _Changed(entry.path)
+        tar.write(data)
+        left -= len(data)
+    tar.write(bytes(-size % tarfile.BLOCKSIZE))
+
+
+def _unreadable(path: str, error: OSError) -> InvalidRequest:
+    return InvalidRequest(
+        f"{path} can't be packed: {error.strerror}", hint="make it readable, or add it to .clientlibignore"
+    )

@@ -1,0 +1,1 @@
+"""HTTP to the server: configuration, connections, retries, the REST calls, the local server, downloads."""

@@ -1,0 +1,293 @@
+"""The typed calls of one server: wire models in, wire models out, one method per path of `/api/v1`.
+
+`Client` and `Job` are made from these, and the command line uses them; how a call travels and fails is `rest`. Answers
+are read leniently, so that an older client understands a newer server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from client_lib.errors import NotFound
+from client_lib.spec import paths
+from client_lib.spec.log_stream import HEARTBEAT_S
+from client_lib.spec.states import State
+from client_lib.spec.wire import (
+    Answer,
+    DoctorReport,
+    Event,
+    EventList,
+    InstanceType,
+    InstanceTypes,
+    JobInfo,
+    JobPage,
+    Manifest,
+    OutputList,
+    ServerInfo,
+    SubmitRequest,
+)
+from client_lib.transport import local_server
+from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
+from client_lib.transport.failures import READ_S, bad_content
+from client_lib.transport.http import Body, Params, Rest
+
+M = TypeVar("M", bound=BaseModel)
+OnUpload = Callable[[int, int], None]
+"""Called with the bytes that were sent so far, and all there are."""
+
+PAGE = 100  # jobs on one page of a list
+LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
+_UPLOAD_S = 600.0  # after the last byte the server still checks the digest of it all
+_BLOCK = 256 * 1024
+_LOG_BLOCK = 64 * 1024
+
+
+class Api:
+    """One server. Thread-safe; connects at the first call."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._rest = Rest(self._locate, config)
+        self._here: bool | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL. Starts the local server if that is the one and it doesn't run."""
+        return self._rest.endpoint.url
+
+    def close(self) -> None:
+        """Close idle connections. The next call opens new ones."""
+        self._rest.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config.endpoint or 'local'!r})"
+
+    def _locate(self) -> Endpoint:
+        return local_server.locate(self.config)
+
+    def runs_here(self) -> bool:
+        """Jobs of this server run on this machine: only then may the caller's environment travel to it."""
+        if self.config.endpoint is None:
+            return True
+        if self._here is None:
+            loopback = is_loopback(urlsplit(self.config.endpoint).hostname or "")
+            self._here = loopback and self.server_info().runtime == "local"
+        return self._here
+
+    # --- one job
+
+    def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
+        """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent."""
+        return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
+
+    def job_info(
+        self,
+        name: str,
+        *,
+        after_version: int | None = None,
+        wait_s: float = 0.0,
+        owner: str | None = None,
+        retry_s: float | None = None,
+    ) -> JobInfo:
+        """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
+
+        `retry_s`: other than the configured time for which a silent server is asked again.
+        """
+        params = _given(after_version=after_version, wait=wait_s or None, owner=owner)
+        body = self._rest.call("GET", paths.job(name), params=params, read_s=wait_s + READ_S, retry_s=retry_s)
+        return self._read(JobInfo, body)
+
+    def cancel_job(self, name: str, *, owner: str | None = None) -> JobInfo:
+        """Order the end of the job; the end itself arrives later. A final job stays as it is."""
+        return self._read(JobInfo, self._rest.call("POST", paths.job_cancel(name), params=_given(owner=owner)))
+
+    def delete_job(self, name: str, *, force: bool = False, owner: str | None = None) -> str:
+        """Remove the job with its logs; the server's sentence about it."""
+        body = self._rest.call(
+            "DELETE", paths.job(name), params=_given(force="true" if force else None, owner=owner), removes=True
+        )
+        return self._read(Answer, body).message if body else f'Job "{name}" deleted'
+
+    def job_events(self, name: str, *, owner: str | None = None) -> list[Event]:
+        return self._get(paths.job_events(name), EventList, _given(owner=owner)).events
+
+    def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
+        """The objects that the newest attempt was started from."""
+        return self._get(paths.job_manifest(name), Manifest, _given(owner=owner))
+
+    def job_request(self, name: str, *, owner: str | None = None) -> SubmitRequest:
+        """The request that made the job, without submitter and secret values."""
+        return self._get(paths.job_resubmit_source(name), SubmitRequest, _given(owner=owner))
+
+    def open_logs(
+        self, name: str, params: Params, *, accept: str = paths.LOG_FRAMES, deadline: float | None = None
+    ) -> Iterator[bytes]:
+        """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection.
+
+        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
+        """
+        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
+        headers = {"Accept": accept}
+        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as response:
+            for block in response.raw.stream(_LOG_BLOCK):
+                yield block
+                if deadline is not None and time.monotonic() > deadline:
+                    return
+
+    def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
+        """The value that the job's function left in this rank, still pickled: see `Job.result`. Raises NoResult with
+        the reason."""
+        return self._rest.call("GET", paths.job_result(name, rank), params=_given(owner=owner))
+
+    def job_outputs(self, name: str, *, owner: str | None = None) -> OutputList:
+        """The files of the job that are kept for download."""
+        return self._get(paths.job_outputs(name), OutputList, _given(owner=owner))
+
+    def open_output(
+        self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
+    ) -> Iterator[bytes]:
+        """The bytes of one of these files from `start` on, as they arrive. Raises NotFound: they are others by now."""
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        params = _given(sha256=sha256, owner=owner)
+        url = paths.job_output(name, path)
+        with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as response:
+            skipped = 0 if response.status_code == HTTPStatus.PARTIAL_CONTENT else start
+            for block in response.raw.stream(_BLOCK):
+                yield block[skipped:]
+                skipped = max(0, skipped - len(block))
+
+    # --- many jobs
+
+    def job_page(
+        self,
+        *,
+        state: State | str | None = None,
+        label: Mapping[str, str] | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        owner: str | None = None,
+    ) -> JobPage:
+        """One page, newest first. `name` is a prefix; all labels must match."""
+        labels = [f"{key}={value}" for key, value in (label or {}).items()]
+        params = _given(
+            state=str(state) if state else None,
+            label=labels or None,
+            name=name,
+            limit=limit,
+            cursor=cursor,
+            owner=owner,
+        )
+        return self._get(paths.JOBS, JobPage, params)
+
+    def list_jobs(
+        self,
+        state: State | str | None = None,
+        label: Mapping[str, str] | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[JobInfo]:
+        """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
+
+        `name` is the beginning of their names; of several labels all must match.
+        """
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor)
+            yield from page.jobs
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+            left = None if left is None else left - len(page.jobs)
+
+    # --- code
+
+    def has_snapshot(self, sha256: str) -> bool:
+        try:
+            self._rest.call("HEAD", paths.snapshot(sha256))
+            return True
+        except NotFound:
+            return False
+
+    def upload_snapshot(self, sha256: str, archive: Path, on_upload: OnUpload | None = None) -> None:
+        """Send the archive, in blocks. The server checks the digest; sending what it has already is harmless."""
+        body = Body(_Archive(archive, on_upload), "application/gzip")
+        self._rest.call("PUT", paths.snapshot(sha256), body=body, read_s=_UPLOAD_S)
+
+    # --- the server
+
+    def render_request(self, request: SubmitRequest) -> Manifest:
+        """The objects that a submit of this request would create; nothing is created."""
+        return self._post(paths.RENDER, Manifest, request, {})
+
+    def server_info(self) -> ServerInfo:
+        return self._get(paths.INFO, ServerInfo)
+
+    def doctor(self) -> DoctorReport:
+        return self._get(paths.DOCTOR, DoctorReport)
+
+    def instance_types(self) -> list[InstanceType]:
+        return self._get(paths.INSTANCE_TYPES, InstanceTypes).instance_types
+
+    # --- how a model travels
+
+    def _get(self, path: str, model: type[M], params: Params | None = None) -> M:
+        return self._read(model, self._rest.call("GET", path, params=params))
+
+    def _post(self, path: str, model: type[M], request: SubmitRequest, headers: Mapping[str, str]) -> M:
+        data = request.model_dump_json(exclude_unset=True).encode()
+        body = Body(data, "application/json")
+        return self._read(model, self._rest.call("POST", path, body=body, headers=headers))
+
+    def _read(self, model: type[M], body: bytes) -> M:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise bad_content(self.endpoint, model.__name__, body) from error
+
+
+# --- the configured server
+
+_apis: dict[Config, Api] = {}
+_apis_lock = threading.Lock()
+
+
+def configured() -> Api:
+    """The server that the environment and the configuration file mean now; one Api for each, kept by the process."""
+    config = resolve()
+    with _apis_lock:
+        return _apis.setdefault(config, Api(config))
+
+
+def _given(**params: str | int | float | list[str] | None) -> Params:
+    return {key: value for key, value in params.items() if value is not None}
+
+
+class _Archive:
+    """A file as the body of an upload, with its progress."""
+
+    def __init__(self, path: Path, on_upload: OnUpload | None) -> None:
+        self._path, self._on_upload = path, on_upload
+        self._size = path.stat().st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        sent = 0
+        with self._path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+                sent += len(block)
+                if self._on_upload:
+                    self._on_upload(sent, self._size)

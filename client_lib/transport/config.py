@@ -1,0 +1,226 @@
+"""The server and its token: from arguments, then `CLIENT_LIB_*` variables, then a profile of the configuration file;
+otherwise the local server of this machine. All other modules take the resulting `Config`.
+
+A profile's token, CA bundle and `insecure` are used for that profile's endpoint only, so that secrets stay with it.
+
+    # ~/.config/client_lib/config.toml
+    profile = "lab"                     # the one used when none is named
+
+    [profiles.lab]
+    endpoint = "https://jobs.lab.example"
+    token = "..."
+    ca_bundle = "/etc/ssl/lab.pem"      # certificate authorities to trust; default: the system's and REQUESTS_CA_BUNDLE
+    insecure = false                    # true: a token may travel over plain http
+    retry_s = 30                        # seconds for which a call is repeated while the server does not answer
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.state_dir import chosen_state_dir
+
+ENDPOINT = "CLIENT_LIB_ENDPOINT"
+TOKEN = "CLIENT_LIB_TOKEN"
+PROFILE = "CLIENT_LIB_PROFILE"
+CONFIG = "CLIENT_LIB_CONFIG"
+INSECURE = "CLIENT_LIB_INSECURE"
+CA_BUNDLE = "CLIENT_LIB_CA_BUNDLE"
+RETRY_S = "CLIENT_LIB_RETRY_S"
+
+LOCAL = "local"
+"""Endpoint or profile that always means the local server."""
+RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
+
+_KEYS = frozenset({"endpoint", "token", "ca_bundle", "insecure", "retry_s"})
+_TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
+
+
+class Endpoint(NamedTuple):
+    """The address of a server and the token for it."""
+
+    url: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.url!r})"  # a token has no place in a traceback
+
+
+@dataclass(frozen=True)
+class Config:
+    """One server to talk to."""
+
+    endpoint: str | None
+    """URL without a trailing slash; None: the local server, started on demand."""
+    token: str | None = field(default=None, repr=False)
+    """None: none is sent (the local server's own is read from its state directory)."""
+    insecure: bool = False
+    """Allow the token to travel over plain http to another host."""
+    ca_bundle: str | None = None
+    """File of certificate authorities; None: the default ones."""
+    retry_s: float = RETRY_S_DEFAULT
+    """Seconds for which a call is tried again while the server does not answer; 0: never again."""
+    state_dir: Path | None = None
+    """State directory of the local server; None: the default one, or `endpoint` is another server."""
+
+
+def config_file(environ: Mapping[str, str] | None = None) -> Path:
+    """Path of the configuration file, which may not exist: `$CLIENT_LIB_CONFIG`, else
+    `~/.config/client_lib/config.toml`."""
+    environ = os.environ if environ is None else environ
+    given = environ.get(CONFIG)
+    return Path(given).expanduser() if given else Path.home() / ".config" / "client_lib" / "config.toml"
+
+
+def resolve(
+    endpoint: str | None = None,
+    token: str | None = None,
+    *,
+    profile: str | None = None,
+    insecure: bool | None = None,
+    ca_bundle: str | None = None,
+    retry_s: float | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """The server that these arguments, the environment and the configuration file mean, in this order.
+
+    Raises:
+        InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable.
+    """
+    environ = os.environ if environ is None else environ
+    if endpoint is None and profile is None:
+        endpoint = environ.get(ENDPOINT) or None
+    chosen = {} if endpoint else _profile(profile or environ.get(PROFILE) or None, config_file(environ))
+    url = check_endpoint(endpoint or chosen.get("endpoint", LOCAL))
+    return Config(
+        url,
+        (token or environ.get(TOKEN) or chosen.get("token")) if url else None,
+        _first(insecure, _flag(environ, INSECURE), chosen.get("insecure"), False),
+        _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
+        _first(retry_s, _number(environ, RETRY_S), chosen.get("retry_s"), RETRY_S_DEFAULT),
+        None if url else chosen_state_dir(environ),
+    )
+
+
+def check_endpoint(endpoint: str) -> str | None:
+    """The URL without a trailing slash; None for `local`. Raises InvalidRequest for what is neither."""
+    if endpoint == LOCAL:
+        return None
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        usable = False
+    if not usable or parts.query or parts.fragment:
+        raise InvalidRequest(
+            f"endpoint {endpoint!r} is no address of a server", hint="write https://host, http://host:port or `local`"
+        )
+    if parts.username or parts.password:
+        raise InvalidRequest("the endpoint holds a user or password", hint=f"give the token as token= or in {TOKEN}")
+    return endpoint.rstrip("/")
+
+
+def is_loopback(host: str) -> bool:
+    """This machine by its address, or `localhost`; other names may mean another machine tomorrow."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """The default profile's name and all profiles of the file; (None, {}) without a file.
+
+    Raises InvalidRequest for a file that can't be read or holds what no profile has.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None, {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} can't be read: {error}") from error
+    data = _parse(text, path)
+    profiles = data.pop("profiles", {})
+    default = data.pop("profile", None)
+    if data:
+        raise InvalidRequest(
+            f"{path}: unknown key {next(iter(data))!r}", hint="it may hold `profile` and [profiles.NAME]"
+        )
+    for name, values in profiles.items():
+        _check_profile(path, name, values)
+    return default, profiles
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):  # loaded here: most calls have no file to parse
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+        return data
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"{path} is no TOML: {error}") from error
+
+
+def _check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
+    unknown = sorted(set(values) - _KEYS)
+    if unknown:
+        raise InvalidRequest(
+            f"{path}: profile {name!r} holds unknown {unknown[0]!r}", hint=f"there are: {', '.join(sorted(_KEYS))}"
+        )
+    kinds = {"insecure": bool, "retry_s": (int, float)}
+    for key, value in values.items():
+        if not isinstance(value, kinds.get(key, str)):  # type: ignore[arg-type]
+            raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} has the wrong type")
+
+
+def _profile(name: str | None, path: Path) -> dict[str, Any]:
+    if name == LOCAL:
+        return {}
+    default, profiles = read_profiles(path)
+    wanted = name or default
+    if wanted is None or wanted == LOCAL:
+        return {}
+    if wanted not in profiles:
+        raise InvalidRequest(
+            f"no profile {wanted!r} in {path}", hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}"
+        )
+    return profiles[wanted]
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool | None:
+    value = environ.get(name)
+    if value is None:
+        return None
+    if value.lower() not in _TRUE | _FALSE:
+        raise InvalidRequest(f"{name}={value!r} is neither true nor false")
+    return value.lower() in _TRUE
+
+
+def _number(environ: Mapping[str, str], name: str) -> float | None:
+    value = environ.get(name)
+    if not value:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise InvalidRequest(f"{name}={value!r} is no number of seconds (0 or more)")
+    return number
+
+
+def _first(*values: Any) -> Any:
+    """The first that isn't None; the last if all are."""
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,176 @@
+"""Failures of a call as our errors: no answer at all, or an answer with a bad status.
+
+Both transports of the client translate here: `http` (requests, for the SDK) and the reader of the command line
+(http.client). Standard library only. `retry` decides how often a call is repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Iterable
+from http.client import BadStatusLine, HTTPException
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from client_lib import errors
+from client_lib.transport.config import CA_BUNDLE, INSECURE, Config, Endpoint, is_loopback
+from client_lib.transport.retry import Transient
+
+CONNECT_S = 5.0
+READ_S = 60.0
+ERROR_BODY_MAX = 64 * 1024  # bytes of an error's body that are read
+_TEXT_MAX = 200  # characters of a foreign answer in a message
+
+
+def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
+    """Refuse to send a token in clear text over a network, unless the user allowed it, and a CA file that is missing.
+
+    Raises InvalidRequest.
+    """
+    if config.ca_bundle and not os.path.exists(config.ca_bundle):
+        raise errors.InvalidRequest(f"ca_bundle {config.ca_bundle!r} does not exist")
+    token, parts = endpoint.token, urlsplit(endpoint.url)
+    if token is None:
+        return
+    if not (token.isascii() and token.isprintable() and token.strip() == token):
+        raise errors.InvalidRequest("the token holds characters that no HTTP header can carry", hint="copy it again")
+    if parts.scheme == "http" and not is_loopback(parts.hostname or "") and not config.insecure:
+        raise errors.InvalidRequest(
+            f"the token would travel readable over plain http to {parts.hostname}",
+            hint=f"use https://, or accept the risk with insecure=True or {INSECURE}=1",
+        )
+
+
+# --- failures without an answer
+
+
+class FailureRow(NamedTuple):
+    kind: type[Exception]
+    message: str
+    """`{url}` and `{read_s}` are filled in."""
+    hint: str | None = None
+    transient: bool = True
+    ours: type[errors.ClientLibError] = errors.ServerUnreachable
+
+
+CUT = "{url} broke off in the middle of its answer"
+NO_PROXY_WAY = ("{url} can't be reached through the proxy", "see HTTPS_PROXY and NO_PROXY")
+UNTRUSTED = (
+    "{url}: its certificate isn't trusted, or it speaks no TLS",
+    f"give the certificate authority with ca_bundle= or {CA_BUNDLE}",
+    False,
+)
+SOCKET_FAILURES = (
+    FailureRow(
+        ConnectionRefusedError,
+        "{url} does not answer (connection refused)",
+        "`client-lib serve` starts a server; without an endpoint the local one is started for you",
+    ),
+    FailureRow(socket.gaierror, "{url}: the host's name is unknown", "is the endpoint spelled right?", transient=False),
+    FailureRow(ConnectionResetError, "{url} closed the connection without an answer"),
+    FailureRow(BadStatusLine, "{url} speaks no HTTP", "is the port right?", False, errors.BadResponse),
+)
+HTTP_CLIENT_FAILURES = (
+    *SOCKET_FAILURES,
+    FailureRow(HTTPException, CUT, ours=errors.BadResponse),
+    FailureRow(TimeoutError, "{url} sent nothing for {read_s:g} s"),
+    FailureRow(OSError, "{url} does not answer"),
+)
+
+
+def error_of_failure(error: Exception, table: Iterable[FailureRow], url: str, read_s: float) -> Exception:
+    """The error of the first row whose kind is the failure or among its causes; in a Transient, if the next try may
+    succeed."""
+    found = next(row for row in table if _caused_by(error, row.kind))
+    ours = found.ours(found.message.format(url=url, read_s=read_s), hint=found.hint)
+    return Transient(ours) if found.transient else ours
+
+
+def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    """requests wraps urllib3, which wraps the socket's error: in args, `reason`, `__cause__` or `__context__`."""
+    chain = [error]
+    for link in chain:  # grows while it is read
+        inner = (*link.args, getattr(link, "reason", None), link.__cause__, link.__context__)
+        chain += [found for found in inner if isinstance(found, BaseException) and found not in chain]
+    return any(isinstance(link, kind) for link in chain)
+
+
+# --- answers with a bad status
+
+
+class _Status(NamedTuple):
+    ours: type[errors.ClientLibError]
+    meaning: str
+
+
+_UNKNOWN = _Status(errors.BadResponse, "this is no client-lib server, or of another version")
+_STATUSES = {  # for answers without one of our error bodies
+    401: _Status(errors.Unauthorized, "no token that it knows"),
+    403: _Status(errors.Forbidden, "something in front of the server forbids it"),
+    413: _Status(errors.TooLarge, "too large for something in front of the server"),
+    429: _Status(errors.Unavailable, "too many requests"),
+    502: _Status(errors.Unavailable, "a proxy without its server"),
+    503: _Status(errors.Unavailable, "not ready"),
+    504: _Status(errors.Unavailable, "a proxy that waited in vain for its server"),
+    507: _Status(errors.StorageFull, "its disk is full"),
+}
+_CODE_OF_NEWER = {404: errors.NotFound, 409: errors.Conflict, 401: errors.Unauthorized, 403: errors.Forbidden}
+
+
+def error_of_answer(
+    url: str, status: int, phrase: str, body: bytes, location: str | None, retry_after: str | None
+) -> Exception:
+    """The error that a bad answer means. An unavailable server is a Transient: the call is repeated."""
+    ours = _from_body(status, body) or _from_status(url, status, phrase, location, body)
+    if isinstance(ours, errors.Unavailable):
+        return Transient(ours, _retry_after(retry_after))
+    return ours
+
+
+def _from_body(status: int, body: bytes) -> errors.ClientLibError | None:
+    """The error that the server raised, by its code; None: this is no error body of ours."""
+    try:
+        data = json.loads(body)
+        code, message, hint = str(data["code"]), str(data["message"]), data.get("hint")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    of_status = _CODE_OF_NEWER.get(status, errors.ServerError if status >= 500 else errors.InvalidRequest)
+    return errors.BY_CODE.get(code, of_status)(message, hint=hint)
+
+
+def _from_status(url: str, status: int, phrase: str, moved: str | None, body: bytes) -> errors.ClientLibError:
+    found = _STATUSES.get(status, _UNKNOWN)
+    shown = f"a redirect to {moved}" if moved else as_text(body)
+    return found.ours(
+        f"{url.split('?')[0]} answered {status} {phrase}{f' ({shown})' if shown else ''}: {found.meaning}",
+        hint=f"if {moved} is the server, use its address as the endpoint" if moved else None,
+    )
+
+
+def bad_content(url: str, wanted: str, body: bytes) -> errors.BadResponse:
+    """The error for a good status whose body is another than was asked for."""
+    return errors.BadResponse(
+        f"what {url} answers is no {wanted}: {as_text(body)!r}",
+        hint="is that a client-lib server? `client-lib config show` says where the address comes from",
+    )
+
+
+def as_text(body: bytes) -> str:
+    """The visible text of an HTML page or another body, on one line."""
+    import html  # its table of 2231 names takes 3 ms, and most answers are good
+
+    text = body.decode("utf-8", "replace")
+    text = re.sub(r"<(script|style|title)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
+    text = " ".join(html.unescape(text).split())
+    return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
+
+
+def _retry_after(value: str | None) -> float:
+    """Seconds; 0 for an absent header or one that holds a date or nonsense (then our own pauses are used)."""
+    try:
+        return max(0.0, float(value or 0))
+    except ValueError:
+        return 0.0

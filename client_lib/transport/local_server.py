@@ -1,0 +1,327 @@
+"""The local server of this machine and user: found if it runs, started if it does not.
+
+A running server holds a lock for its whole life, and only that proves that it runs; `server.json` holds its address,
+and remains after the server has died. A client that starts one holds `start.lock`, so that ten clients at once start
+one. Standard library only. `spec.state_dir` has the paths.
+
+A newer client asks, on a terminal, before it replaces an older server, and never under running jobs; without a terminal
+the old one is used, with a warning.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from client_lib import __version__
+from client_lib.errors import Conflict, NotSupported, ServerError
+from client_lib.spec import paths
+from client_lib.spec.state_dir import SERVER_JSON, SERVER_LOCK, SERVER_LOG, START_LOCK, TOKEN, make_private, state_dir
+from client_lib.spec.states import State
+from client_lib.transport.config import Config, Endpoint
+
+if sys.platform != "win32":
+    import fcntl
+
+if TYPE_CHECKING:
+    import subprocess
+
+START_S = 60.0  # a cold disk reads the server's libraries for some seconds; longer means that something is wrong
+STOP_S = 15.0
+POLL_S = 0.003
+IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
+WORKER_DIR = "CLIENT_LIB_WORKER_DIR"  # client_lib.worker.directory.MARKER, which would cost an import
+_TAIL = 30  # lines of its log that a failed start shows
+
+_log = logging.getLogger("client_lib")
+_children: list[subprocess.Popen[bytes]] = []  # servers that this process started: polled, so that none stays a zombie
+_checked: set[tuple[str, int]] = set()  # servers whose version was looked at: once per process is enough
+
+Decision = Literal["use", "ask", "warn"]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that holds its lock, as its server.json describes it."""
+
+    state_dir: Path
+    url: str
+    pid: int
+    version: str
+    host: str
+    started_at: str | None = None
+    data_dir: str | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The URL with the token of this server, read from its 0600 file."""
+        try:
+            token = (self.state_dir / TOKEN).read_text().strip() or None
+        except FileNotFoundError:
+            token = None
+        return Endpoint(self.url, token)
+
+
+def find(directory: Path | None = None) -> Running | None:
+    """The server that runs here, or None. Starts nothing and asks nothing over the network.
+
+    Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here.
+    """
+    directory = directory or state_dir()
+    running = _described(directory)
+    if running is None:
+        return None
+    _refuse_foreign(running)
+    return running if _holds(running, directory / SERVER_LOCK) else None
+
+
+def locate(config: Config) -> Endpoint:
+    """The server that `config` names. The local server is started if it doesn't run."""
+    if config.endpoint:
+        return Endpoint(config.endpoint, config.token)
+    return _settle(find_or_start(config.state_dir)).endpoint
+
+
+def find_or_start(directory: Path | None = None) -> Running:
+    """The server that runs here; if none does, one that this call starts.
+
+    Raises:
+        NotSupported: on Windows, which has no local runtime.
+        Conflict: the state directory belongs to another host.
+        ServerError: it doesn't start; with the end of its log.
+    """
+    if sys.platform == "win32":
+        raise NotSupported(
+            "jobs don't run on Windows itself", hint="give the address of a server, as endpoint= or CLIENT_LIB_ENDPOINT"
+        )
+    directory = directory or state_dir()
+    running = find(directory)
+    if running:
+        return running
+    try:
+        make_private(directory)
+        with _starting(directory):
+            return _wait_for_other(directory) or _start(directory)
+    except OSError as error:
+        raise ServerError(f"the local server can't keep its state in {directory}: {error}") from error
+
+
+def stop(running: Running) -> None:
+    """Ask the server to end, and wait until it has; its jobs run on. Returns at once if it is gone already.
+
+    Raises ServerError: it still runs after 15 s.
+    """
+    lock = running.state_dir / SERVER_LOCK
+    if not _held(lock):
+        return
+    os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
+    if not _until(lambda: not _held(lock), STOP_S):
+        raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
+
+
+# --- what lies in the state directory
+
+
+def _described(directory: Path) -> Running | None:
+    """The contents of server.json; None where the file is missing or incomplete."""
+    try:
+        data = json.loads((directory / SERVER_JSON).read_bytes())
+        url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
+        return Running(directory, url, pid, version, host, data.get("started_at"), data.get("data_dir"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _refuse_foreign(running: Running) -> None:
+    here = socket.gethostname()
+    if running.host != here:
+        raise Conflict(
+            f"{running.state_dir} holds the state of a server on {running.host}, and this is {here}",
+            hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {running.host} is gone, "
+            f"remove {running.state_dir / SERVER_JSON}",
+        )
+
+
+def _holds(running: Running, lock: Path) -> bool:
+    """Return True if this server holds the lock. A new server that does not listen yet holds it beside an older
+    server.json."""
+    try:
+        return _held(lock) and json.loads(lock.read_bytes())["pid"] == running.pid
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _held(lock: Path) -> bool:
+    """Does a process hold this lock? Looks with a shared one that is given back at once."""
+    try:
+        file = os.open(lock, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+# --- starting one
+
+
+@contextmanager
+def _starting(directory: Path) -> Iterator[None]:
+    """Inside, no other client starts a server here."""
+    file = os.open(directory / START_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the holder is done within START_S
+        yield
+    finally:
+        os.close(file)
+
+
+def _wait_for_other(directory: Path) -> Running | None:
+    """A server that another client has started meanwhile, or that is being started by hand.
+
+    None: the lock is free. A server that is about to end holds it for a moment longer.
+    """
+    lock = directory / SERVER_LOCK
+    if _until(lambda: not _held(lock) or find(directory) is not None, START_S):
+        return find(directory)
+    raise ServerError(f"a process holds {lock} but does not say where it listens", hint=_foreground(directory))
+
+
+def _start(directory: Path) -> Running:
+    (directory / SERVER_JSON).unlink(missing_ok=True)  # of a dead server
+    log = directory / SERVER_LOG
+    begin = log.stat().st_size if log.exists() else 0
+    child = _spawn(directory, log)
+    _until(lambda: find(directory) is not None or child.poll() is not None, START_S)
+    running = find(directory)
+    if running:
+        return running
+    ended = child.poll()
+    how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
+    raise ServerError(f"the local server {how}{_said(log, begin)}", hint=_foreground(directory))
+
+
+def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
+    import subprocess  # with the next, 15 ms that a server which runs already does not cost
+    from importlib.util import find_spec
+
+    if not (find_spec("server_stub") and find_spec("fastapi")):
+        raise ServerError(
+            f"the local server is not installed for {sys.executable}",
+            hint="pip install 'client-lib[server]', or give the address of another server in CLIENT_LIB_ENDPOINT",
+        )
+
+    environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ}
+    environment[WORKER_DIR] = ""  # one that a job starts is no process of that job, and outlives it
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "server_stub", "--state-dir", str(directory)],
+            stdin=subprocess.DEVNULL,  # no descriptor of ours stays open in it: `client-lib submit | tee` ends
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,  # Ctrl-C at the client and a closed terminal are not for it
+        )
+    _children[:] = [other for other in _children if other.poll() is None] + [child]
+    return child
+
+
+def _said(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
+    return f"; the end of {log}:\n" + "\n".join(lines) if lines else f"; {log} is empty"
+
+
+def _foreground(directory: Path) -> str:
+    return f"`{sys.executable} -m server_stub --state-dir {directory}` runs it where you can see it"
+
+
+def _until(condition: Callable[[], bool], within_s: float) -> bool:
+    """Wait until `condition()` is true; False: it was not in time. Checks every 3 ms: there is nothing portable to wait
+    on."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+# --- one of another version
+
+
+def decide_by_version(server: str, client: str, busy: bool, terminal: bool) -> Decision:
+    """Decide how to treat a server of version `server`. A newer one and an equal one are used as they are."""
+    if _ordered(server) >= _ordered(client):
+        return "use"
+    return "ask" if terminal and not busy else "warn"
+
+
+def _settle(running: Running) -> Running:
+    """The server to use: `running`, or the one that took its place because the user agreed."""
+    if (running.url, running.pid) in _checked or _ordered(running.version) >= _ordered(__version__):
+        return running
+    _checked.add((running.url, running.pid))
+    busy = _has_jobs(running)
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if decide_by_version(running.version, __version__, busy, terminal) == "ask" and _agreed(running):
+        stop(running)
+        return find_or_start(running.state_dir)
+    _log.warning(
+        "the local server is of version %s, older than this client (%s)%s; `client-lib server stop` ends it, the next "
+        "command starts a new one",
+        running.version,
+        __version__,
+        " and has jobs" if busy else "",
+    )
+    return running
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _agreed(running: Running) -> bool:
+    sys.stderr.write(
+        f"The local server is of version {running.version}, this client of {__version__}. It has no jobs. "
+        "Replace it? [y/N] "
+    )
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _has_jobs(running: Running) -> bool:
+    """Some job isn't final. A server that can't be asked counts as one with jobs: it is left alone."""
+    endpoint = running.endpoint
+    connection = http.client.HTTPConnection(urlsplit(endpoint.url).netloc, timeout=5)
+    try:
+        for state in (State.RUNNING, State.PENDING, State.RESTARTING):
+            connection.request(
+                "GET", f"{paths.JOBS}?state={state}&limit=1", headers={"Authorization": f"Bearer {endpoint.token}"}
+            )
+            if json.loads(connection.getresponse().read())["jobs"]:
+                return True
+        return False
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return True
+    finally:
+        connection.close()

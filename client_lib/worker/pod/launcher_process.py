@@ -1,0 +1,108 @@
+"""The launcher of this worker as a child process of the agent, controlled over its socket (control.py).
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import Callable, List, Optional
+
+from client_lib.worker import control
+from client_lib.worker.directory import Directory, launcher_command
+
+OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")
+_POLL_S = 0.02
+
+
+class LauncherProcess:
+    """`on_event` gets the launcher's events (control.py), on another thread."""
+
+    def __init__(self, directory: Directory, on_event: Callable[[str], None]) -> None:
+        self._directory, self._on_event = directory, on_event
+        self._instructions: List[bytes] = []
+        self._lock = threading.Lock()
+        self._connection: Optional[control.ControlConnection] = None
+        self._pid = 0
+        self.status: Optional[int] = None
+        """The status from os.waitpid; None: it is alive."""
+
+    def start(self) -> None:
+        """Raises OSError."""
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        with open(os.path.join(self._directory.path, OUTPUT), "ab") as output:
+            self._pid = subprocess.Popen(
+                launcher_command(self._directory.path),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory.path,
+                env=environment,
+                start_new_session=True,  # a signal to the agent's group is the agent's to pass on
+            ).pid
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+
+    def instruct(self, line: bytes) -> None:
+        """Send it now, or as soon as there is a connection."""
+        with self._lock:
+            self._instructions.append(line)
+            if self._connection is not None:
+                self._send(self._connection, line)
+
+    def kill(self) -> None:
+        """Kill the launcher; its ranks die with it."""
+        if self._pid and self.status is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def reaped(self, pid: int, status: int) -> None:
+        """Note that a child of this process has ended."""
+        if pid == self._pid:
+            self.status = status
+
+    @property
+    def ended(self) -> bool:
+        return self.status is not None
+
+    def last_line(self) -> str:
+        """The last line that the launcher printed outside of the log; "": none."""
+        try:
+            with open(os.path.join(self._directory.path, OUTPUT), encoding="utf-8", errors="replace") as file:
+                lines = file.read().strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def _listen(self) -> None:
+        while not self.ended:
+            try:
+                connection = control.ControlConnection(self._directory.control)
+            except OSError:  # it does not listen yet, or no more
+                time.sleep(_POLL_S)
+                continue
+            with self._lock:
+                self._connection = connection
+                for line in self._instructions:
+                    self._send(connection, line)
+            self._read(connection)
+
+    def _read(self, connection: control.ControlConnection) -> None:
+        try:
+            while True:
+                message = connection.receive()
+                if message is None:
+                    break
+                self._on_event(str(message.get("event")))
+        except OSError:  # the same as end of file
+            pass
+        with self._lock:
+            self._connection = None
+        connection.close()
+
+    def _send(self, connection: control.ControlConnection, line: bytes) -> None:
+        try:
+            connection.send(line)
+        except OSError:  # it is dying: `_reap` of the agent notices
+            pass

@@ -1,0 +1,244 @@
+"""The log on its way out of the pod: the spool, and the threads that carry it to the server and to stdout.
+
+The launcher's segments (format.py) are the spool. A segment that every reader is done with is deleted. Over a limit the
+oldest segments are deleted unread, and the next read reports a gap: the cluster would evict the pod if its volume were
+over-full. Standard library only, Python >= 3.8.
+"""
+
+import os
+import threading
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from client_lib.worker.format import parse, segment_name
+from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable
+
+SERVER, STDOUT = "server", "stdout"
+"""Names of the spool's readers."""
+_POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
+_LARGE = 256 * 1024  # after a piece of this size more is probably waiting
+FULL = 0.8  # of the volume; the rest takes the lines that arrive between two checks
+_BLOCK = 1024 * 1024
+_TAIL = 64 * 1024  # more than the longest record
+
+
+class LogPiece(NamedTuple):
+    """Whole records. `gap`: records between the reader's position and these were deleted."""
+
+    offset: int
+    data: bytes
+    gap: bool
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+class Spool:
+    """The log directory of one worker. `readers`: their names."""
+
+    def __init__(self, folder: str, volume_bytes: int, readers: List[str]) -> None:
+        self._folder = folder
+        self._limit = int(volume_bytes * FULL)
+        self._lock = threading.Lock()
+        self._at: Dict[str, int] = {name: 0 for name in readers}
+        self._done: Dict[str, int] = {name: 0 for name in readers}
+        self._begin = (0, 0)
+
+    def begin(self, offset: int, seq: int) -> None:
+        """Set the position of the first record: an earlier pod, or start, of this worker has delivered those before."""
+        self._begin = (seq, offset)
+        with self._lock:
+            for positions in (self._at, self._done):
+                positions.update(dict.fromkeys(positions, offset))
+
+    def read(self, reader: str) -> Optional[LogPiece]:
+        """The next records for this reader; None: there are none now."""
+        with self._lock:
+            at = self._at[reader]
+        for start, size in self._segments():
+            if start + size <= at:
+                continue
+            offset = max(at, start)
+            data = self._read(start, offset - start)
+            if data is None:  # deleted since the listing: the next segment is there
+                continue
+            return LogPiece(offset, data, offset > at) if data else None
+        return None
+
+    def move(self, reader: str, at: int, done: Optional[int] = None) -> None:
+        """Continue reading at `at`; records before `done` (default: `at`) are not needed any more."""
+        with self._lock:
+            self._at[reader] = at
+            self._done[reader] = max(self._done[reader], at if done is None else done)
+
+    def leave(self, reader: str) -> None:
+        """Remove a reader: nothing is kept for it any more."""
+        with self._lock:
+            self._at.pop(reader, None)
+            self._done.pop(reader, None)
+
+    def tidy(self) -> int:
+        """Delete segments that are done with, and the oldest ones while there are too many bytes. Returns the number of
+        bytes that were deleted unread."""
+        segments = self._segments()
+        with self._lock:
+            done = min(self._done.values(), default=0)
+        kept, dropped = sum(size for _, size in segments), 0
+        for start, size in segments[:-1]:  # the launcher writes the last one
+            over = kept > self._limit
+            if start + size > done and not over:
+                break
+            os.unlink(self._path(start))
+            kept -= size
+            dropped += max(0, start + size - max(start, done))
+        return dropped
+
+    def newest(self) -> int:
+        """A number that changes whenever a rank has written bytes, even without a record: the launcher then touches the
+        file."""
+        segments = self._segments()
+        try:
+            return os.stat(self._path(segments[-1][0])).st_mtime_ns if segments else 0
+        except FileNotFoundError:
+            return 0
+
+    def end(self) -> Tuple[int, int]:
+        """(seq, offset) of the record that would follow, for a log whose writer is dead."""
+        for start, size in reversed(self._segments()):
+            begin = max(0, size - _TAIL)
+            tail = self._read(start, begin)
+            if tail:
+                last = tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]
+                return parse(last).seq + 1, start + begin + len(tail)
+        return self._begin
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self._folder, segment_name(start))
+
+    def _segments(self) -> List[Tuple[int, int]]:
+        """(start, size), in order."""
+        found = []
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        for name in names:
+            if name.endswith(".log"):
+                try:
+                    found.append((int(name[:-4]), os.stat(os.path.join(self._folder, name)).st_size))
+                except FileNotFoundError:  # deleted since the listing
+                    continue
+        return sorted(found)
+
+    def _read(self, start: int, begin: int) -> Optional[bytes]:
+        """Whole records; b"": there is none yet, None: the segment is gone."""
+        try:
+            with open(self._path(start), "rb") as file:
+                file.seek(begin)
+                data = file.read(_BLOCK)
+        except FileNotFoundError:
+            return None
+        return data[: data.rfind(b"\n") + 1]
+
+
+# --- carriers
+
+
+class LogCarrier(threading.Thread):
+    """`finish`, then `join`: everything is delivered, or the receiver takes no more."""
+
+    def __init__(self, name: str, spool: Spool) -> None:
+        super().__init__(name=name, daemon=True)
+        self._spool = spool
+        self._finishing = threading.Event()
+
+    def finish(self) -> None:
+        """The launcher writes no more."""
+        self._finishing.set()
+
+
+class StdoutCarrier(LogCarrier):
+    """Prints the log for `kubectl logs`, and for a server that is not reachable from the pod.
+
+    A thread: a slow container runtime delays nothing else.
+    """
+
+    def __init__(self, spool: Spool, fd: int = 1) -> None:
+        super().__init__(STDOUT, spool)
+        self._fd = fd
+
+    def run(self) -> None:
+        try:
+            while self._print():
+                pass
+        except OSError:  # stdout is closed
+            pass
+        self._spool.leave(STDOUT)
+
+    def _print(self) -> bool:
+        """False: everything is printed."""
+        last_round = self._finishing.is_set()
+        piece = self._spool.read(STDOUT)
+        if piece is not None:
+            _write_all(self._fd, piece.data)
+            self._spool.move(STDOUT, piece.end)
+        elif last_round:
+            return False
+        else:
+            self._finishing.wait(_POLL_S)
+        return True
+
+
+class ServerCarrier(LogCarrier):
+    """Sends the log to the server, over any outage, and repeats nothing."""
+
+    def __init__(self, server: ServerClient, spool: Spool, warn: Callable[[str], None]) -> None:
+        super().__init__(SERVER, spool)
+        self._server, self._warn = server, warn
+        self._backoff = Backoff()
+        self._failure: Optional[str] = None
+        self.rejected: Optional[int] = None
+        """Status of the answer, while the server rejects this worker's log."""
+
+    def run(self) -> None:
+        while True:
+            last_round = self._finishing.is_set()
+            sent = self._send()
+            if sent is None and last_round and not self._failure:
+                return
+            if sent is None or sent < _LARGE:
+                self._finishing.wait(_POLL_S)
+
+    def _send(self) -> Optional[int]:
+        """Bytes that were sent; None: there were none, or sending failed."""
+        piece = self._spool.read(SERVER)
+        if piece is None:
+            return None
+        try:
+            length, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
+        except Unreachable as error:
+            self._wait(str(error))
+            return None
+        except Rejected as rejected:
+            self.rejected = rejected.status
+            self._wait("the server refuses the log: %s" % rejected)
+            return None
+        if self._failure:
+            self._warn("the server takes the log again")
+            self._failure = None
+        self.rejected = None
+        self._backoff.reset()
+        self._spool.move(SERVER, length, durable)
+        return len(piece.data)
+
+    def _wait(self, why: str) -> None:
+        if self._failure is None:
+            self._warn("the log waits for the server: %s" % why)
+        self._failure = why
+        self._backoff.sleep()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

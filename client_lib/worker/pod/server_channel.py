@@ -1,0 +1,161 @@
+"""Exchanges states and instructions with the server, in two threads with one connection each, next to the agent's work.
+
+One thread sends the worker's state whenever that changes. The other waits for instructions (a long poll), which is also
+the worker's sign of life. `peer_channel` is the counterpart without a server.
+
+Standard library only, Python >= 3.8.
+"""
+
+import queue
+import threading
+import time
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional
+
+from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable
+
+WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
+_SOON_S = 1.0
+_CONFLICT = 409  # another pod owns this worker
+_UNAUTHORIZED = 401
+
+
+class Instruction(NamedTuple):
+    """Next step of the worker: go, stop or exit."""
+
+    do: str
+    grace_s: Optional[float] = None
+
+
+class Replaced(Exception):
+    """Another pod owns this worker: nothing may run here."""
+
+
+class ServerChannel:
+    """`on_instruction` gets each new instruction, on another thread; `on_replaced` is called when another pod owns the
+    worker."""
+
+    def __init__(
+        self,
+        new_server: Callable[[], ServerClient],
+        signs_of_life: Callable[[], int],
+        on_instruction: Callable[[Instruction], None],
+        on_replaced: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._new_server, self._signs_of_life = new_server, signs_of_life
+        self._on_instruction, self._on_replaced, self._warn = on_instruction, on_replaced, warn
+        self._state = "preparing"
+        self._known = "wait"
+        self._states: "queue.SimpleQueue[str]" = queue.SimpleQueue()
+        self._answered_at = time.monotonic()
+
+    def claim(self) -> Optional[str]:
+        """Become the owner of the worker; nothing of the job may be touched before.
+
+        Returns None on success, otherwise the reason why it must be tried again. Raises Replaced.
+        """
+        server = self._new_server()
+        try:
+            server.put_state("preparing", 0, "", 0.0)
+        except Rejected as rejected:
+            if rejected.status == _CONFLICT:
+                raise Replaced(str(rejected)) from rejected
+            return str(rejected)
+        except Unreachable as error:
+            return str(error)
+        finally:
+            server.close()
+        return None
+
+    def start(self) -> None:
+        for run in (self._send_states, self._wait_for_instructions):
+            threading.Thread(target=run, name=run.__name__, daemon=True).start()
+
+    def send_state(self, state: str) -> None:
+        """Send it now or as soon as the server answers."""
+        self._state = state
+        self._states.put(state)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the server last answered."""
+        return time.monotonic() - self._answered_at
+
+    def deliver(self, report: Mapping[str, Any], results: List[str], given_up: Callable[[], bool]) -> bool:
+        """Send results, then the report; False: given up, or the server rejects the report."""
+        server = self._new_server()
+        for path in results:
+            self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
+        return self._insist(lambda: server.put_report(report), given_up)
+
+    def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
+        backoff = Backoff()
+        while not given_up():
+            try:
+                call()
+                self._answered_at = time.monotonic()
+                return True
+            except Rejected as rejected:
+                self._warn("the server rejects what is left: %s" % rejected)
+                return False
+            except Unreachable as error:
+                self._warn("what is left waits for the server: %s" % error)
+                backoff.sleep()
+        return False
+
+    def _send_states(self) -> None:
+        server, backoff = self._new_server(), Backoff()
+        while True:
+            state = self._states.get()
+            while not self._exchange(server, state, 0.0):
+                backoff.sleep()
+            backoff.reset()
+
+    def _wait_for_instructions(self) -> None:
+        server, backoff = self._new_server(), Backoff()
+        while True:
+            known, began = self._known, time.monotonic()
+            answered = self._exchange(server, self._state, WAIT_S)
+            if answered and (self._known != known or time.monotonic() - began > _SOON_S):
+                backoff.reset()
+            else:  # a server that shuts down answers at once, without news
+                backoff.sleep()
+
+    def _exchange(self, server: ServerClient, state: str, wait_s: float) -> bool:
+        """False: there was no answer."""
+        try:
+            answer = server.put_state(state, self._signs_of_life(), self._known, wait_s)
+        except Unreachable:
+            return False
+        except Rejected as rejected:
+            if rejected.status == _CONFLICT:
+                self._on_replaced()
+            elif rejected.status == _UNAUTHORIZED:  # the attempt was closed: the server expects nothing of this worker
+                self._on_instruction(Instruction("exit"))
+            return False
+        self._answered_at = time.monotonic()
+        if wait_s and answer["do"] != self._known:
+            self._known = answer["do"]
+            self._on_instruction(Instruction(answer["do"], answer.get("grace_s")))
+        return True
+
+
+def next_log_position(
+    server: ServerClient, check_stop: Callable[[], None], warn: Callable[[str], None]
+) -> "tuple[int, int]":
+    """(offset, seq) of the log record that the server expects next from this worker.
+
+    Calls `check_stop` before each try. Raises Replaced, OSError, and the exceptions of `check_stop`.
+    """
+    backoff = Backoff()
+    while True:
+        check_stop()
+        try:
+            return server.log_end()
+        except Rejected as rejected:
+            if rejected.status == _CONFLICT:
+                raise Replaced(str(rejected)) from rejected
+            raise OSError("the server does not take its log: %s" % rejected) from rejected
+        except Unreachable as error:
+            warn("waits for the server: %s" % error)
+            backoff.sleep()

@@ -1,0 +1,200 @@
+"""HTTP client of the server's worker routes, with the standard library alone.
+
+One object per thread: it holds one connection. Proxy variables are ignored (http.client never reads them): the server
+runs in the cluster, or the operator has configured its address.
+
+Standard library only, Python >= 3.8.
+"""
+
+import http.client
+import json
+import os
+import random
+import ssl
+import time
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, Union
+from urllib.parse import quote, urlencode, urlsplit
+
+from client_lib.worker.pod.settings import PodSettings
+
+PROTOCOL = "1"
+_CONNECT_S = 5.0
+_ANSWER_S = 20.0
+_BLOCK = 256 * 1024
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+
+Body = Union[bytes, BinaryIO]
+
+
+class Unreachable(Exception):
+    """No answer, or one that allows another try."""
+
+
+class Rejected(Exception):
+    """An answer that another try does not change. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Backoff:
+    """Pauses between tries: 0.1, 0.2, 0.4 ... 3 s, each shortened at random by up to a fifth, so that the pods of a job
+    do not call at the same moment."""
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        self._next_s = _FIRST_PAUSE_S
+
+    def sleep(self) -> None:
+        time.sleep(self._next_s * random.uniform(0.8, 1.0))
+        self._next_s = min(2 * self._next_s, _LONGEST_PAUSE_S)
+
+
+def worker_path(pod: PodSettings) -> str:
+    """The same path as client_lib.spec.paths.worker."""
+    return "/api/v1/jobs/%s/attempts/%d/workers/%d" % (quote(pod.job, safe=""), pod.attempt, pod.worker)
+
+
+def outputs_url(pod: PodSettings) -> Optional[str]:
+    """URL at which the server takes this worker's outputs; None: there is no server."""
+    return None if pod.server_url is None else pod.server_url.rstrip("/") + worker_path(pod) + "/outputs"
+
+
+class ServerClient:
+    """The requests of a pod. Each may be repeated, and raises Unreachable or Rejected."""
+
+    def __init__(self, pod: PodSettings, token: str, ca_file: Optional[str]) -> None:
+        assert pod.server_url is not None
+        url = urlsplit(pod.server_url)
+        self._address = (url.hostname or "", url.port)
+        self._tls = ssl.create_default_context(cafile=ca_file) if url.scheme == "https" else None
+        self._base = url.path.rstrip("/") + worker_path(pod)
+        self._headers = {
+            "Authorization": "Bearer " + token,
+            "X-Pod-Uid": pod.uid,
+            "X-Pod-Name": pod.name,
+            "X-Pod-Start": pod.start,
+            "X-Worker-Protocol": PROTOCOL,
+        }
+        self._connection: Optional[http.client.HTTPConnection] = None
+        self._kept = False  # the connection has carried an answer
+
+    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float) -> Dict[str, Any]:
+        """Send the worker's state. Returns its instruction as soon as that is not `known`, at the latest after
+        `wait_s`."""
+        body = json.dumps({"state": state, "signs_of_life": signs_of_life}).encode()
+        return self._json("/state", body, {"knows": known, "wait": "%g" % wait_s}, wait_s)
+
+    def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
+        """(length, durable) of the log that the server has stored."""
+        query = {"offset": str(offset)}
+        if gap:
+            query["gap"] = "1"
+        lengths = self._json("/log", records, query)
+        return int(lengths["length"]), int(lengths["durable"])
+
+    def log_end(self) -> Tuple[int, int]:
+        """(offset, seq) of the record that the server expects next."""
+        lengths = self._json("/log", b"", {"offset": "0"})
+        return int(lengths["length"]), int(lengths["next_seq"])
+
+    def put_report(self, report: Mapping[str, Any]) -> None:
+        self._json("/report", json.dumps(report).encode(), {})
+
+    def put_result(self, path: str) -> None:
+        """The file of one rank, named by its number."""
+        with open(path, "rb") as file:
+            self._call("PUT", "/results/" + os.path.basename(path), file, os.fstat(file.fileno()).st_size)
+
+    def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
+        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception of
+        it ends the transfer."""
+        answer = self._call("GET", "/" + what)
+        try:
+            with open(target, "wb") as file:
+                while True:
+                    check_stop()
+                    block = answer.read(_BLOCK)
+                    if not block:
+                        break
+                    file.write(block)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable("the %s was cut off: %s" % (what, error)) from error
+
+    def close(self) -> None:
+        self._kept = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _json(self, path: str, body: bytes, query: Dict[str, str], wait_s: float = 0.0) -> Dict[str, Any]:
+        address = path + ("?" + urlencode(query) if query else "")
+        answer = self._call("PUT", address, body, len(body), wait_s)
+        try:
+            text = answer.read()
+            found: Dict[str, Any] = json.loads(text)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise Unreachable("what answered %s is not this server: %r" % (path, error)) from error
+        return found
+
+    def _call(
+        self, method: str, path: str, body: Optional[Body] = None, size: int = 0, wait_s: float = 0.0
+    ) -> http.client.HTTPResponse:
+        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server."""
+        try:
+            try:
+                answer = self._once(method, path, body, size, wait_s)
+            except ConnectionError:
+                if not self._kept:
+                    raise
+                self.close()
+                if body is not None and not isinstance(body, bytes):
+                    body.seek(0)
+                answer = self._once(method, path, body, size, wait_s)
+            self._kept = True
+            return self._checked(answer)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
+
+    def _once(self, method: str, path: str, body: Optional[Body], size: int, wait_s: float) -> http.client.HTTPResponse:
+        connection = self._connected()
+        assert connection.sock is not None
+        connection.sock.settimeout(_ANSWER_S + wait_s)
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Length"] = str(size)
+        connection.request(method, self._base + path, body=body, headers=headers)
+        return connection.getresponse()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            host, port = self._address
+            if self._tls is not None:
+                self._connection = http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=self._tls)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+            self._connection.connect()
+        return self._connection
+
+    def _checked(self, answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
+        if answer.status < 300:
+            return answer
+        text = answer.read(65536)
+        self.close()
+        if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
+            raise Rejected(answer.status, _message(text, answer.status))
+        raise Unreachable("HTTP %d: %s" % (answer.status, _message(text, answer.status)))
+
+
+def _message(body: bytes, status: int) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return "HTTP status %d" % status

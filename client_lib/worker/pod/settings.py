@@ -1,0 +1,125 @@
+"""Files (mounted below /client-lib) and variables of a pod, read once at the start.
+
+Standard library only, Python >= 3.8.
+"""
+
+import json
+import os
+import socket
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+
+from client_lib.worker.directory import Directory
+from client_lib.worker.plan import WorkerPlan, from_json
+
+ROOT = "/client-lib"
+PROTOCOL = 1
+_BARRIER_PORT = 23455
+_STAY_S = 600.0
+
+
+class PodSettings(NamedTuple):
+    """pod.json and the variables of the container."""
+
+    server_url: Optional[str]
+    """None: no server is reachable from this pod."""
+    job: str
+    attempt: int
+    worker: int
+    n_workers: int
+    spool_bytes: int
+    snapshot: Optional[str]
+    """Digest of the code's archive; None: the code runs in place."""
+    function: bool
+    """The job is a function, which the agent needs in addition to the code."""
+    conda_prefix: Optional[str]
+    barrier_port: int
+    """Port on which worker 0 listens for the other workers if there is no server."""
+    termination_log: str
+    stay_s: float
+    """Longest time that a worker that has ended waits for a server that does not answer; then undelivered data is
+    lost with the pod."""
+    uid: str
+    name: str
+    master_addr: str
+    master_port: int
+    environment: Dict[str, str]
+    """The container's own."""
+    start: str = ""
+    """Differs for each start of the container: containers of an elastic job are restarted within their pod."""
+
+
+class PodFiles:
+    """Paths of a pod."""
+
+    def __init__(self, root: str = ROOT) -> None:
+        self.plan = os.path.join(root, "plan", "plan.json")
+        self.pod = os.path.join(root, "plan", "pod.json")
+        self.token = os.path.join(root, "secret", "token")
+        self.ca = os.path.join(root, "secret", "ca.crt")
+        self.code = os.path.join(root, "code")
+        self.directory = Directory(os.path.join(root, "run"))
+        self.environments = os.path.join(self.directory.path, "environments")
+
+    @property
+    def authorities(self) -> Optional[str]:
+        """File of the certificate authorities that sign the server's certificate; None: those of the image."""
+        return self.ca if os.path.exists(self.ca) else None
+
+    def fetched(self, what: str) -> str:
+        """Path for a file fetched from the server; `what`: snapshot or function."""
+        return os.path.join(self.directory.path, what + ".fetched")
+
+    def mounted(self, what: str) -> Optional[str]:
+        """Path at which it is mounted; None: it is not, and must be fetched."""
+        path = os.path.join(self.code, {"snapshot": "snapshot.tar.gz"}.get(what, what))
+        return path if os.path.exists(path) else None
+
+
+def read_plan(files: PodFiles) -> WorkerPlan:
+    """The plan that all workers share. Raises ValueError for one of another protocol."""
+    with open(files.plan, encoding="utf-8") as file:
+        return from_json(file.read())
+
+
+def read_token(files: PodFiles) -> str:
+    with open(files.token, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
+    """Raises ValueError for a file of another protocol, and KeyError for a missing variable."""
+    with open(files.pod, encoding="utf-8") as file:
+        pod: Dict[str, Any] = json.load(file)
+    if pod["protocol"] != PROTOCOL:
+        raise ValueError("this agent speaks protocol %d, the pod is of protocol %r" % (PROTOCOL, pod["protocol"]))
+    code = pod.get("code") or {}
+    name = environ.get("CLIENT_LIB_POD_NAME") or environ.get("HOSTNAME") or socket.gethostname()
+    return PodSettings(
+        server_url=pod["server_url"],
+        job=pod["job"],
+        attempt=pod["attempt"],
+        worker=int(environ["RANK"]),  # set by the training operator: the index of the pod
+        n_workers=pod["n_workers"],
+        spool_bytes=pod["spool_bytes"],
+        snapshot=code.get("sha256") if code.get("mode") == "snapshot" else None,
+        function=bool(pod.get("function")),
+        conda_prefix=pod.get("conda_prefix"),
+        barrier_port=pod.get("gate_port", _BARRIER_PORT),
+        termination_log=pod.get("termination_log", "/dev/termination-log"),
+        stay_s=pod.get("stay_s", _STAY_S),
+        uid=environ.get("CLIENT_LIB_POD_UID") or name,
+        name=name,
+        master_addr=environ["MASTER_ADDR"],
+        master_port=int(environ["MASTER_PORT"]),
+        environment=dict(environ),
+        start=os.urandom(8).hex(),
+    )
+
+
+def result_files(directory: Directory) -> List[str]:
+    """Results that a function's ranks have written: one file per rank, named by its number."""
+    from client_lib.worker.function_runner import RESULTS  # here: few jobs are functions
+
+    folder = os.path.join(directory.path, RESULTS)
+    found = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(found) if name.isdigit()]

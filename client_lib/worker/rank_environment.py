@@ -1,0 +1,192 @@
+"""Environment, argv and working directory of every process of a worker. Pure: the same for every runtime.
+
+Standard library only, Python >= 3.8.
+"""
+
+import os
+from typing import Dict, List, NamedTuple, Optional
+
+from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.plan import ELASTIC, WorkerPlan
+
+RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
+STDIN = "CLIENT_LIB_STDIN"
+"""Variable of a plan: a terminal, pipe or file of the submitter that rank 0 reads. Ranks do not get the variable."""
+
+_BINARY = ("binary", "binary_exp")
+
+# Variables that an outer torchrun, mpirun or accelerate sets for its own ranks. A job that is submitted from inside one
+# of them inherits them, and torch (TORCHELASTIC_USE_AGENT_STORE) or accelerate (PMI_SIZE, OMPI_*) would apply them.
+_STALE = frozenset(
+    (
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ENABLE_FILE_TIMER",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_NODE_RANK",
+        "PMIX_RANK",
+        "PMIX_HOSTNAME",
+        "PMI_RANK",
+        "PMI_SIZE",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    )
+)
+
+
+class Process(NamedTuple):
+    """One rank, ready to be started."""
+
+    rank: int
+    local_rank: int
+    argv: List[str]
+    environment: Dict[str, str]
+    working_dir: str
+    stdin: str = os.devnull
+    is_agent: bool = False
+    """It starts the ranks, which bring output pipes (elastic.py): its own lines belong to no rank."""
+
+
+def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
+    """The ranks of this worker, local rank 0 first: RANK = worker x processes_per_worker + LOCAL_RANK, always.
+
+    `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local rank as an argument too.
+    Of an elastic worker it is the one agent that starts the ranks.
+    """
+    folder = working_dir(plan, directory)
+    return [
+        Process(
+            plan.worker * plan.processes_per_worker + local_rank,
+            local_rank,
+            _argv(plan, local_rank, local_rank_option),
+            _environment(plan, directory, local_rank),
+            folder,
+            plan.environment.get(STDIN, os.devnull) if plan.worker == local_rank == 0 else os.devnull,
+            _has_agent(plan),
+        )
+        for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker)
+    ]
+
+
+def working_dir(plan: WorkerPlan, directory: Directory) -> str:
+    return os.path.join(directory.work, plan.working_dir) if plan.snapshot else plan.working_dir
+
+
+def script_path(plan: WorkerPlan, directory: Directory) -> Optional[str]:
+    """Absolute path of the script; None: the command is no Python script."""
+    if plan.python is None:
+        return None
+    root = directory.work if plan.snapshot else plan.working_dir
+    return os.path.normpath(os.path.join(root, plan.command[0]))
+
+
+def default_threads(plan: WorkerPlan) -> Optional[int]:
+    """OMP_NUM_THREADS of each process; None: the user has set it."""
+    if "OMP_NUM_THREADS" in plan.environment:
+        return None
+    return max(1, plan.cores // plan.processes_per_worker)
+
+
+def uses_rank_runner(plan: WorkerPlan) -> bool:
+    return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
+
+
+def _has_agent(plan: WorkerPlan) -> bool:
+    """An agent whose ranks bring output pipes, for which they need the rank runner."""
+    return plan.type == ELASTIC and uses_rank_runner(plan)
+
+
+def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
+    script, arguments = plan.command[0], plan.command[1:]
+    if option:  # before the script's own arguments, as torch.distributed.launch does
+        arguments = ["%s=%d" % (option, local_rank)] + arguments
+    return ([plan.python] if plan.python else []) + [script] + arguments
+
+
+def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dict[str, str]:
+    own = set(plan.user_variables)
+    seen = {name: value for name, value in plan.environment.items() if name in own or name not in _STALE}
+    for name, value in _defaults(plan, local_rank).items():
+        if name not in own:
+            seen[name] = value
+    for name, value in _if_absent(plan).items():
+        seen.setdefault(name, value)
+    seen.pop(STDIN, None)
+    seen.update(_ranks(plan, local_rank))
+    seen[MARKER] = directory.path
+    if _has_agent(plan):
+        seen[RANK_PIPES] = directory.rank_pipes
+    seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(seen["RANK"]))
+    return seen
+
+
+def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
+    """Variables that cannot be overridden."""
+    per_worker = plan.processes_per_worker
+    return {
+        "RANK": str(plan.worker * per_worker + local_rank),
+        "WORLD_SIZE": str(plan.n_workers * per_worker),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(per_worker),
+        "NODE_RANK": str(plan.worker),
+        "GROUP_RANK": str(plan.worker),
+    }
+
+
+def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
+    """Variables that the spec can override, but not the submitter's shell."""
+    rank = plan.worker * plan.processes_per_worker + local_rank
+    set_by_us = {
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(plan.master_port),
+        "PYTHONUNBUFFERED": "1",
+        "CLIENT_LIB_JOB_NAME": plan.job,
+        "CLIENT_LIB_ATTEMPT": str(plan.attempt),
+        "CLIENT_LIB_CHECKPOINT_DIR": plan.checkpoint_dir,
+        "MLSPACE_JOB_NAME": plan.job,
+        "TORCHELASTIC_RESTART_COUNT": str(plan.attempt - 1),
+    }
+    if plan.gpus is not None:
+        set_by_us["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
+    if plan.type == ELASTIC:
+        # otherwise an agent with a store from an earlier round does not announce it to one that joins later, which
+        # waits in vain (torch 2.15, dynamic_rendezvous.py, next_rendezvous)
+        set_by_us["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if plan.type in _BINARY:  # written for MPI; for other types accelerate would conclude that mpirun is in use
+        set_by_us["OMPI_COMM_WORLD_RANK"] = str(rank)
+        set_by_us["OMPI_COMM_WORLD_SIZE"] = str(plan.n_workers * plan.processes_per_worker)
+        set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
+        set_by_us["PMIX_HOSTNAME"] = _platform_host(plan)
+    return set_by_us
+
+
+def _platform_host(plan: WorkerPlan) -> str:
+    """The pod's name on the ML Space platform, by which scripts recognize the master."""
+    role = "mpimaster-0" if plan.worker == 0 else "mpiworker-%d" % (plan.worker - 1)
+    return "%s-%s" % (plan.job, role)
+
+
+def _if_absent(plan: WorkerPlan) -> Dict[str, str]:
+    """Variables that any setting of the user overrides."""
+    absent = {}
+    threads = default_threads(plan)
+    if threads is not None:
+        absent["OMP_NUM_THREADS"] = str(threads)
+    if plan.gpus:
+        absent["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering of nvidia-smi, by which devices are chosen
+    if plan.gpus == []:
+        absent["ACCELERATE_USE_CPU"] = "true"  # otherwise accelerate and Trainer train every rank alone
+    return absent

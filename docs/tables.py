@@ -1,0 +1,128 @@
+"""Writes the tables of the documents that repeat the code: fields, settings, arguments, operations, hints.
+
+    python docs/tables.py        # `make docs` calls it
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest is written by hand. A test compares what is
+committed with what this makes.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import platform_tables
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from client_lib.spec.job import JobSpec
+from server_stub.failures.hints import CAUSES
+from server_stub.openapi import openapi
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, parts
+from server_stub.settings import Settings
+
+DOCS = Path(__file__).resolve().parent
+DOCUMENTS = tuple(DOCS / f"{name}.md" for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting"))
+_BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_tables(text: str) -> str:
+    """The document with every table made anew."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}{block[3]}", text)
+
+
+def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
+    rows = [
+        f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(field.description)} |"
+        for key, field in model.model_fields.items()
+        if not field.exclude
+    ]
+    return "\n".join(["| name | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _operations() -> str:
+    """The operations of our REST API, in the order of its OpenAPI document."""
+    rows = [
+        f"| `{method.upper()}` | `{path}` | {_cell(operation.get('description', '').split('. ')[0])} |"
+        for path, operations in openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+    return "\n".join(["| method | path | does |", "|---|---|---|", *rows, ""])
+
+
+def _hints() -> str:
+    """The symptoms of known causes, and the hint that a report gives for each."""
+    rows = [f"| {_cell(cause.symptom)} | {_cell(cause.hint)} |" for cause in CAUSES]
+    return "\n".join(["| a rank | what to do |", "|---|---|", *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory in (list, dict):
+        return "none"
+    if field.default_factory is not None:
+        return "computed"
+    value = field.default
+    if value is None or value == [] or value == {}:
+        return "none"
+    if isinstance(value, BaseModel) or (isinstance(value, list) and isinstance(value[0], BaseModel)):
+        return "see there"
+    return f"`{value.value if isinstance(value, enum.Enum) else value}`"
+
+
+def _type(annotation: object) -> str:
+    """As a reader says it: `int`, `list of str`, `int or default`."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
+    arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return " ".join(f"`{a}`" for a in arguments)
+    if origin is list:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return "table"
+    if arguments:
+        return " or ".join(_type(a) for a in arguments)
+    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
+        return " ".join(f"`{member.value}`" for member in annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return "table"
+    return {"Path": "path"}.get(getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation)))
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "job_fields": lambda: _fields(JobSpec, lambda key: key),
+    "platform_parameters": platform_tables.parameters,
+    "earlier_parameters": platform_tables.earlier_parameters,
+    "server_settings": lambda: _fields(Settings, lambda key: f"CLIENT_LIB_SERVER_{key.upper()}"),
+    "catalogue": lambda: _fields(ClusterCatalogue, lambda key: key),
+    "rest_operations": _operations,
+    "hints": _hints,
+}
+_CATALOGUE: dict[str, type[BaseModel]] = {
+    "instance_types": parts.InstanceType,
+    "nodes": parts.Node,
+    "images": parts.Images,
+    "volumes": parts.Volume,
+    "checkpoints": parts.Checkpoints,
+    "user": parts.PodUser,
+    "defaults": parts.Defaults,
+    "network": parts.Network,
+    "peers": parts.Peer,
+}
+TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
+
+if __name__ == "__main__":
+    for document in DOCUMENTS:
+        document.write_text(with_tables(document.read_text()))

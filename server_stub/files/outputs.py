@@ -1,0 +1,116 @@
+"""Lists and finds the outputs of a job that were kept. It reads the disk: call it in a thread.
+
+`client_lib.worker.outputs.store` defines their place on disk, the runtime which files are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+
+from client_lib.spec.wire import OutputFile, OutputLeftOut
+from client_lib.worker.outputs import index
+from client_lib.worker.outputs.index import Index, Kept
+from client_lib.worker.outputs.store import data_path
+
+OUTPUTS = "outputs"
+_SHOWN_MAX = 5
+_Origin = tuple[int, int]
+"""(attempt, worker)"""
+
+
+def folder(job_dir: Path, attempt: int, worker: int) -> Path:
+    """The folder with the outputs of one worker."""
+    return job_dir / OUTPUTS / f"{attempt}.{worker}"
+
+
+def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
+    """The files kept so far, ordered by path, and those left out."""
+    return merged(read(job_dir))
+
+
+def read(job_dir: Path) -> dict[_Origin, Index]:
+    """The lists of all workers in all attempts."""
+    return {origin: index.read(str(path)) for origin, path in _folders(job_dir)}
+
+
+def find(job_dir: Path, path: str, sha256: str | None) -> tuple[Path, OutputFile] | None:
+    """The file of that name; with `sha256` only if it still has these bytes. None: there is none."""
+    for file in listing(job_dir)[0]:
+        if file.path == path and sha256 in (None, file.sha256):
+            return Path(data_path(str(folder(job_dir, file.attempt, file.worker)), file.sha256)), file
+    return None
+
+
+def find_bytes(job_dir: Path, sha256: str) -> Path | None:
+    """Any output with these bytes, found without reading a list."""
+    places = (Path(data_path(str(path), sha256)) for _, path in _folders(job_dir))
+    return next((place for place in places if place.is_file()), None)
+
+
+def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut]]:
+    """The files of a job, each under a name of its own. Pure.
+
+    The file of the newest attempt of each worker counts. If workers have different files of one name, that of the first
+    keeps it, and those of the others are `worker-<n>/<path>`; of equal files one is listed.
+    """
+    newest: dict[str, dict[int, OutputFile]] = {}
+    left: dict[tuple[str, int], OutputLeftOut] = {}
+    for (attempt, worker), one in sorted(found.items()):  # a later attempt replaces what an earlier one left
+        for kept in one.kept.values():
+            newest.setdefault(kept.path, {})[worker] = _file(kept, attempt, worker)
+        for out in one.left_out.values():
+            left[out.path, worker] = OutputLeftOut(path=out.path, size=out.size, why=out.why, worker=worker)
+    files = [file for _, file in sorted(_named_apart(newest))]
+    return files, [left[key] for key in sorted(left)]
+
+
+def conflicts(files: list[OutputFile]) -> str | None:
+    """A message about different files of several workers with one name; None: there are none. Pure."""
+    apart = [file.path for file in files if file.path.startswith(f"worker-{file.worker}/")]
+    if not apart:
+        return None
+    shown = ", ".join(apart[:_SHOWN_MAX]) + (f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX))
+    return f"workers wrote different outputs of one name; they are kept apart, as {shown}"
+
+
+def _named_apart(newest: Mapping[str, Mapping[int, OutputFile]]) -> Iterator[tuple[str, OutputFile]]:
+    for path, of_workers in newest.items():
+        seen: set[str] = set()
+        for worker in sorted(of_workers):
+            file = of_workers[worker]
+            if file.sha256 in seen:
+                continue
+            name = _free_name(path, worker, newest) if seen else path
+            seen.add(file.sha256)
+            yield name, file.model_copy(update={"path": name})
+
+
+def _free_name(path: str, worker: int, taken: Mapping[str, object]) -> str:
+    names = (f"worker-{worker}/{path}{'_' * more}" for more in count())
+    return next(name for name in names if name not in taken)
+
+
+def _file(kept: Kept, attempt: int, worker: int) -> OutputFile:
+    return OutputFile(
+        path=kept.path,
+        size=kept.size,
+        sha256=kept.sha256,
+        modified_at=datetime.fromtimestamp(kept.mtime, timezone.utc),
+        executable=kept.executable,
+        attempt=attempt,
+        worker=worker,
+    )
+
+
+def _folders(job_dir: Path) -> Iterator[tuple[_Origin, Path]]:
+    """The folders of all workers, newest attempt first."""
+    try:
+        names = [path.name for path in (job_dir / OUTPUTS).iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return
+    origins = [tuple(map(int, name.split("."))) for name in names]
+    for attempt, worker in sorted(origins, reverse=True):
+        yield (attempt, worker), folder(job_dir, attempt, worker)

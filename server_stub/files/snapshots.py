@@ -1,0 +1,176 @@
+"""The archives that clients upload: content-addressed files, and who uploaded each.
+
+`<root>/<sha256>/code.tar.gz` and beside it `owners/<user>`, an empty file per user who sent the very bytes. A digest
+proves nothing, because answers and manifests show it: a user sees an archive only after uploading it. The service reads
+these folders at submit and in retention; the worker launcher unpacks the archives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INCOMING = "incoming"
+_BATCH = 2**20  # bytes hashed and written by a thread at once, in about a millisecond
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True)
+class StoredSnapshot:
+    """One archive on disk, as retention sees it."""
+
+    sha256: str
+    size: int
+    used_at: float
+    """Unix time of the last upload, question or submit that named it."""
+
+
+class Snapshots:
+    """All archives of one server. User names are file names: `server_stub.http.users_file` allows no others."""
+
+    def __init__(self, root: Path, max_bytes: int, min_free_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        self._min_free_bytes = min_free_bytes
+
+    def open(self) -> None:
+        """Create the folder and remove unfinished uploads of an earlier server."""
+        shutil.rmtree(self._root / _INCOMING, ignore_errors=True)
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        (self._root / _INCOMING).mkdir(mode=0o700)
+
+    def path(self, sha256: str) -> Path:
+        """The path of the archive, which may not exist.
+
+        Raises InvalidRequest for text that is no digest, so that it can't name another file.
+        """
+        if not _DIGEST.fullmatch(sha256):
+            raise InvalidRequest(f"{sha256[:80]!r} is not a SHA-256 digest", hint="it has 64 characters of 0-9 and a-f")
+        return self._root / sha256 / "code.tar.gz"
+
+    def exists(self, sha256: str) -> bool:
+        return self.path(sha256).is_file()
+
+    def find(self, sha256: str, user: str) -> Path | None:
+        """The archive if `user` uploaded it, else None. Marks it as used now, so that retention does not remove it
+        before the submit that follows."""
+        path = self.path(sha256)
+        if not path.is_file() or not (path.parent / "owners" / user).exists():
+            return None
+        _mark_used(path)
+        return path
+
+    async def put(self, sha256: str, user: str, chunks: AsyncIterator[bytes]) -> bool:
+        """Store the archive; it is on disk when this returns. Returns False if the server had it already.
+
+        Raises:
+            InvalidRequest: the bytes have another digest.
+            TooLarge, StorageFull: nothing was stored.
+        """
+        path = self.path(sha256)
+        self._check_space()
+        incoming = self._root / _INCOMING / f"{sha256}.{os.urandom(6).hex()}"
+        try:
+            with await asyncio.to_thread(incoming.open, "xb") as file:
+                found = await self._receive(file, chunks)
+            if found != sha256:
+                raise InvalidRequest(
+                    f"the uploaded bytes have the digest {found}, not {sha256}", hint="send them again"
+                )
+            return await asyncio.to_thread(_adopt, incoming, path, user)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StorageFull(f"the server's disk is full: {error}") from error
+            raise
+        finally:
+            incoming.unlink(missing_ok=True)
+
+    async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes]) -> str:
+        """Write all chunks up to the size limit; returns their digest."""
+        digest, batch, size = hashlib.sha256(), bytearray(), 0
+        async for chunk in chunks:
+            size += len(chunk)
+            self.check_size(size)
+            batch += chunk
+            if len(batch) >= _BATCH:
+                await asyncio.to_thread(_write, file, digest, batch)
+                batch = bytearray()
+        await asyncio.to_thread(_write, file, digest, batch)
+        await asyncio.to_thread(_flush, file)
+        return digest.hexdigest()
+
+    def check_size(self, size: int) -> None:
+        """Raises TooLarge: an archive of `size` bytes is over the limit."""
+        if size > self._max_bytes:
+            raise TooLarge(
+                f"the code snapshot is larger than the {self._max_bytes / 1e6:.0f} MB that this server takes",
+                hint="leave data and results out with a .clientlibignore file",
+            )
+
+    def _check_space(self) -> None:
+        free = shutil.disk_usage(self._root).free
+        if free < self._min_free_bytes:
+            raise StorageFull(f"the server's disk has {free / 1e6:.0f} MB left; no snapshot was stored")
+
+    def stored(self) -> Iterator[StoredSnapshot]:
+        """Every archive; for retention."""
+        for folder in self._root.iterdir():
+            if _DIGEST.fullmatch(folder.name):
+                try:
+                    there = (folder / "code.tar.gz").stat()
+                except FileNotFoundError:  # a crash between folder and archive, or a removal just now
+                    continue
+                yield StoredSnapshot(folder.name, there.st_size, there.st_mtime)
+
+    def remove(self, sha256: str) -> None:
+        """Remove the archive, if it exists, and its owners."""
+        shutil.rmtree(self.path(sha256).parent, ignore_errors=True)
+
+
+def _write(file: IO[bytes], digest: hashlib._Hash, data: bytearray) -> None:
+    digest.update(data)
+    file.write(data)
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _mark_used(path: Path) -> None:
+    """Set the time of the last use by our clock; that of the file system, utime()'s default, is up to 4 ms late."""
+    now = time.time()
+    os.utime(path, (now, now))
+
+
+def _adopt(incoming: Path, path: Path, user: str) -> bool:
+    """Move a complete archive to its place and note its owner."""
+    (path.parent / "owners").mkdir(parents=True, exist_ok=True)
+    (path.parent / "owners" / user).touch()
+    there = path.exists()
+    _mark_used(incoming)
+    os.replace(incoming, path)
+    for folder in (path.parent / "owners", path.parent, path.parent.parent):
+        _sync_directory(folder)
+    return not there
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make a rename durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

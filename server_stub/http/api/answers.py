@@ -1,0 +1,133 @@
+"""Responses: JSON texts as they are stored, and every error as an ErrorBody with its status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
+from client_lib.spec.validation import refused
+from client_lib.spec.wire import ErrorBody
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"model": ErrorBody, "description": "Any error: the client raises the class that `code` names."}
+}
+ARCHIVE, BYTES = "application/gzip", "application/octet-stream"
+
+
+def raw_body(media_type: str) -> dict[str, Any]:
+    """`openapi_extra` of an operation that reads its body by itself."""
+    return {"requestBody": {"content": _binary(media_type)}}
+
+
+def raw_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of an operation that answers a file."""
+    return {200: {"description": "The bytes.", "content": _binary(media_type)}}
+
+
+def _binary(media_type: str) -> dict[str, Any]:
+    return {media_type: {"schema": {"type": "string", "format": "binary"}}}
+
+
+def json_text(content: bytes, status: int = 200) -> Response:
+    """A response of a text that is JSON already: stored jobs are sent without being parsed."""
+    return Response(content, status, media_type="application/json")
+
+
+def error(problem: ClientLibError) -> Response:
+    """Status and body of one of our errors."""
+    response = JSONResponse(problem.body(), problem.http_status)
+    if isinstance(problem, Unauthorized):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    elif isinstance(problem, Unavailable):
+        response.headers["Retry-After"] = "1"
+    elif problem.http_status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        response.headers["Connection"] = "close"  # the rest of the body is not read
+    return response
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception of the handlers of `app` with an ErrorBody."""
+    app.add_exception_handler(ClientLibError, _our_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(Exception, _internal_error)
+
+
+async def _our_error(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, ClientLibError)
+    return error(problem)
+
+
+async def _http_error(request: Request, problem: Exception) -> Response:
+    """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
+    assert isinstance(problem, HTTPException)
+    path, cause = request.url.path, problem.__cause__
+    if isinstance(cause, ClientLibError):  # a body over its bound
+        return error(cause)
+    if isinstance(cause, ClientDisconnect):
+        return await _disconnected()
+    if problem.status_code == HTTPStatus.BAD_REQUEST:
+        return error(InvalidRequest(f"the body is no JSON object: {cause or problem.detail}"))
+    if problem.status_code == HTTPStatus.NOT_FOUND:
+        return error(NotFound(f"there is nothing at {path}", hint="docs/openapi.json lists the paths of this API"))
+    if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response = error(InvalidRequest(f"{path} does not know the method {request.method}"))
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    else:
+        response = error(ServerError(HTTPStatus(problem.status_code).phrase))
+    response.status_code = problem.status_code
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of the requested path; the router names only those of the first matching route."""
+    routes = iter_route_contexts(request.app.routes)
+    return {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
+
+
+async def _invalid_request(request: Request, problem: Exception) -> Response:
+    """Wrong parameters or a wrong body, one sentence for each finding."""
+    assert isinstance(problem, RequestValidationError)
+    in_body = [finding for finding in problem.errors() if finding["loc"][0] == "body"]
+    elsewhere = [finding for finding in problem.errors() if finding["loc"][0] != "body"]
+    sentences = [_parameter(finding) for finding in elsewhere]
+    if in_body:
+        sentences.append(_body(request, in_body))
+    return error(InvalidRequest("\n".join(sentences)))
+
+
+def _parameter(finding: Mapping[str, Any]) -> str:
+    name, message = finding["loc"][1], str(finding["msg"]).removeprefix("Value error, ")
+    if finding["type"] == "missing":
+        return f"{name} is missing"
+    return f"{name}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
+    findings = [{**finding, "loc": finding["loc"][1:]} for finding in findings]
+    whole = next((finding for finding in findings if not finding["loc"] or finding["type"] == "json_invalid"), None)
+    if whole is not None:  # the input itself is not shown: it may hold secrets
+        return f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}"
+    model = request.scope["route"].body_field.field_info.annotation
+    return refused(findings, model).message
+
+
+async def _disconnected(*_: object) -> Response:
+    """The client has gone; the access log shows 499, as nginx does."""
+    return Response(status_code=499)
+
+
+async def _internal_error(request: Request, _: Exception) -> Response:
+    """An unexpected exception. The log of the server has its traceback, under the id of the request."""
+    request_id = request.scope["request_id"]
+    return error(ServerError("the server failed over this request", hint=f"its log says why, under {request_id}"))

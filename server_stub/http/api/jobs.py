@@ -1,0 +1,176 @@
+"""`/jobs`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `outputs`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from pydantic import AfterValidator, BeforeValidator
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from client_lib.spec import paths
+from client_lib.spec.states import State
+from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
+from server_stub.http.api.answers import json_text, raw_answer
+from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
+from server_stub.service import JobFilters, JobText
+
+WAIT_MAX_S = 60.0
+PAGE = 100
+MAX_PAGE = 1000  # about 1.5 MB of response
+_VERSION_MAX = 2**53
+_RANK_MAX = 10**9
+
+router = APIRouter()
+JOB = f"{paths.JOBS}/{{name}}"
+
+
+def _key_and_value(text: str) -> str:
+    key, equals, _ = text.partition("=")
+    if not key or not equals:
+        raise ValueError("must be key=value")
+    return text
+
+
+_Labels = Annotated[
+    list[Annotated[str, AfterValidator(_key_and_value)]],
+    Query(description="`key=value`; all that are given must match."),
+]
+_State = Annotated[State, BeforeValidator(lambda text: text.upper())]
+
+
+@router.post(
+    paths.JOBS,
+    status_code=201,
+    response_model=JobInfo,
+    responses={200: {"model": JobInfo, "description": "The job of an earlier request with this key."}},
+)
+async def submit_job(
+    request: Request,
+    parts: Parts,
+    user: CurrentUser,
+    order: Annotated[SubmitRequest, JsonBody],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias=paths.IDEMPOTENCY_KEY,
+            min_length=1,
+            max_length=255,
+            description="The same key and request: the same job (200); another request: 409 key_reused.",
+        ),
+    ] = None,
+) -> Response:
+    """Accept a job. It is on disk before this answers."""
+    job, created = await parts.service.submit(user, order, idempotency_key, sent=await request.body())
+    return json_text(job.json, 201 if created else 200)
+
+
+@router.get(paths.JOBS, response_model=JobPage)
+async def list_jobs(
+    parts: Parts,
+    user: CurrentUser,
+    state: Annotated[_State | None, Query(description="Only jobs in this state.")] = None,
+    label: _Labels = [],  # noqa: B006  # FastAPI copies it
+    name: Annotated[str | None, Query(description="Only names that begin with this.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs in a page.")] = PAGE,
+    cursor: Annotated[str | None, Query(description="`next_cursor` of the previous page.")] = None,
+    owner: Annotated[
+        str | None,
+        Query(
+            description="Owner of the jobs, for admins and where the server shares jobs; `*`: all users; absent: the "
+            "user of the token."
+        ),
+    ] = None,
+) -> Response:
+    """The jobs of a user, newest first."""
+    labels = dict(text.split("=", 1) for text in label)
+    filters = JobFilters(state=state, labels=labels, name_prefix=name, owner=owner)
+    return json_text(await parts.service.page(user, filters, limit, cursor))
+
+
+@router.get(JOB, response_model=JobInfo)
+async def get_job(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    after_version: Annotated[
+        int | None,
+        Query(
+            ge=-1,
+            le=_VERSION_MAX,
+            description="Answer when the job's version is greater, or `wait` is over, or at once if the job is final.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds; read with `after_version`.")
+    ] = WAIT_MAX_S / 2,
+    owner: Owner = None,
+) -> Response:
+    """The job; with `after_version` as soon as it has changed."""
+    job = None
+    if after_version is not None:
+        change = parts.service.wait(user, name, after_version, wait, owner)
+        job = await _unless_stopping(change, parts.stopping)
+    return json_text((job or await parts.service.get(user, name, owner)).json)
+
+
+async def _unless_stopping(change: Coroutine[Any, Any, JobText], stopping: asyncio.Event) -> JobText | None:
+    """The result of `change`; None once the server stops, so that a stop waits for no long poll."""
+    changed, stop = asyncio.create_task(change), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({changed, stop}, return_when=asyncio.FIRST_COMPLETED)
+        return changed.result() if changed.done() else None
+    finally:
+        changed.cancel()
+        stop.cancel()
+
+
+@router.get(f"{JOB}/events", response_model=EventList)
+async def get_events(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+    """The history of the job, oldest first; every change of its state is an event."""
+    return json_text(await parts.service.events(user, name, owner))
+
+
+@router.get(f"{JOB}/manifest")
+async def get_manifest(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Manifest:
+    """The plan or manifest of the newest attempt; secrets masked."""
+    return await parts.service.manifest(user, name, owner)
+
+
+@router.get(f"{JOB}/request", response_model=SubmitRequest)
+async def get_request(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+    """The request that made the job, without its submitter and the values of its secrets."""
+    return json_text(await parts.service.request(user, name, owner))
+
+
+@router.get(f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT))
+async def get_result(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    rank: Annotated[int, Path(ge=0, lt=_RANK_MAX)],
+    owner: Owner = None,
+) -> FileResponse:
+    """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
+    return FileResponse(await parts.service.find_result(user, name, rank, owner), media_type=paths.RESULT)
+
+
+@router.post(f"{JOB}/cancel", response_model=JobInfo)
+async def cancel_job(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+    """Order the end of the job; it ends later. A final job stays as it is."""
+    return json_text((await parts.service.cancel(user, name, owner)).json)
+
+
+@router.delete(JOB)
+async def delete_job(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    owner: Owner = None,
+    force: Annotated[bool, Query(description="True: a running job is stopped and then removed.")] = False,
+) -> Answer:
+    """Remove the job with its logs and events; 409 while it runs, unless forced."""
+    return Answer(message=await parts.service.delete(user, name, owner, force=force))

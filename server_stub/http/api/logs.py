@@ -1,0 +1,106 @@
+"""GET /jobs/{name}/logs: frames, text or NDJSON by `Accept`; see server_stub.logs for their content."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime, timezone
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import StreamingResponse
+from starlette.types import Send
+
+from client_lib.spec.paths import JOBS, LOG_FRAMES, NDJSON
+from server_stub.http.api.context import CurrentUser, Owner, Parts
+from server_stub.logs import LoggedJob, LogHub, LogQuery, parse_query, stream
+from server_stub.logs.render import Frames, NdJson, Renderer, Text
+
+_HEADERS = {
+    "Cache-Control": "no-store, no-transform",  # no-transform: a proxy that compresses waits for more bytes
+    "X-Accel-Buffering": "no",  # nginx
+    "X-Content-Type-Options": "nosniff",
+}
+
+router = APIRouter()
+
+
+async def log_hub(parts: Parts) -> LogHub:
+    return parts.hub
+
+
+async def job_logs(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> LoggedJob:
+    """The logs of a job that this user may read. Raises NotFound."""
+    return await parts.service.find_logs(user, name, owner)
+
+
+@router.get(
+    f"{JOBS}/{{name}}/logs",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "The log. Frames, for readers that resume, are described in client_lib.spec.log_stream. "
+            "Frames and NDJSON carry a heartbeat every 15 s; text has none: each byte would be part of a line.",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                NDJSON: {"schema": {"type": "string"}},
+                LOG_FRAMES: {"schema": {"type": "string", "format": "binary"}},
+            },
+        }
+    },
+)
+async def get_logs(
+    hub: Annotated[LogHub, Depends(log_hub)],
+    job: Annotated[LoggedJob, Depends(job_logs)],
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    follow: Annotated[bool, Query(description="Stay until the job is final and every line was sent.")] = False,
+    cursor: Annotated[str, Query(description="Continue here: attempt.worker:offset, joined by commas.")] = "",
+    tail: Annotated[int | None, Query(description="Begin with this many last lines.")] = None,
+    since: Annotated[str | None, Query(description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")] = None,
+    rank: Annotated[list[int], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
+    stream: Annotated[list[str], Query(description="Only these streams.")] = [],  # noqa: B006
+    attempt: Annotated[int | None, Query(description="Only this attempt; default: all, in order.")] = None,
+    timestamps: Annotated[bool, Query(description="Text: the time before each line.")] = False,
+) -> StreamingResponse:
+    """The lines of the job so far, and with `follow` each new line as it is written."""
+    query = parse_query(
+        now=datetime.now(timezone.utc),
+        follow=follow,
+        cursor=cursor,
+        tail=tail,
+        since=since,
+        ranks=rank,
+        streams=stream,
+        attempt=attempt,
+        timestamps=timestamps,
+    )
+    return answer(hub, job, query, accept)
+
+
+def answer(hub: LogHub, job: LoggedJob, query: LogQuery, accept: str) -> StreamingResponse:
+    """The streamed response in the form that `accept` asks for; text where it names no other form.
+
+    Raises NotFound: there is no such attempt, or no such rank.
+    """
+    media_type, renderer = _renderer(accept, query)
+    return LogResponse(stream(hub, job, query, renderer), media_type)
+
+
+class LogResponse(StreamingResponse):
+    """Closes its stream when the reader disconnects, and so frees its place among the followers."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(content, media_type=media_type, headers=_HEADERS)
+        self._stream = content
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._stream):
+            await super().stream_response(send)
+
+
+def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:
+    if LOG_FRAMES in accept:
+        return LOG_FRAMES, Frames()
+    if NDJSON in accept:
+        return NDJSON, NdJson()
+    return "text/plain; charset=utf-8", Text(prefix=len(query.ranks) != 1, timestamps=query.timestamps)

@@ -1,0 +1,144 @@
+"""`/public/v2` as an application of its own, with the platform's errors and authentication.
+
+Authentication exchanges a pair of client_id and client_secret for a token. The pair is the name of a user of this
+server and a token of that user: an admin adds and revokes one thing (`client-lib server token NAME`), and nothing has
+to be stored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client_lib import __version__
+from client_lib.errors import ClientLibError, Unauthorized
+from server_stub.http import users_file
+from server_stub.http.api.context import Context
+from server_stub.http.api.public_v2 import answers, catalogue, jobs, logs
+from server_stub.http.api.public_v2.requests import Credentials
+from server_stub.http.limits import Limits
+from server_stub.http.users_file import Tokens
+from server_stub.service.values import User
+
+_SERVICE_AUTH = "/public/v2/service_auth"
+_WRONG = "invalid user credentials"
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": answers.Failed, "description": "Refused, with the reason."},
+    401: {"model": answers.Failed, "description": "No token, or a wrong one."},
+    403: {"model": answers.Failed, "description": "The job of another user."},
+    404: {"model": answers.Failed, "description": "No such object."},
+    409: {"model": answers.Failed, "description": "Not possible in the present state."},
+    413: {"model": answers.Failed, "description": "Too large."},
+    422: {"model": answers.WrongForm, "description": "The request does not match its schema."},
+    500: {"model": answers.Failed, "description": "A failure of the server."},
+    503: {"model": answers.Failed, "description": "Try again."},
+    507: {"model": answers.Failed, "description": "The server's disk is full."},
+}
+
+_service_auth = APIRouter()
+
+
+def routes() -> FastAPI:
+    """The routes and their error responses, without the parts of a server; enough for the OpenAPI document."""
+    app = FastAPI(
+        title="client_lib: the API of ML Space",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,  # the document is docs/openapi-public-v2.json, made by server_stub.openapi
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        redirect_slashes=False,
+        responses=_ERRORS,
+    )
+    for router in (_service_auth, jobs.router, logs.router, catalogue.router):
+        app.include_router(router)
+    app.add_exception_handler(ClientLibError, _our_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _wrong_form)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(Exception, _internal_error)
+    return app
+
+
+def application(parts: Context, tokens: Callable[[], Tokens]) -> FastAPI:
+    """The whole API with its layers. `tokens`: the tokens of users that are valid now."""
+    app = routes()
+    app.state.context, app.state.tokens = parts, tokens
+    app.add_middleware(PlatformAuthentication, tokens=tokens)
+    app.add_middleware(Limits, settings=parts.settings, error=answers.error)
+    return app
+
+
+@_service_auth.post(_SERVICE_AUTH, openapi_extra={"security": []})
+async def service_auth(request: Request, credentials: Credentials) -> answers.Authenticated:
+    """A token for a pair of client_id and client_secret."""
+    user = users_file.owner_of(credentials.client_secret, request.app.state.tokens())
+    if user is None or user.name != credentials.client_id:
+        raise Unauthorized(_WRONG)
+    return answers.Authenticated(token=answers.Token(access_token=credentials.client_secret))
+
+
+class PlatformAuthentication:
+    """The ASGI layer in front of every route except service_auth; handlers find the user in `scope["user"]`."""
+
+    def __init__(self, app: ASGIApp, tokens: Callable[[], Tokens]) -> None:
+        self._app, self._tokens = app, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != _SERVICE_AUTH:
+            try:
+                scope["user"] = self._user(Headers(scope=scope).get("authorization", "").strip())
+            except Unauthorized as problem:
+                await answers.error(problem)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _user(self, header: str) -> User:
+        """The user of a token. Platform: its document demands `Bearer <token>`, its own clients send the bare token."""
+        kind, _, rest = header.partition(" ")
+        token = rest.strip() if kind.lower() == "bearer" else header
+        user = users_file.owner_of(token, self._tokens()) if token else None
+        if user is None:
+            raise Unauthorized(_WRONG)
+        return user
+
+
+async def _our_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ClientLibError)
+    return answers.error(error)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, ClientLibError):  # a body over its bound
+        return answers.error(error.__cause__)
+    if isinstance(error.__cause__, ClientDisconnect):
+        return await _disconnected()
+    response = answers.failed(error.status_code, str(error.detail).lower())
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _wrong_form(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return answers.wrong_form(list(error.errors()))
+
+
+async def _disconnected(*_: object) -> Response:
+    """The client has gone; the access log shows 499, as nginx does."""
+    return Response(status_code=499)
+
+
+async def _internal_error(request: Request, _: Exception) -> Response:
+    return answers.failed(
+        500, f"the server failed over this request; its log says why, under {request.scope['request_id']}"
+    )

@@ -1,0 +1,213 @@
+"""Instance types, workspaces, allocations and queues.
+
+This server is one workspace with one allocation and one queue, and each of them lists the instance types of the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from client_lib.errors import NotFound
+from client_lib.spec.mlspace import REGIONS
+from client_lib.spec.wire import InstanceType
+from server_stub.http.api.context import Context, Parts
+from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE
+
+ROOT = "/public/v2"
+WORKSPACES = f"{ROOT}/workspaces/v3"
+WORKSPACE_ID = "00000000-0000-4000-8000-000000000000"
+"""The id of the one workspace. Clients name a workspace in each request; any id is accepted."""
+
+router = APIRouter()
+
+
+class Available(BaseModel):
+    key: str
+    name: str
+    count: int
+
+
+class AvailableTypes(BaseModel):
+    instance_types: list[Available]
+
+
+class Availability(BaseModel):
+    key: str
+    instance_type: str
+    available: int
+
+
+class TypeOfQueue(BaseModel):
+    key: str
+    name: str
+    availability: int
+    storage_presets: list[dict[str, Any]]
+
+
+class Queue(BaseModel):
+    id: str = QUEUE
+    name: str = QUEUE
+    description: str = "by priority_class, then in the order of submission"
+    allocation_id: str = ALLOCATION
+    active: bool = True
+    type: Literal["default", "custom", "shared"] = "default"
+    default_for_job: bool = True
+    default_for_notebook: bool = False
+
+
+class Allocation(BaseModel):
+    id: str = ALLOCATION
+    name: str = ALLOCATION
+    description: str = "all of this server"
+    region_key: str
+
+
+class AllocationOfWorkspace(BaseModel):
+    id: str = ALLOCATION
+    name: str = ALLOCATION
+    cluster_key: str
+    cluster_name: str
+
+
+class Workspace(BaseModel):
+    id: str = WORKSPACE_ID
+    name: str = "client-lib"
+    description: str = ""
+    namespace: str = NAMESPACE
+    allocations: list[AllocationOfWorkspace]
+
+
+class ResourceLimits(BaseModel):
+    cpu: str
+    memory: str
+    gpus: str = Field(serialization_alias="nvidia.com/gpu")
+
+
+class Resource(BaseModel):
+    limits: ResourceLimits
+    requests: ResourceLimits
+
+
+class TypeOfRegion(BaseModel):
+    key: str
+    name: str
+    images: list[str]
+    resource: Resource
+
+
+class Ssh(BaseModel):
+    url: str = ""
+    port: int = 0
+
+
+class RegionConfig(BaseModel):
+    key: str
+    name: str
+    description: str = ""
+    nfsName: str = ""  # Platform: these names
+    instances_types: list[TypeOfRegion]
+    ssh: Ssh = Ssh()
+
+
+class Configs(BaseModel):
+    regions: list[RegionConfig]
+    datahub_images: list[str] = []
+    custom_images: list[str] = []
+
+
+@router.get(f"{ROOT}/configs")
+async def get_configs(parts: Parts, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
+    """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
+    types = [_of_region(kind) for kind in parts.service.instance_types()]
+    regions = _regions(parts) if cluster_type == "MT" else []
+    return Configs(regions=[RegionConfig(key=name, name=name, instances_types=types) for name in regions])
+
+
+@router.get(f"{ROOT}/instance_types/{{region}}/available")
+async def get_available(parts: Parts, region: str, allocation_name: str | None = None) -> AvailableTypes:
+    """The number of workers of each type that fit now."""
+    del region, allocation_name
+    return AvailableTypes(
+        instance_types=[
+            Available(key=kind.name, name=kind.name, count=kind.available or 0)
+            for kind in parts.service.instance_types()
+        ]
+    )
+
+
+@router.get(f"{ROOT}/allocations/{{allocation}}/instance_types_availability")
+async def get_availability(parts: Parts, allocation: str) -> list[Availability]:
+    """The number of workers of each type that fit now."""
+    _check(allocation, ALLOCATION)
+    return [
+        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0)
+        for kind in parts.service.instance_types()
+    ]
+
+
+@router.get(f"{ROOT}/allocations/{{allocation}}/instance-types")
+async def get_allocation_types(parts: Parts, allocation: str) -> list[TypeOfQueue]:
+    """The instance types of an allocation."""
+    _check(allocation, ALLOCATION)
+    return [_of_queue(kind) for kind in parts.service.instance_types()]
+
+
+@router.get(f"{ROOT}/queues/{{queue}}/instance-types")
+async def get_queue_types(parts: Parts, queue: str) -> list[TypeOfQueue]:
+    """The instance types of a queue."""
+    _check(queue, QUEUE)
+    return [_of_queue(kind) for kind in parts.service.instance_types()]
+
+
+@router.get(f"{WORKSPACES}/")
+async def get_workspaces(parts: Parts, customer_id: str | None = None) -> list[Workspace]:
+    """The one workspace."""
+    del customer_id
+    return [_workspace(parts)]
+
+
+@router.get(f"{WORKSPACES}/{{workspace}}")
+async def get_workspace(parts: Parts, workspace: str) -> Workspace:
+    """The workspace; any id is accepted."""
+    return _workspace(parts).model_copy(update={"id": workspace})
+
+
+@router.get(f"{WORKSPACES}/{{workspace}}/allocations")
+async def get_allocations(parts: Parts, workspace: str) -> list[Allocation]:
+    """The one allocation of the workspace."""
+    del workspace
+    return [Allocation(region_key=_regions(parts)[0])]
+
+
+@router.get(f"{WORKSPACES}/{{workspace}}/allocations/{{allocation}}/queues")
+async def get_queues(workspace: str, allocation: str) -> list[Queue]:
+    """The one queue of the allocation."""
+    del workspace
+    _check(allocation, ALLOCATION)
+    return [Queue()]
+
+
+def _regions(parts: Context) -> list[str]:
+    return parts.settings.regions or list(REGIONS)
+
+
+def _check(given: str, known: str) -> None:
+    if given != known:
+        raise NotFound("not found")
+
+
+def _workspace(parts: Context) -> Workspace:
+    region = _regions(parts)[0]
+    return Workspace(allocations=[AllocationOfWorkspace(cluster_key=region, cluster_name=region)])
+
+
+def _of_queue(kind: InstanceType) -> TypeOfQueue:
+    return TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
+
+
+def _of_region(kind: InstanceType) -> TypeOfRegion:
+    limits = ResourceLimits(cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus))
+    return TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=Resource(limits=limits, requests=limits))

@@ -1,0 +1,166 @@
+"""`/public/v2/jobs`: run, list, one job and what belongs to it. Logs are in `logs`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BeforeValidator
+
+from client_lib.errors import ClientLibError, NotFound
+from client_lib.spec import mlspace
+from client_lib.spec.mlspace import Status
+from client_lib.spec.wire import JobInfo
+from server_stub.http.api.context import Context, CurrentUser, Parts
+from server_stub.http.api.public_v2 import translate
+from server_stub.http.api.public_v2.answers import (
+    Created,
+    Deleted,
+    JobList,
+    JobParams,
+    JobSummary,
+    Nodes,
+    Pods,
+    Preemptors,
+)
+from server_stub.http.api.public_v2.requests import RestartRequest, RunJobRequest
+from server_stub.http.api.public_v2.roots import Roots
+from server_stub.service import JobSearch
+from server_stub.service.values import User
+
+JOBS = "/public/v2/jobs"
+PAGE_MAX = 6000  # Platform: the page size of its command line
+
+router = APIRouter()
+
+Region = Annotated[str | None, Query(description="Absent: every region.")]
+_Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None)]
+
+
+@router.post(JOBS)
+async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Created:
+    """Run a job. It is on disk before this answers."""
+    translate.check_region(order.region, parts.settings.regions)
+    whole = await Roots.of(parts.settings).place(translate.spec_of(order))
+    job, _ = await parts.service.submit(user, whole, None, shared=True)
+    return translate.created(JobInfo.model_validate_json(job.json))
+
+
+@router.get(JOBS)
+async def list_jobs(
+    parts: Parts,
+    user: CurrentUser,
+    region: Region = None,
+    allocation_name: str | None = None,
+    status: Annotated[list[Status], Query()] = [],  # noqa: B006  # FastAPI copies it
+    job_author: Annotated[list[str], Query()] = [],  # noqa: B006
+    queue_id: str | None = None,
+    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    limit: Annotated[int, Query(ge=1)] = PAGE_MAX,
+    start_date: Annotated[_Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")] = None,
+    end_date: _Time = None,
+) -> JobList:
+    """The jobs of the user, newest first.
+
+    Platform: an absent region means DGX2-MT there, where most users have no job; here it means every region.
+    """
+    wanted = JobSearch(
+        limit=min(limit, PAGE_MAX),
+        offset=offset,
+        owners=tuple(job_author) or None,
+        states=frozenset().union(*(mlspace.STATES_OF[name] for name in status)) if status else None,
+        since=_utc(start_date),
+        until=_utc(end_date),
+        fields=tuple(_fields(region, queue_id, allocation_name)),
+    )
+    count, found = await parts.service.search(user, wanted)
+    gpus = {kind.name: kind.gpus for kind in parts.service.instance_types()}
+    now = datetime.now(timezone.utc)
+    items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
+    return JobList(count=count, jobs=items)
+
+
+def _fields(region: str | None, queue: str | None, allocation: str | None) -> list[tuple[str, str, bool]]:
+    """A job without a region is in every region; a job without a queue or allocation is in the server's own."""
+    asked = [
+        ("region", region, True),
+        ("queue_name", queue, queue == translate.QUEUE),
+        ("allocation_name", allocation, allocation == translate.ALLOCATION),
+    ]
+    return [(name, value, or_none) for name, value, or_none in asked if value is not None]
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return time.replace(tzinfo=timezone.utc) if time is not None and time.tzinfo is None else time
+
+
+@router.post(f"{JOBS}/restart")
+async def restart_job(parts: Parts, user: CurrentUser, order: RestartRequest) -> Created:
+    """Run the request of this job again, as a new job."""
+    try:
+        job = await parts.service.resubmit(user, order.job_name)
+    except NotFound as error:
+        raise NotFound("not found") from error  # Platform: exactly this message
+    return translate.created(JobInfo.model_validate_json(job.json))
+
+
+@router.get(f"{JOBS}/{{name}}")
+async def get_job(parts: Parts, user: CurrentUser, name: str) -> JobSummary:
+    """The status of a job; for an unknown name 200 with the status `job not found`."""
+    try:
+        return translate.status(await _find(parts, user, name))
+    except NotFound:
+        return translate.unknown(name)
+
+
+@router.delete(f"{JOBS}/{{name}}")
+async def delete_job(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    region: Annotated[str, Query(description="Required; any value is accepted.")],
+) -> Deleted:
+    """Order the end of a job; it stays visible, with its logs. A job that has ended keeps its status."""
+    del region  # Platform: 422 without it
+    now = str(mlspace.unix(datetime.now(timezone.utc)))
+    try:
+        await parts.service.cancel(user, name)
+    except NotFound:  # Platform: 200, as for `GET`
+        missing = translate.NOT_FOUND
+        return Deleted(job_name=name, deleted_at=now, status=missing, error_code=1, error_message=missing)
+    return Deleted(job_name=name, deleted_at=now, status="deleted")
+
+
+@router.get(f"{JOBS}/{{name}}/params")
+async def get_params(parts: Parts, user: CurrentUser, name: str) -> JobParams:
+    """The parameters of a job as they are stored."""
+    return translate.params((await _find(parts, user, name)).spec)
+
+
+@router.get(f"{JOBS}/{{name}}/nodes")
+async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> Nodes:
+    """The machines that the newest attempt runs on."""
+    workers = (await _find(parts, user, name)).workers
+    return Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
+
+
+@router.get(f"{JOBS}/{{name}}/preemptors")
+async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> Preemptors:
+    """The jobs that preempted this one: always none."""
+    await _find(parts, user, name)
+    return Preemptors(preemptors=[])
+
+
+@router.get(f"{JOBS}/elastic/{{name}}/pods")
+async def get_pods(parts: Parts, user: CurrentUser, name: str) -> Pods:
+    """The workers of a job's newest attempt, of any type."""
+    return Pods(pods=translate.pods(await _find(parts, user, name), datetime.now(timezone.utc)))
+
+
+async def _find(parts: Context, user: User, name: str) -> JobInfo:
+    """The job. Raises NotFound with the platform's message."""
+    try:
+        return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
+    except ClientLibError as error:
+        raise (NotFound("not found") if isinstance(error, NotFound) else error) from error

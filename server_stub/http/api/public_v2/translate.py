@@ -1,0 +1,165 @@
+"""Translates the platform's request into our spec, and our job into the platform's responses. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec import mlspace
+from client_lib.spec.job import JobSpec
+from client_lib.spec.mlspace import duration, iso, unix
+from client_lib.spec.states import Reason, State
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import JobInfo, WorkerInfo
+from server_stub.http.api.public_v2.answers import Created, JobParams, JobSummary, ListedJob, Pod
+from server_stub.http.api.public_v2.requests import HealthParams, RunJobRequest
+from server_stub.runtimes import instance_types as instances
+
+ALLOCATION = QUEUE = "default"
+"""The one allocation of this server and its one queue, for jobs that name none. Their ids are their names."""
+NAMESPACE = "client-lib"
+NOT_FOUND = "job not found"
+
+_SAME = (
+    *("script", "base_image", "instance_type", "region", "type", "n_workers", "processes_per_worker", "job_desc"),
+    *("flags", "env_variables", "conda_env", "elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
+    *("max_retry", "priority_class", "queue_name", "allocation_name", "checkpoint_dir", "logs_dir", "internet"),
+    *("shm_size_class", "tmp_storage", "include_nodes", "exclude_nodes", "stop_timer"),
+)
+"""Parameters with the same meaning in both."""
+
+
+def spec_of(request: RunJobRequest) -> JobSpec:
+    """The requested job.
+
+    Raises InvalidRequest: a value that no job can have, or a type that this service does not offer.
+    """
+    given = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
+    if request.type == "pytorch2" and request.pytorch_use_env is not None:
+        given["pytorch_use_env"] = request.pytorch_use_env  # Platform: sent with every type, read by this one
+    if request.forbid_internet and request.internet is None:
+        given["internet"] = False
+    if request.health_params is not None:
+        given["health_params"] = _health(request.health_params)
+    try:
+        return JobSpec.model_validate(given)
+    except ValidationError as error:
+        absent = None if "type" in request.model_fields_set else f"an absent type means {request.type}; name another"
+        raise InvalidRequest(invalid_request(error, JobSpec).message, hint=absent) from error
+
+
+def _health(params: HealthParams) -> dict[str, Any]:
+    return params.model_dump(mode="json", exclude_none=True)
+
+
+def check_region(region: str, regions: list[str]) -> None:
+    """Raises InvalidRequest if the server answers for some regions, and not for this one."""
+    if regions and region not in regions:
+        raise InvalidRequest(f"Can't find region={region}; this server answers for {', '.join(regions)}")
+
+
+def created(info: JobInfo) -> Created:
+    return Created(job_name=info.name, created_at=unix(info.created_at))
+
+
+def item(info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: datetime) -> ListedJob:
+    """A job in a list. `asked_region`: region of the list, for jobs without one. `gpus`: per instance type."""
+    spec = info.spec
+    created_dt = iso(info.created_at) or ""
+    return ListedJob(
+        uid=uid(info),
+        job_name=info.name,
+        status=mlspace.listed_status(info.state, info.reason),
+        region=spec.region or asked_region or "",
+        instance_type=spec.instance_type or "",
+        job_desc=spec.job_desc or "",  # Platform: its table sorts by it, and fails on null
+        job_author=info.owner,
+        created_dt=created_dt,
+        updated_dt=iso(info.finished_at or info.started_at) or created_dt,
+        completed_dt=iso(info.finished_at),
+        gpu_count=gpu_count(spec, gpus),
+        duration=duration(info.started_at, info.finished_at, now),
+        namespace=NAMESPACE,
+        queue_name=spec.queue_name or QUEUE,
+        queue_id=spec.queue_name or QUEUE,
+        allocation_name=spec.allocation_name or ALLOCATION,
+        allocation_id=spec.allocation_name or ALLOCATION,
+    )
+
+
+def gpu_count(spec: JobSpec, gpus: Mapping[str, int]) -> int:
+    """Number of GPUs that the job requests for all its workers."""
+    name = spec.instance_type or ""
+    size = instances.parse(name)
+    return spec.n_workers * gpus.get(name, size.gpus if size else 0)
+
+
+def status(info: JobInfo) -> JobSummary:
+    return JobSummary(
+        uid=uid(info),
+        job_name=info.name,
+        status=mlspace.shown_status(info.state).lower(),
+        region=info.spec.region or "",
+        created_at=unix(info.created_at),
+        pending_at=unix(info.created_at),
+        running_at=unix(info.started_at),
+        completed_at=unix(info.finished_at),
+    )
+
+
+def unknown(name: str) -> JobSummary:
+    """The status of an unknown name. Platform: 200 and a JSON object; its command line fails on anything else."""
+    times = dict.fromkeys(("created_at", "pending_at", "running_at", "completed_at"), 0)
+    return JobSummary(
+        uid="", job_name=name, status=NOT_FOUND, region="", error_code=1, error_message=NOT_FOUND, **times
+    )
+
+
+def pods(info: JobInfo, now: datetime) -> list[Pod]:
+    """One pod per worker, the master first; before the start of the job all of them are pending."""
+    workers = {worker.worker: worker for worker in info.workers}
+    return [_pod(info, workers.get(n, WorkerInfo(worker=n)), now) for n in range(info.spec.n_workers)]
+
+
+def _pod(info: JobInfo, worker: WorkerInfo, now: datetime) -> Pod:
+    ended = info.finished_at if worker.state == "ended" or info.state.final else None
+    return Pod(
+        uid=str(uuid.uuid5(uuid.UUID(info.id), f"{info.attempt}.{worker.worker}")),
+        running_at=unix(info.started_at),
+        completed_at=unix(ended),
+        updated_at=unix(ended or info.started_at or info.created_at),
+        status=_pod_status(info, worker),
+        reason=worker.message or str(info.reason),
+        job_name=info.name,
+        job_version=mlspace.pod_name(worker.worker),
+        duration=duration(info.started_at, ended, now),
+    )
+
+
+def _pod_status(info: JobInfo, worker: WorkerInfo) -> str:
+    if worker.state == "ended" and worker.exit_code is not None:
+        return mlspace.Status.FAILED if worker.exit_code else mlspace.Status.COMPLETED
+    if info.state.final:
+        return mlspace.listed_status(info.state, info.reason)
+    return mlspace.Status.RUNNING if worker.state == "running" else mlspace.Status.PENDING
+
+
+def params(spec: JobSpec) -> JobParams:
+    shown = spec.masked().model_dump(mode="json")
+    return JobParams.model_validate({name: shown[name] for name in JobParams.model_fields})
+
+
+def uid(info: JobInfo) -> str:
+    return str(uuid.UUID(info.id))
+
+
+def closing_line(state: State, reason: Reason, name: str, message: str) -> str:
+    """The last line of the logs of a job that did not succeed; "" for other jobs."""
+    if state is State.SUCCEEDED or not state.final:
+        return ""
+    return f"Job {name} {mlspace.listed_status(state, reason)}: {message}\n"

@@ -1,0 +1,76 @@
+"""The server itself: info, doctor, instance types, render; and in `probes` its health and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from starlette.responses import PlainTextResponse, Response
+
+from client_lib import __version__
+from client_lib.errors import Unavailable
+from client_lib.spec import paths
+from client_lib.spec.wire import DoctorReport, InstanceTypes, Manifest, ServerInfo, SubmitRequest
+from server_stub.http.api.context import CurrentUser, JsonBody, Parts
+
+router = APIRouter()
+probes = APIRouter(
+    default_response_class=Response,
+    responses={200: {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+
+
+@router.get(paths.INFO)
+async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
+    """Version and settings of the server, and the user of the token."""
+    return ServerInfo(
+        version=__version__,
+        runtime=parts.settings.runtime,
+        user=user.name,
+        admin=user.admin,
+        data_dir=str(parts.settings.data_dir) if user.admin else None,
+        warm_pools=parts.service.warm_pools() if user.admin else [],
+    )
+
+
+@router.get(paths.DOCTOR)
+async def get_doctor(parts: Parts) -> DoctorReport:
+    """Problems of the server, and the fix for each."""
+    return await parts.service.doctor()
+
+
+@router.get(paths.INSTANCE_TYPES)
+async def get_instance_types(parts: Parts) -> InstanceTypes:
+    """The catalogue, with what is free now."""
+    return InstanceTypes(instance_types=parts.service.instance_types())
+
+
+@router.post(paths.RENDER)
+async def render(parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody]) -> Manifest:
+    """The plan or manifest that a submit of this request would create. Nothing is created."""
+    return parts.service.render(user, order)
+
+
+@probes.get(paths.HEALTHZ)
+async def healthz() -> Response:
+    """The process lives."""
+    return PlainTextResponse("ok\n")
+
+
+@probes.get(paths.READYZ)
+async def readyz(parts: Parts) -> Response:
+    """The server takes requests: its database answers and it is not stopping."""
+    if parts.stopping.is_set():
+        raise Unavailable("the server is stopping")
+    await parts.service.counts()
+    return PlainTextResponse("ok\n")
+
+
+@probes.get(paths.METRICS)
+async def get_metrics(parts: Parts) -> Response:
+    """Metrics in Prometheus' text format."""
+    from server_stub.http import metrics
+
+    service = parts.service
+    text = metrics.exposition(parts.traffic, await service.counts(), parts.hub.followers, service.instance_types())
+    return Response(text, media_type=metrics.CONTENT_TYPE)

@@ -1,0 +1,59 @@
+"""`/snapshots/{sha256}`: upload and fetch archives. An archive is visible only to users who uploaded its bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from client_lib.errors import NotFound
+from client_lib.spec import paths
+from client_lib.spec.wire import Answer
+from server_stub.http.api.answers import ARCHIVE, raw_answer, raw_body
+from server_stub.http.api.context import CurrentUser, Parts
+
+SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
+
+router = APIRouter()
+
+
+async def _archive(parts: Parts, user: CurrentUser, sha256: str) -> Path:
+    """The file, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
+    found = parts.snapshots.find(sha256, user.name)
+    if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
+        found = parts.snapshots.path(sha256)
+    if found is None:
+        raise NotFound(f"no snapshot {sha256[:12]} of yours is on this server")
+    return found
+
+
+Archive = Annotated[Path, Depends(_archive)]
+
+
+@router.head(SNAPSHOT, response_class=Response)
+async def has_snapshot(archive: Archive) -> Response:
+    """200 if this user has uploaded the archive, else 404."""
+    return Response(headers={"Content-Length": str(archive.stat().st_size)}, media_type=ARCHIVE)
+
+
+@router.get(SNAPSHOT, response_class=FileResponse, responses=raw_answer(ARCHIVE))
+async def get_snapshot(archive: Archive) -> FileResponse:
+    """The archive."""
+    return FileResponse(archive, media_type=ARCHIVE)
+
+
+@router.put(
+    SNAPSHOT,
+    status_code=201,
+    response_model=Answer,
+    responses={200: {"model": Answer, "description": "The archive was there already."}},
+    openapi_extra=raw_body(ARCHIVE),
+)
+async def put_snapshot(request: Request, response: Response, parts: Parts, user: CurrentUser, sha256: str) -> Answer:
+    """Upload the archive, a tar.gz whose bytes have this digest. Sending it again is harmless (200)."""
+    if not await parts.snapshots.put(sha256, user.name, request.stream()):
+        response.status_code = 200
+    return Answer(message=f"snapshot {sha256[:12]} is stored")

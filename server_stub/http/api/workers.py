@@ -1,0 +1,178 @@
+"""Endpoints of workers on other machines (pods), by the token of their attempt; see `server_stub.worker_gateway`.
+
+Each request names the pod that sends it: the first pod owns the worker's place in this attempt, and another one gets
+409 and must start nothing; in an elastic job it may replace a lost one. The protocol has a number; a server answers
+the one it knows, and ignores what a newer worker adds to it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path as FilePath
+from typing import Annotated, NamedTuple, cast
+
+from fastapi import APIRouter, Depends, Header, Path, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import FileResponse
+
+from client_lib.errors import InvalidRequest, NotFound
+from client_lib.spec import paths
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import Answer, LogLengths, RankReport, WorkerOrder, WorkerSays
+from client_lib.worker.plan import PROTOCOL
+from client_lib.worker.report import Report, rank_of_json
+from server_stub.http.api.answers import ARCHIVE, BYTES, raw_answer, raw_body
+from server_stub.http.api.context import JsonBody, Parts
+from server_stub.worker_gateway.attempt import OpenAttempt
+from server_stub.worker_gateway.worker import RemoteWorker
+
+WAIT_MAX_S = 60.0
+PROTOCOLS = frozenset({"1"})
+"""Protocols of workers that this server knows."""
+_UID_MAX = 100  # characters; a UUID has 36
+_OFFSET_MAX = 2**53
+_NUMBER_MAX = 10**9
+
+router = APIRouter()
+
+_Number = Annotated[int, Path(ge=0, lt=_NUMBER_MAX)]
+
+
+class CallingWorker(NamedTuple):
+    """The attempt that the token opens, and the worker of the pod that sent the request."""
+
+    attempt: OpenAttempt
+    worker: RemoteWorker
+
+
+async def calling_worker(
+    request: Request,
+    name: str,
+    attempt: _Number,
+    worker: _Number,
+    pod_uid: Annotated[
+        str, Header(alias=paths.POD_UID, description="The pod; the first owns the worker's place, another gets 409.")
+    ] = "",
+    pod_name: Annotated[str | None, Header(alias=paths.POD_NAME, description="Name of the pod, for people.")] = None,
+    pod_start: Annotated[
+        str, Header(alias=paths.POD_START, description="Changes with each start of the container, as in elastic jobs.")
+    ] = "",
+    protocol: Annotated[
+        str, Header(alias=paths.WORKER_PROTOCOL, description=f"This server knows: {', '.join(sorted(PROTOCOLS))}.")
+    ] = "",
+) -> CallingWorker:
+    """The sender of a request.
+
+    Raises:
+        Forbidden: the path is not of this token's attempt; NotFound: there is no such worker.
+        Conflict: another pod owns the worker; InvalidRequest: no pod is named, or the protocol is unknown.
+    """
+    opened = cast(OpenAttempt, request.scope["attempt"])
+    opened.check(name, attempt)
+    if protocol not in PROTOCOLS:
+        raise InvalidRequest(
+            f"{paths.WORKER_PROTOCOL}={protocol[:20]!r}: this server knows {', '.join(sorted(PROTOCOLS))}",
+            hint="the launcher and the server must be of versions that are at most two minors apart",
+        )
+    if not 0 < len(pod_uid) <= _UID_MAX:
+        raise InvalidRequest(f"{paths.POD_UID} has {len(pod_uid)} characters; 1 to {_UID_MAX} are allowed")
+    return CallingWorker(opened, await opened.worker(worker, pod_uid, pod_name, pod_start[:_UID_MAX]))
+
+
+Caller = Annotated[CallingWorker, Depends(calling_worker)]
+
+
+@router.put(f"{paths.WORKERS}/state")
+async def put_worker_state(
+    parts: Parts,
+    caller: Caller,
+    state: Annotated[WorkerSays, JsonBody],
+    knows: Annotated[str, Query(description="The order that the worker has; another one is answered at once.")] = "",
+    wait: Annotated[
+        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for another order.")
+    ] = 0.0,
+) -> WorkerOrder:
+    """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
+    attempt, worker = caller
+    worker.note_signs_of_life(state.signs_of_life)
+    await attempt.report_state(worker, state.state)
+    order = await attempt.next_order(worker, knows, wait, parts.stopping)
+    return WorkerOrder.model_validate({"do": order.do, "grace_s": order.grace_s})
+
+
+@router.put(f"{paths.WORKERS}/log", openapi_extra=raw_body("text/plain"))
+async def put_worker_log(
+    request: Request,
+    caller: Caller,
+    offset: Annotated[int, Query(ge=0, le=_OFFSET_MAX, description="Of the body in the worker's log.")] = 0,
+    gap: Annotated[
+        bool, Query(description="Records before `offset` that the server lacks are counted as lost.")
+    ] = False,
+) -> LogLengths:
+    """Append whole records to a worker's log. Records that the server has are skipped; if some before them are missing,
+    none is taken, and the response has the offset to continue from. An empty body asks for that offset."""
+    lengths = await caller.attempt.take_log(caller.worker, offset, await request.body(), gap=gap)
+    return LogLengths(**lengths._asdict())
+
+
+class WorkerReport(BaseModel):
+    """The fields of a report.json of `client_lib.worker` that the server reads; the others are stored too."""
+
+    protocol: int
+    worker: int
+    attempt: int
+    exit_code: int
+    reason: Reason
+    message: str
+    ended_at: str
+    ranks: list[RankReport]
+    log_end_seq: int
+    log_end_offset: int
+
+
+@router.put(f"{paths.WORKERS}/report")
+async def put_worker_report(request: Request, caller: Caller, report: Annotated[WorkerReport, JsonBody]) -> Answer:
+    """Report how the worker ended. The first report is kept."""
+    await caller.attempt.take_report(caller.worker, _checked(report, await request.body()))
+    return Answer(message="the report is stored")
+
+
+def _checked(report: WorkerReport, body: bytes) -> Report:
+    """The whole report. Raises InvalidRequest: it is of another protocol, or its ranks lack fields."""
+    if report.protocol != PROTOCOL:
+        raise InvalidRequest(f"this server reads reports of protocol {PROTOCOL}, and this one is of {report.protocol}")
+    whole: Report = json.loads(body)
+    try:
+        datetime.fromisoformat(report.ended_at)
+        for rank in whole["ranks"]:
+            rank_of_json(rank)
+    except (KeyError, ValueError, TypeError) as error:  # the choice of the first failure needs each field
+        raise InvalidRequest(f"the report of worker {report.worker} can't be read: {error!r}") from error
+    return whole
+
+
+@router.put(f"{paths.WORKERS}/results/{{rank}}", openapi_extra=raw_body(paths.RESULT))
+async def put_worker_result(request: Request, parts: Parts, caller: Caller, rank: _Number) -> Answer:
+    """Upload the result of a function in one rank of the worker."""
+    await caller.attempt.take_result(caller.worker, rank, request.stream(), parts.settings.max_snapshot_bytes)
+    return Answer(message=f"the result of rank {rank} is stored")
+
+
+@router.get(f"{paths.WORKERS}/snapshot", response_class=FileResponse, responses=raw_answer(ARCHIVE))
+async def get_worker_snapshot(caller: Caller) -> FileResponse:
+    """The code of this job, and of no other."""
+    return _file(caller.attempt.group.snapshot, ARCHIVE)
+
+
+@router.get(f"{paths.WORKERS}/function", response_class=FileResponse, responses=raw_answer(BYTES))
+async def get_worker_function(caller: Caller) -> FileResponse:
+    """The pickled function of this job."""
+    return _file(caller.attempt.group.function, BYTES)
+
+
+def _file(path: FilePath | None, media_type: str) -> FileResponse:
+    if path is None or not path.is_file():
+        raise NotFound("this job has none")
+    return FileResponse(path, media_type=media_type)

@@ -1,0 +1,132 @@
+"""Authentication: the Bearer token of a request belongs to a user, or below the paths of workers to an attempt.
+
+An ASGI layer in front of every route, so that no route can forget it: without a token only the two health paths
+answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client_lib.errors import ClientLibError, InvalidRequest, NotFound, Unauthorized
+from client_lib.spec import paths
+from server_stub.http import users_file
+from server_stub.http.api.answers import error
+from server_stub.http.users_file import Tokens
+from server_stub.service.values import User
+from server_stub.worker_gateway import WorkerRegistry
+
+OPEN_PATHS = frozenset({paths.HEALTHZ, paths.READYZ})
+
+_HEADERS_KNOWN = 1000
+
+log = logging.getLogger(__name__)
+
+
+class Users(Protocol):
+    """The users of a server."""
+
+    def tokens(self) -> Tokens:
+        """The tokens that are valid now."""
+        ...
+
+
+class LocalUsers:
+    """The one token of a local server."""
+
+    def __init__(self, token: str) -> None:
+        self._tokens = {users_file.digest(token): users_file.local_user()}
+
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+
+class FileUsers:
+    """The file of users. It is read again after a change, so that tokens are added and revoked without a restart."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises the errors of users_file.read: a server does not start with a file that it can't read."""
+        self._path = path
+        self._seen = self._stamp()
+        self._tokens = users_file.read(path)
+
+    def tokens(self) -> Tokens:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._tokens = users_file.read(self._path)
+            except (InvalidRequest, NotFound) as error:  # perhaps half written by an editor
+                log.error("%s; the previous users stay", error.message)
+        return self._tokens
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def authenticate(header: str | None, tokens: Tokens) -> User:
+    """The user whose token the `Authorization` header carries. Raises Unauthorized."""
+    if not header:
+        raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
+    found = users_file.owner_of(_bearer(header), tokens)
+    if found is None:
+        raise Unauthorized(
+            "the server does not know this token", hint="it may have been replaced; check CLIENT_LIB_TOKEN"
+        )
+    return found
+
+
+def _bearer(header: str) -> str:
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
+    return token.strip()
+
+
+class Authentication:
+    """The ASGI layer."""
+
+    def __init__(self, app: ASGIApp, users: Users, workers: WorkerRegistry) -> None:
+        self._app = app
+        self._users = users
+        self._workers = workers
+        self._tokens: Tokens = {}
+        self._known: dict[str | None, User] = {}
+        """Headers that were found among `_tokens`."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._authenticate(scope)
+        except ClientLibError as problem:
+            await error(problem)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _authenticate(self, scope: Scope) -> None:
+        """Add the user or the attempt to the scope. Raises Unauthorized."""
+        if scope["path"] in OPEN_PATHS:
+            return
+        header = Headers(scope=scope).get("authorization")
+        if paths.is_of_workers(scope["path"]):
+            scope["attempt"] = self._workers.admit(_bearer(header or ""))
+        else:
+            scope["user"] = self._user(header)
+
+    def _user(self, header: str | None) -> User:
+        """The user of this header. A valid header is remembered until the tokens change."""
+        tokens = self._users.tokens()
+        if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
+            self._tokens, self._known = tokens, {}
+        if header not in self._known:
+            self._known[header] = authenticate(header, tokens)
+        return self._known[header]

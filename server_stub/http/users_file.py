@@ -1,0 +1,118 @@
+"""The file of users: TOML, a `[[users]]` per token with the name it belongs to and the SHA-256 of the token.
+
+    [[users]]
+    name = "ann"
+    token_sha256 = "9f86d081884c7d65…"
+    admin = true
+
+Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be searched. A user may have
+several entries: a token is replaced without a gap. `python -m server_stub token` adds one.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from client_lib.errors import InvalidRequest, NotFound
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import SHA256
+from server_stub.service.values import User
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
+
+TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
+_USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
+
+Tokens = dict[bytes, User]
+"""SHA-256 of a token -> its user."""
+
+
+class UserEntry(BaseModel):
+    """One `[[users]]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=_USER_NAME)]
+    token_sha256: Annotated[str, Field(pattern=SHA256)]
+    admin: bool = False
+
+
+class UsersFile(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    users: list[UserEntry] = []
+
+
+def read(path: Path) -> Tokens:
+    """The tokens in the file.
+
+    Raises:
+        NotFound: there is no such file, or it can't be read.
+        InvalidRequest: it is no TOML, or holds something else; the line or the field is named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"the users file {path} can't be read: {error}") from error
+    try:
+        entries = UsersFile.model_validate(tomllib.loads(text)).users
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"the users file {path} is no TOML: {error}") from error
+    except ValidationError as error:
+        raise InvalidRequest(f"the users file {path}: {invalid_request(error, UsersFile).message}") from error
+    return {bytes.fromhex(entry.token_sha256): User(entry.name, entry.admin) for entry in entries}
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def owner_of(token: str, tokens: Tokens) -> User | None:
+    """The user of a token, or None. All are compared in constant time, so that response times reveal nothing."""
+    asked = digest(token)
+    found = [user for known, user in tokens.items() if hmac.compare_digest(known, asked)]
+    return found[0] if found else None
+
+
+def new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+
+
+def add(path: Path, name: str, *, admin: bool) -> str:
+    """Append a user with a new token to the file, made 0600 if it is missing. Returns the token, which is not stored.
+
+    Raises InvalidRequest: the name is not allowed, or the file is not a users file.
+    """
+    if not re.fullmatch(_USER_NAME, name):
+        raise InvalidRequest(f"{name!r} is not a user name", hint="letters, digits and . _ @ + -, at most 100")
+    if path.exists():
+        read(path)
+    token = new_token()
+    entry = f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest(token).hex()}"\nadmin = {str(admin).lower()}\n'
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
+        file.write(("\n" if file.tell() else "") + entry)
+    return token
+
+
+def local_user() -> User:
+    """The one user of a local server, an admin: the account that runs it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        name = f"uid{os.getuid()}"
+    return User(re.sub(r"[^A-Za-z0-9._@+-]", "_", name), admin=True)

@@ -1,0 +1,163 @@
+"""The support of each field of the job spec by each runtime, and the checks that all runtimes share. Pure.
+
+`FIELDS` is complete (a test compares it with JobSpec), so that no field is ignored without a notice.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import NamedTuple
+
+from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.spec.job import JobSpec, JobType
+
+_FUNCTION = re.compile(r"\w+\(\)")
+
+
+class Support(Enum):
+    """The treatment of a field of the spec by a runtime."""
+
+    YES = auto()
+    BY_SERVICE = auto()  # supported by the service, in the same way for every runtime
+    REJECTED = auto()  # an error if it is set
+    IGNORED_WITH_NOTICE = auto()  # it has no effect, or another one than usual, and a notice tells the user
+
+
+class Ignored(NamedTuple):
+    """A field without effect, and the reason for its notice."""
+
+    reason: str
+
+
+class Row(NamedTuple):
+    """The support of one field; `Ignored` is IGNORED_WITH_NOTICE with a fixed notice."""
+
+    local: Support | Ignored
+    kubernetes: Support | Ignored
+
+    def support(self, runtime: str) -> Support:
+        found: Support | Ignored = getattr(self, runtime)
+        return Support.IGNORED_WITH_NOTICE if isinstance(found, Ignored) else found
+
+    def reason(self, runtime: str) -> str | None:
+        """Reason why the field has no effect; None: it has one, or a rule of the runtime makes the notice."""
+        found: Support | Ignored = getattr(self, runtime)
+        return found.reason if isinstance(found, Ignored) else None
+
+
+_EVERYWHERE = Row(Support.YES, Support.YES)
+_SERVICE = Row(Support.BY_SERVICE, Support.BY_SERVICE)
+_ONE_MACHINE = Row(Ignored("there is one machine, this one"), Support.YES)
+_ELASTIC = Row(*[Ignored("only type 'pytorch_elastic' reads it")] * 2)  # for that type there is no notice
+
+FIELDS: dict[str, Row] = {
+    "script": _EVERYWHERE,
+    "base_image": Row(Support.IGNORED_WITH_NOTICE, Support.YES),  # the catalogue may pull another one, with a notice
+    "type": _EVERYWHERE,  # kubernetes: pytorch_elastic only if pods reach the server
+    "args": _EVERYWHERE,
+    "flags": _EVERYWHERE,
+    "env_variables": _EVERYWHERE,
+    "secrets": _EVERYWHERE,
+    "code": _SERVICE,
+    "working_dir": _EVERYWHERE,
+    "warm": Row(Support.YES, Ignored("every pod starts its own processes")),
+    "conda_env": _EVERYWHERE,
+    "pytorch_use_env": _EVERYWHERE,
+    "log_file": _EVERYWHERE,
+    "checkpoint_dir": _EVERYWHERE,  # kubernetes: with a notice if it ends with the pod
+    "outputs": _EVERYWHERE,  # kubernetes: only if pods reach the server
+    "requirements": _EVERYWHERE,
+    "instance_type": _EVERYWHERE,  # local: with a notice about sizes that are not enforced
+    "n_workers": _EVERYWHERE,
+    "processes_per_worker": _EVERYWHERE,
+    "gpus": Row(Support.YES, Support.REJECTED),
+    "volumes": _EVERYWHERE,  # local: the path must be this machine's own
+    "shm_size_class": Row(Ignored("/dev/shm is this machine's own"), Support.YES),
+    "tmp_storage": Row(Ignored("/tmp is this machine's own"), Support.YES),
+    "include_nodes": _ONE_MACHINE,
+    "exclude_nodes": _ONE_MACHINE,
+    "internet": Row(Ignored("the job reaches what this machine reaches"), Support.YES),
+    "region": Row(Ignored("the job runs on this machine"), Ignored("the job runs on this server's cluster")),
+    "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
+    "queue_name": Row(Ignored("there is one queue, by priority_class"), Support.YES),  # kubernetes: only with a Kueue
+    "allocation_name": Row(_ONE_MACHINE.local, Ignored("capacity is shared by priority_class and queue_name")),
+    "max_retry": _SERVICE,
+    "stop_timer": _SERVICE,
+    "health_params": _SERVICE,
+    "grace_s": _EVERYWHERE,
+    "elastic_min_workers": _ELASTIC,
+    "elastic_max_workers": _ELASTIC,
+    "elastic_max_restarts": _ELASTIC,
+    "name": _SERVICE,
+    "job_desc": _SERVICE,
+    "labels": _SERVICE,
+    "logs_dir": Row(*[Ignored("read the logs with `client-lib logs`")] * 2),
+}
+
+
+def ignored(spec: JobSpec, runtime: str) -> list[str]:
+    """Notices for the fields that the job sets and that have no effect on this runtime."""
+    is_elastic = spec.type is JobType.PYTORCH_ELASTIC
+    notices = []
+    for name, row in FIELDS.items():
+        reason, value = row.reason(runtime), getattr(spec, name)
+        unset = name not in spec.model_fields_set or value in (None, "default") or (name == "warm" and not value)
+        if reason is None or unset or (is_elastic and row is _ELASTIC):
+            continue
+        shown = str(value) if isinstance(value, str) else value  # an enum's own repr would not be what the user wrote
+        notices.append(f"{name}={shown!r} has no effect here: {reason}")
+    return notices
+
+
+def calls_function(spec: JobSpec) -> bool:
+    """True if the job calls a function: the spec then has its name instead of a script."""
+    return _FUNCTION.fullmatch(spec.script) is not None
+
+
+def is_command(spec: JobSpec) -> bool:
+    """True if the job starts a command, and neither a Python script nor a function."""
+    return spec.python_script is None and not calls_function(spec)
+
+
+def check_command(spec: JobSpec) -> None:
+    """Raises NotSupported: a type that starts Python scripts alone, with a command."""
+    if spec.type is JobType.PYTORCH_ELASTIC and is_command(spec):
+        raise NotSupported(
+            f"type 'pytorch_elastic' starts a .py file, and script={spec.script!r} is a command",
+            hint="type='binary' starts a command; it may be torchrun itself",
+        )
+
+
+def check_paths(spec: JobSpec, working_dir: str | None) -> None:
+    """Raises InvalidRequest: a path is relative, and the request names no folder that it is relative to."""
+    if working_dir is not None:
+        return
+    relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
+    for name, path in relative.items():
+        if path is not None and not path.startswith(("/", "~/")):
+            raise InvalidRequest(
+                f"{name}={path!r} is relative, and the request names no folder to start from",
+                hint="give an absolute path, or submitter.working_dir",
+            )
+
+
+def copies_notice(spec: JobSpec, processes: int) -> str:
+    """Notice for a command that is started several times per worker; empty if it is started once, or as often as asked.
+
+    `processes` is the number of processes per worker.
+    """
+    if not is_command(spec) or spec.processes_per_worker != "default" or processes == 1:
+        return ""
+    return (
+        f"the command is started {processes} times on each worker, once per GPU; processes_per_worker=1 starts it once"
+    )
+
+
+def parse_volume(volume: str) -> tuple[str, str, bool]:
+    """Name, path and read-only flag of `name:path[:ro]`. Raises InvalidRequest: it has another form."""
+    parts = volume.split(":")
+    read_only = parts[2:] == ["ro"]
+    if len(parts) not in (2, 3) or (len(parts) == 3 and not read_only) or not all(parts) or parts[1][0] != "/":
+        raise InvalidRequest(f"volume {volume!r} is not of the form name:/path or name:/path:ro")
+    return parts[0], parts[1], read_only

@@ -1,0 +1,201 @@
+"""Instance types: the size of a worker of each type, from a catalogue or from the pattern of its name.
+
+Pure except for `load`, which reads the file. Sizes are per worker: GPUs, CPU cores, GiB of memory. Names follow the ML
+Space platform: `a100plus.1gpu.80vG.12C.96G`, `cpu.8C.32G`, where C and G are of the whole worker and vG is the memory
+of one card.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from client_lib.errors import InvalidRequest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
+
+_GPU = re.compile(
+    r"(?P<family>[a-z0-9]+)\.(?P<gpus>\d+)gpu(?:\.(?P<vram>\d+)(?:vG)?)?(?:\.(?P<cpu>\d+)C\.(?P<memory>\d+)G)?"
+)
+_CPU = re.compile(r"cpu\.(?P<cpu>\d+)C\.(?P<memory>\d+)G")
+
+
+class Size(BaseModel):
+    """One instance type. Validated strictly: it is read from an operator's file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    gpus: Annotated[int, Field(ge=0)] = 0
+    cpu: Annotated[float, Field(ge=0)] = 0
+    """Cores; 0: unknown."""
+    memory_gib: Annotated[float, Field(ge=0)] = 0
+    """0: unknown."""
+    gpu_memory_gib: Annotated[float, Field(ge=0)] = 0
+    """Memory of one card; 0: unknown."""
+    description: str = ""
+
+    @property
+    def family(self) -> str:
+        """`a100` of `a100.8gpu`; `cpu` of `cpu.8C.32G`."""
+        return self.name.split(".", 1)[0]
+
+
+class Reserve(BaseModel):
+    """Resources that a node keeps for itself: a worker that requests a whole node would never be placed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cpu: Annotated[float, Field(ge=0)] = 0
+    memory_gib: Annotated[float, Field(ge=0)] = 0
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: str | None = None
+    reserve: Reserve = Reserve()
+    instance_types: list[Size] = []
+    volumes: list[dict[str, object]] = []  # read by the runtime that mounts them
+
+
+@lru_cache(1024)  # at each submit, and most name one of a few
+def parse(name: str) -> Size | None:
+    """The size in the name itself, with 0 for missing parts; None: the name follows no pattern."""
+    if match := _CPU.fullmatch(name):
+        return Size(name=name, cpu=float(match["cpu"]), memory_gib=float(match["memory"]))
+    if match := _GPU.fullmatch(name):
+        numbers = {key: float(match[key] or 0) for key in ("cpu", "memory", "vram")}
+        return Size(
+            name=name,
+            gpus=int(match["gpus"]),
+            cpu=numbers["cpu"],
+            memory_gib=numbers["memory"],
+            gpu_memory_gib=numbers["vram"],
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The instance types of one server: the list, then, if allowed, names by pattern."""
+
+    sizes: Sequence[Size] = ()
+    default: str | None = None
+    """Type of a job that names none; None: the runtime decides."""
+    by_pattern: bool = True
+    reserve: Reserve = field(default_factory=Reserve)
+
+    def find(self, name: str) -> Size:
+        """The type called `name`.
+
+        A name by pattern without cores and memory takes them, per GPU, from a listed type of its family.
+
+        Raises InvalidRequest for an unknown name, with the existing ones.
+        """
+        for size in self.sizes:
+            if size.name == name:
+                return size
+        parsed = parse(name) if self.by_pattern else None
+        if parsed is None:
+            raise self._unknown(name)
+        return self._completed(parsed)
+
+    def _completed(self, size: Size) -> Size:
+        if not size.gpus:
+            return size
+        like = next((s for s in self.sizes if s.gpus and s.family == size.family), None)
+        if like is None:
+            return size
+        share = size.gpus / like.gpus
+        return size.model_copy(
+            update={
+                "cpu": size.cpu or like.cpu * share,
+                "memory_gib": size.memory_gib or like.memory_gib * share,
+                "gpu_memory_gib": size.gpu_memory_gib or like.gpu_memory_gib,
+            }
+        )
+
+    def _unknown(self, name: str) -> InvalidRequest:
+        listed = ", ".join(size.name for size in self.sizes) or "none by name"
+        patterns = "; names like a100.8gpu or cpu.8C.32G are read by pattern" if self.by_pattern else ""
+        return InvalidRequest(
+            f"instance type {name!r} is unknown; this server has: {listed}{patterns}",
+            hint="`client-lib instances` shows them with their sizes",
+        )
+
+    def placeable(self, size: Size, node: Size) -> Size:
+        """`size` cut to what a node of the size `node` can really give to a worker, its reserve taken off."""
+        return size.model_copy(
+            update={
+                "cpu": min(size.cpu, max(node.cpu - self.reserve.cpu, 0)),
+                "memory_gib": min(size.memory_gib, max(node.memory_gib - self.reserve.memory_gib, 0)),
+            }
+        )
+
+
+def load(path: Path, *, by_pattern: bool) -> Catalogue:
+    """The catalogue in a TOML file: `default`, `[reserve]` and one `[[instance_types]]` per type.
+
+    Raises InvalidRequest naming the file and what is wrong in it.
+    """
+    try:
+        content = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
+    catalogue = Catalogue(content.instance_types, content.default, by_pattern, content.reserve)
+    _check_names(path, catalogue.sizes)
+    if catalogue.default is not None:
+        catalogue.find(catalogue.default)
+    return catalogue
+
+
+def _check_names(path: Path, sizes: Iterable[Size]) -> None:
+    seen: set[str] = set()
+    for size in sizes:
+        if size.name in seen:
+            raise InvalidRequest(f"the catalogue {path} lists {size.name!r} twice")
+        seen.add(size.name)
+
+
+def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str], gpu_memory_gib: float) -> list[Size]:
+    """The types that describe one machine: one without GPUs, then 1, 2, 4 … GPUs and all of them."""
+    sizes = [_cpu_size(cores, memory_gib)]
+    total = len(gpu_names)
+    for count in sorted({1 << power for power in range(total.bit_length()) if total} | ({total} if total else set())):
+        share = count / total
+        sizes.append(
+            Size(
+                name=f"{family_of(gpu_names[0])}.{count}gpu",
+                gpus=count,
+                cpu=max(1, int(cores * share)),
+                memory_gib=round(memory_gib * share),
+                gpu_memory_gib=gpu_memory_gib,
+                description=gpu_names[0],
+            )
+        )
+    return sizes
+
+
+def _cpu_size(cores: int, memory_gib: float) -> Size:
+    name = f"cpu.{cores}C.{int(memory_gib)}G"
+    return Size(name=name, cpu=cores, memory_gib=int(memory_gib), description="this machine, without GPUs")
+
+
+def family_of(gpu_name: str) -> str:
+    """`a100` of `NVIDIA A100-SXM4-80GB`, `rtx4090` of `NVIDIA GeForce RTX 4090`: what a type of that card is called."""
+    words = [w for w in re.split(r"[\s-]+", gpu_name.lower()) if w not in ("nvidia", "geforce", "tesla", "quadro", "")]
+    if not words:
+        return "gpu"
+    joined = words[0] + (words[1] if words[0].isalpha() and len(words) > 1 else "")
+    return re.sub(r"[^a-z0-9]", "", joined) or "gpu"

@@ -1,0 +1,298 @@
+"""Requests to the Kubernetes API: raw JSON in, raw JSON out. The one module that imports `kubernetes`.
+
+The library reads kubeconfigs and service accounts, refreshes their tokens and makes the TLS connections. Its models,
+retries and watches are not used, because they differ between its releases (tested: 35.0.0 and 37.0.2). Every request
+blocks: make it with `call_in_thread`, `call_until_answered` or in a `StreamThread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+import yaml
+from kubernetes import client, config
+from kubernetes.config import ConfigException
+
+from client_lib.errors import ServerError
+
+JSON = "application/json"
+STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
+"""Accept header that asks for the metadata of an object without its content, which may be large."""
+CONNECT_S, READ_S = 5.0, 30.0
+_LINE_MAX = 16 * 2**20
+_CHUNK = 65536
+_UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
+"""Exceptions of the library for a kubeconfig that is missing, damaged or incomplete."""
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+THREADS = 16
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+Query = Mapping[str, str | int | bool]
+
+
+class ApiError(Exception):
+    """A request that the API server rejected, or did not answer (`status` 0)."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+    @property
+    def not_found(self) -> bool:
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        return self.status == 409
+
+    @property
+    def expired(self) -> bool:
+        """True if the resourceVersion is too old, so that the objects must be listed again."""
+        return self.status == 410
+
+
+class Api:
+    """One cluster, accessed as one user. Safe to use from several threads."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        configuration.connection_pool_maxsize = 32
+        self._configuration = configuration
+        self._pool: urllib3.PoolManager = client.ApiClient(configuration).rest_client.pool_manager
+        self.host = str(configuration.host)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Query | None = None,
+        kind: str = JSON,
+        accept: str = JSON,
+    ) -> Any:
+        """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
+        response = self._send(method, path, body, query, READ_S, kind, accept)
+        try:
+            text = response.read()
+        except urllib3.exceptions.HTTPError as error:
+            raise ApiError(0, f"{self.host} broke off: {error}") from error
+        finally:
+            response.release_conn()
+        return json.loads(text) if text else {}
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        return self.request("GET", path, query=query)
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Create an object in a collection and return its metadata. A field unknown to the cluster is an error."""
+        return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
+
+    def text(self, path: str, query: Query | None = None) -> bytes:
+        """The bytes of the response. Raises ApiError."""
+        response = self._send("GET", path, None, query, READ_S)
+        try:
+            return bytes(response.read())
+        except urllib3.exceptions.HTTPError as error:
+            raise ApiError(0, f"{self.host} broke off: {error}") from error
+        finally:
+            response.release_conn()
+
+    def stream(self, path: str, query: Query, read_s: float) -> Stream:
+        """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
+        return Stream(self._send("GET", path, None, query, read_s))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Query | None,
+        read_s: float,
+        kind: str = JSON,
+        accept: str = JSON,
+    ) -> urllib3.BaseHTTPResponse:
+        url = self.host + path + ("?" + urlencode(_plain(query)) if query else "")
+        headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
+        settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
+        headers |= {setting["key"]: str(setting["value"]) for setting in settings.values()}
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
+                retries=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise ApiError(0, f"{self.host} does not answer: {error}") from error
+        if response.status >= 300:
+            raise _error_of(response)
+        return response
+
+
+class Stream:
+    """Lines of a response, as they arrive. Ends when the server ends it, on a lost connection, or after `abort`."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(_CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+                if len(rest) > _LINE_MAX:
+                    raise ApiError(0, f"a line of more than {_LINE_MAX} bytes")
+        except (urllib3.exceptions.HTTPError, OSError, AttributeError):
+            return  # limit of a proxy, restart of the API server, silence, `abort`: the normal ends of a watch
+        finally:
+            self._response.close()
+
+    def abort(self) -> None:
+        """End the iteration from another thread."""
+        connection = getattr(self._response, "connection", None)
+        sock = getattr(connection, "sock", None)
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # already closed
+
+
+class StreamThread:
+    """A thread that reads one stream of the API after another and can be stopped at any moment, also while a stream is
+    silent. It executes `run`, which must return soon after `stopping` is set."""
+
+    def __init__(self, api: Api, name: str, run: Callable[[], None]) -> None:
+        self._api = api
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self.stopping = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Abort the stream and return at once."""
+        self.stopping.set()
+        if self._stream is not None:
+            self._stream.abort()
+
+    def open(self, path: str, query: dict[str, str], silence_s: float) -> Stream:
+        """Open the next stream; called by `run`. Raises ApiError."""
+        self._stream = self._api.stream(path, query, silence_s)
+        if self.stopping.is_set():  # `stop` found no stream to abort
+            self._stream.abort()
+        return self._stream
+
+
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
+
+
+async def call_in_thread(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Execute a blocking request in a thread and return its result.
+
+    The pool is separate from asyncio's own, so that a slow API server cannot delay writing worker reports to disk.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **options))
+
+
+def get_if_visible(api: Api, path: str) -> Any:
+    """The object at `path`; None if it does not exist, or if this server may not read it. Raises ApiError."""
+    try:
+        return api.get(path)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return None
+        raise
+
+
+async def call_until_answered(call: Callable[[], T]) -> T:
+    """Execute a request in a thread, again after each ApiError, for steps that must not be left out."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await call_in_thread(call)
+        except ApiError as error:
+            _log.warning("repeated in %g s: %s", pause_s, error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def connect(kubeconfig: Path | None, context: str | None) -> Api:
+    """Connect as the user of a kubeconfig; without one as the service account of this pod, else as `kubectl` would.
+
+    Raises ServerError: there is no usable configuration.
+    """
+    configuration = client.Configuration()
+    try:
+        if kubeconfig is None and context is None and _in_cluster():
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=None if kubeconfig is None else str(kubeconfig),
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+    except _UNUSABLE as error:
+        where = kubeconfig or "the default kubeconfig"
+        raise ServerError(
+            f"no Kubernetes cluster can be reached with {where}: {error}",
+            hint="CLIENT_LIB_SERVER_KUBECONFIG and CLIENT_LIB_SERVER_KUBE_CONTEXT choose one; a pod needs neither",
+        ) from error
+    return Api(configuration)
+
+
+def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """The namespace of this pod, else that of the context, else `default`."""
+    if kubeconfig is None and context is None and _in_cluster():
+        return (_SERVICE_ACCOUNT / "namespace").read_text().strip()
+    try:
+        contexts, current = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            config_file=None if kubeconfig is None else str(kubeconfig)
+        )
+    except _UNUSABLE:
+        return "default"  # `connect` reports the error
+    wanted = next((each for each in contexts if each["name"] == context), current) or {}
+    return str(wanted.get("context", {}).get("namespace") or "default")
+
+
+def _in_cluster() -> bool:
+    return (_SERVICE_ACCOUNT / "token").exists()
+
+
+def _plain(query: Query) -> dict[str, str]:
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in query.items()}
+
+
+def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:
+    """The error with the message of the API's Status object, or with the text of the response."""
+    try:
+        text = response.read(_CHUNK).decode("utf-8", "replace")
+    except urllib3.exceptions.HTTPError:
+        text = ""
+    finally:
+        response.release_conn()
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text.strip() or f"HTTP status {response.status}"
+    return ApiError(response.status, str(message))

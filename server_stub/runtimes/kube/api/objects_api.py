@@ -1,0 +1,198 @@
+"""Requests that create, find and delete the objects of an attempt, or read a pod's log. They block; none is repeated.
+
+The workload is created first and owns the other objects from their creation, so that its deletion removes all of them
+whatever happens in between. A pod whose ConfigMap is created a moment later waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError
+from server_stub.runtimes.kube.render import Objects
+from server_stub.runtimes.kube.workload import Object, WorkloadKind
+
+TAIL_LINES = 5000
+TAIL_BYTES = 8 * 2**20
+_SHARING_TRIES = 5
+
+
+class NameTaken(Exception):
+    """An object of that name exists and belongs to another attempt.
+
+    `by` is the attempt of another job of this server that has it, for two users may give their jobs one name.
+    """
+
+    def __init__(self, name: str, by: names.AttemptKey | None) -> None:
+        super().__init__(name)
+        self.by = by
+
+
+class BeingDeleted(Exception):
+    """An object of that name exists and is being deleted."""
+
+
+class ObjectsApi:
+    """The objects of attempts in one namespace."""
+
+    def __init__(self, api: Api, namespace: str, kind: WorkloadKind) -> None:
+        self._api, self._kind = api, kind
+        self._core = f"/api/v1/namespaces/{namespace}"
+        self.workloads = kind.collection(namespace)
+        self._collections = {
+            "ConfigMap": f"{self._core}/configmaps",
+            "Secret": f"{self._core}/secrets",
+            "NetworkPolicy": f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
+            kind.name: self.workloads,
+        }
+
+    def create_workload(self, workload: Object) -> Object:
+        """Create the workload, or find the one that an earlier try created, and return at least its metadata.
+
+        Raises ApiError, NameTaken, BeingDeleted.
+        """
+        return self._create_or_find(workload)
+
+    def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
+        """Calls that create all objects which the pods mount, owned by the workload.
+
+        Make them at the same time: a pod that finds nothing to mount loses a second. Each raises ApiError, NameTaken,
+        BeingDeleted.
+        """
+        meta = workload["metadata"]
+        owner = {
+            "apiVersion": self._kind.api_version,
+            "kind": self._kind.name,
+            "name": meta["name"],
+            "uid": meta["uid"],
+        }
+        owned = [partial(self._create_owned, each, owner) for each in objects.owned()]
+        return [*owned, partial(self._share, objects.launcher, owner)]
+
+    def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
+        found = self._create_or_find(_owned_by(wanted, owner))
+        if not _is_owned_by(found, owner["uid"]):  # owned by an earlier workload of that name, and deleted with it
+            raise BeingDeleted(_name(wanted))
+
+    def _create_or_find(self, wanted: Object) -> Object:
+        path = self._collections[wanted["kind"]]
+        try:
+            return dict(self._api.create(path, wanted))
+        except ApiError as error:
+            if not error.conflict:
+                raise
+        try:
+            found: Object = self._api.get(f"{path}/{wanted['metadata']['name']}")
+        except ApiError as error:
+            raise BeingDeleted(_name(wanted)) if error.not_found else error from None
+        if found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
+            raise BeingDeleted(_name(wanted))
+        if _identity(found) != _identity(wanted):
+            raise NameTaken(_name(wanted), _other_attempt(found, wanted))
+        return found
+
+    def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
+        """Add the owner to the existing launcher ConfigMap, or create it with this owner.
+
+        After the first job it always exists, but the deletion of its last owner may remove it in between.
+        """
+        path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
+        patch = {"metadata": {"ownerReferences": [owner]}}
+        for last in [False] * (_SHARING_TRIES - 1) + [True]:
+            try:
+                self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
+                return
+            except ApiError as error:
+                if not (error.not_found or error.conflict) or last:
+                    raise
+            try:
+                self._api.create(path, _owned_by(launcher, owner))
+                return
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+
+    def find_by_uid(self, name: str, uid: str) -> Object | None:
+        """The workload with this name and UID; None: it does not exist. Raises ApiError."""
+        found = self._find(name)
+        return found if found is not None and found["metadata"]["uid"] == uid else None
+
+    def find_own(self, workload: Object) -> Object | None:
+        """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
+        found = self._find(workload["metadata"]["name"])
+        return found if found is not None and _identity(found) == _identity(workload) else None
+
+    def _find(self, name: str) -> Object | None:
+        try:
+            found: Object = self._api.get(f"{self.workloads}/{name}")
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        return found
+
+    def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
+        """Begin to delete the workload with all objects that it owns; a missing one is no error.
+
+        By default its pods are deleted first, so that its name is free only when none of them runs. `in_background`
+        deletes it before its pods, for a workload whose pods have ended: the garbage collector then makes a third of
+        the requests (its limit: see `removal`).
+        """
+        policy = "Background" if in_background else "Foreground"
+        body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
+        try:
+            self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)
+        except ApiError as error:
+            if not (error.not_found or error.conflict):
+                raise
+
+    def log_tail(self, pod: str) -> bytes:
+        """The last lines that a worker printed; empty if they are not available. Raises ApiError on other failures."""
+        query: dict[str, str | int | bool] = {
+            "container": self._kind.container,
+            "tailLines": TAIL_LINES,
+            "limitBytes": TAIL_BYTES,
+        }
+        try:
+            return self._api.text(f"{self._core}/pods/{pod}/log", query)
+        except ApiError as error:
+            if error.status in (400, 404):
+                return b""
+            raise
+
+    def log_request(self, pod: str) -> tuple[str, dict[str, str]]:
+        """Path and query of the stream with the whole log of a worker."""
+        return f"{self._core}/pods/{pod}/log", {"container": self._kind.container, "follow": "true"}
+
+
+def _name(wanted: Mapping[str, Any]) -> str:
+    return f"{wanted['kind']} {wanted['metadata']['name']}"
+
+
+def _identity(found: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    meta = found["metadata"]
+    return (meta.get("labels") or {}).get(names.JOB_ID), (meta.get("annotations") or {}).get(names.HASH)
+
+
+def _other_attempt(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> names.AttemptKey | None:
+    """The attempt that owns the object, if it belongs to another job of this server."""
+    theirs, mine = (names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted))
+    return theirs if theirs and mine and theirs.job_id != mine.job_id else None
+
+
+def _owned_by(wanted: Object, owner: dict[str, Any]) -> Object:
+    return wanted | {"metadata": wanted["metadata"] | {"ownerReferences": [owner]}}
+
+
+def _has_lost_its_owner(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """True if its owner was an earlier workload with the name of the current owner."""
+    uids = {(each["kind"], each["name"]): each["uid"] for each in wanted["metadata"].get("ownerReferences") or ()}
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(uids.get((each["kind"], each["name"]), each["uid"]) != each["uid"] for each in owners)
+
+
+def _is_owned_by(found: Mapping[str, Any], uid: str) -> bool:
+    return any(each.get("uid") == uid for each in found["metadata"].get("ownerReferences") or ())

@@ -1,0 +1,151 @@
+"""Reads the file of the catalogue, and rejects errors at the start that would fail the first job."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.validation import invalid_request
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue.parts import Checkpoints
+from server_stub.runtimes.kube.options import PodSecurity
+from server_stub.runtimes.kube.render import storage
+
+T = TypeVar("T")
+EXAMPLE = "docs/catalogue.md has an example"
+REFERENCE = "docs/catalogue.md describes all entries"
+_ADMITTED = {
+    "restricted": {"NET_BIND_SERVICE"},
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline
+    "baseline": {
+        "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
+        "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+    },
+}  # fmt: skip
+
+
+def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
+    """The catalogue in a YAML file.
+
+    Raises InvalidRequest naming the file, the entry and what is wrong in it.
+    """
+    if path is None:
+        raise InvalidRequest(
+            "a server for Kubernetes needs a catalogue of instance types: CLIENT_LIB_SERVER_CATALOGUE names no file",
+            hint=EXAMPLE,
+        )
+    try:
+        return read(path.read_text("utf-8"), by_pattern=by_pattern, pod_security=pod_security)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
+
+
+def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
+    """The catalogue in YAML. Raises InvalidRequest naming the entry and what is wrong in it."""
+    try:
+        content = yaml.load(text, _UniqueKeys)
+        if not isinstance(content, dict) or "by_pattern" in content:
+            raise InvalidRequest("it is no table with `instance_types`", hint=EXAMPLE)
+        found = ClusterCatalogue.model_validate(content)
+    except yaml.YAMLError as error:
+        raise InvalidRequest(f"it is no YAML: {error}") from error
+    except ValidationError as error:
+        raise invalid_request(error, ClusterCatalogue) from error
+    for wrong in _contradictions(found, pod_security):
+        raise InvalidRequest(wrong)
+    return found.model_copy(update={"by_pattern": by_pattern})
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Rejects a key that occurs twice in one table: YAML forbids it, and PyYAML silently keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if key.value != "<<"]
+        if (twice := _twice(keys)) is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _contradictions(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:
+    yield from _names(catalogue)
+    yield from _sizes(catalogue)
+    yield from _volumes(catalogue)
+    yield from _security(catalogue, pod_security)
+
+
+def _names(catalogue: ClusterCatalogue) -> Iterator[str]:
+    lists = {
+        "instance_types": [t.name for t in catalogue.instance_types],
+        "nodes": [n.name for n in catalogue.nodes],
+        "volumes": [v.name for v in catalogue.volumes],
+    }
+    for where, names in lists.items():
+        if (twice := _twice(names)) is not None:
+            yield f"{where} lists {twice!r} twice"
+    default = catalogue.defaults.instance_type
+    if default is not None and default not in lists["instance_types"]:
+        yield f"defaults.instance_type={default!r} is none of its instance_types ({_listed(lists['instance_types'])})"
+
+
+def _sizes(catalogue: ClusterCatalogue) -> Iterator[str]:
+    names = [node.name for node in catalogue.nodes]
+    for instance in catalogue.instance_types:
+        if instance.node is not None and instance.node not in names:
+            yield f"instance type {instance.name!r}: node={instance.node!r} is none of its nodes ({_listed(names)})"
+        node = catalogue.node(instance)
+        if node is not None and (instance.cpu > node.cpu or instance.memory_gib > node.memory_gib):
+            yield f"instance type {instance.name!r} is larger than its node {node.name!r}"
+
+
+def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
+    always = [volume.always for volume in catalogue.volumes if volume.always is not None]
+    if (twice := _twice(always)) is not None:
+        yield f"two volumes are always mounted at {twice}"
+    kept, home = catalogue.checkpoints, catalogue.user.home
+    for path in [*always, *([kept.path] if kept else [])]:
+        if not storage.is_free(path):
+            yield f"a volume can't be mounted at {path}: that folder is the container's own"
+    mounted = [storage.Claimed(v, v.always, v.read_only) for v in catalogue.volumes if v.always is not None]
+    if home is not None and not storage.is_on_volume(home, mounted):
+        yield f"user.home={home!r} is on no volume that is always mounted and can be written to"
+    if kept is not None:
+        yield from _checkpoints(catalogue, kept)
+
+
+def _checkpoints(catalogue: ClusterCatalogue, kept: Checkpoints) -> Iterator[str]:
+    volume = next((volume for volume in catalogue.volumes if volume.name == kept.volume), None)
+    if volume is None:
+        names = [volume.name for volume in catalogue.volumes]
+        yield f"checkpoints.volume={kept.volume!r} is none of its volumes ({_listed(names)})"
+    elif volume.read_only:
+        yield f"checkpoints.volume={kept.volume!r} is read_only"
+
+
+def _security(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:
+    if pod_security == "restricted" and catalogue.user.run_as_user == 0:
+        yield "user.run_as_user=0 is root, which the setting pod_security=restricted does not admit"
+    if pod_security == "privileged":
+        return
+    for instance in catalogue.instance_types:
+        for capability in instance.capabilities:
+            if capability not in _ADMITTED[pod_security]:
+                yield (
+                    f"instance type {instance.name!r}: the setting pod_security={pod_security} does not admit the "
+                    f"capability {capability}"
+                )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "it has none"
+
+
+def _twice(names: Sequence[T]) -> T | None:
+    """The first name that occurs a second time."""
+    return next((name for place, name in enumerate(names) if name in names[:place]), None)

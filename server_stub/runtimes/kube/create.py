@@ -1,0 +1,148 @@
+"""Creates the objects of one attempt on the cluster, with repeated tries, and reports what blocks them.
+
+A try whose response was lost may have created them nevertheless: the next try finds them by their name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from client_lib.errors import ClientLibError
+from client_lib.spec.states import Reason
+from server_stub.runtimes import Attempt
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
+from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken
+from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.observe import parse
+from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.refusals import Refusal, Retry, refusal
+from server_stub.runtimes.kube.record import Record
+from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
+
+FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+_USE_SECOND_NAME = Refusal(Reason.QUEUED, "another user's job has this name", Retry.ALWAYS)
+
+
+class GivenUp(NamedTuple):
+    """The reason why the objects were not created, or are to be removed."""
+
+    reason: Reason
+    message: str
+    uid: str | None
+    """UID of a workload that was created nevertheless and must be removed."""
+
+
+class ObjectCreator:
+    """Creates the objects of one attempt.
+
+    `created` is awaited as soon as the workload exists; `report` gets what blocks the creation; `pause` returns after a
+    number of seconds, or earlier after a change.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        cluster: Cluster,
+        created: Callable[[Workload], Awaitable[None]],
+        report: Callable[[Refusal], None],
+        pause: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self._attempt, self._cluster = attempt, cluster
+        self._created, self._report, self._pause = created, report, pause
+        self.name = names.object_name(attempt.job_name, attempt.number)
+        """Name of the workload: the first choice, or the second if another user's job has the first."""
+        self._second_name = names.object_name(attempt.job_name, attempt.number, attempt.owner)
+        self._uid: str | None = None
+        self._may_exist = not attempt.never_started
+        """True if an earlier server process, or a try without a response, may have created the workload."""
+
+    async def create(self, token: str, known: Record, stopped: Callable[[], bool]) -> GivenUp | None:
+        """Create the objects. None: they exist, or existed and are gone. `known` has the UID of a known workload."""
+        self._uid, self.name = known.uid, known.name or self.name
+        try:
+            objects = await asyncio.to_thread(self._render, token)
+        except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
+            return GivenUp(Reason.START_FAILED, error.message, known.uid)
+        tries, pause_s = 0, FIRST_PAUSE_S
+        while not stopped():
+            blocked = await self._try(objects)
+            if blocked is None:
+                return None
+            if blocked is _USE_SECOND_NAME:
+                self.name = self._second_name
+                objects = await asyncio.to_thread(self._render, token)
+                continue
+            tries += blocked.retry is Retry.BRIEFLY
+            if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
+                return GivenUp(blocked.reason, blocked.message, await self._uid_of_own(objects))
+            self._report(blocked)
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return GivenUp(Reason.CANCELLED, "stopped while it waited", await self._uid_of_own(objects))
+
+    def _render(self, token: str) -> Objects:
+        attempt, cluster, payload = self._attempt, self._cluster, Payload()
+        if needs_payload(attempt, cluster.settings):
+            payload = Payload(
+                attempt.snapshot.read_bytes() if attempt.snapshot else None,
+                attempt.function.read_bytes() if attempt.function else None,
+            )
+        return render(attempt, cluster.kind, cluster.settings, cluster.catalogue, token, payload, self.name)
+
+    async def _try(self, objects: Objects) -> Refusal | None:
+        kind = self._cluster.kind
+        try:
+            if self._may_exist and self._may_use_second_name and await self._exists_as_second(objects):
+                return _USE_SECOND_NAME
+            await self._create_all(objects)
+        except ApiError as error:
+            self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
+            return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
+        except BeingDeleted as error:
+            return Refusal(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone", Retry.ALWAYS)
+        except NameTaken as error:
+            if error.by is not None and self._may_use_second_name:
+                return _USE_SECOND_NAME
+            if error.by is not None and error.by in self._cluster.removals:
+                return Refusal(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone", Retry.ALWAYS)
+            text = f"{error} is there already, and not of this job: give the job another name"
+            return Refusal(Reason.START_FAILED, text, Retry.NEVER)
+        return None
+
+    async def _create_all(self, objects: Objects) -> None:
+        api = self._cluster.objects
+        if self._uid is None:
+            workload = await call_in_thread(api.create_workload, objects.workload)
+        else:
+            found = await call_in_thread(api.find_by_uid, self.name, self._uid)
+            if found is None:  # it existed and is gone: the gang notices it
+                return
+            workload = found
+        work: list[Awaitable[None]] = [call_in_thread(create) for create in api.creations(objects, workload)]
+        known = parse.workload(workload, self._cluster.kind)
+        if self._uid is None and known is not None:
+            self._uid = known.uid
+            work.append(self._created(known))
+        await asyncio.gather(*work)
+
+    @property
+    def _may_use_second_name(self) -> bool:
+        return self._uid is None and self.name != self._second_name
+
+    async def _exists_as_second(self, objects: Objects) -> bool:
+        """True if an earlier server process has created it with the second name; the first may be free again now."""
+        metadata = {**objects.workload["metadata"], "name": self._second_name}
+        second = {**objects.workload, "metadata": metadata}
+        return await call_in_thread(self._cluster.objects.find_own, second) is not None
+
+    async def _uid_of_own(self, objects: Objects) -> str | None:
+        """UID of the workload of this attempt, if it exists."""
+        if self._uid is None and self._may_exist:
+            found = await call_until_answered(lambda: self._cluster.objects.find_own(objects.workload))
+            self._uid = found["metadata"]["uid"] if found else None
+        return self._uid

@@ -1,0 +1,119 @@
+"""Decides when an attempt on a cluster is over and how it ended, also if its pods are stuck. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from client_lib.spec.states import Reason
+from server_stub.runtimes import Attempt, verdict
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
+from server_stub.runtimes.kube.observe.parse import WorkerPod
+from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
+from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.render import storage
+from server_stub.runtimes.verdict import Stage, Verdict
+from server_stub.worker_gateway import WorkerView
+
+Because = tuple[Reason, str]
+SLACK_S = 30.0
+"""Time that a kubelet may need to end a pod beyond its grace period; 0 if Kubernetes reports its node as gone."""
+_LOGS_MAY_BE_LOST = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
+
+
+def is_over(state: ClusterState, seen: Interpretation, *, removed: bool) -> bool:
+    """True if nothing of the attempt runs. `removed`: its workload was deleted, by this server or by someone else."""
+    lives = any(not pod.over for pod in state.pods)
+    if not all(worker.stage.over for worker in seen.workers):
+        return removed and not lives and state.workload is None
+    completed = all(worker.stage is Stage.ENDED and not worker.failed for worker in seen.workers)
+    return completed or not (removed and lives)
+
+
+def died_silently(state: ClusterState, seen: Interpretation) -> list[WorkerPod]:
+    """Pods of workers that ended without a report, and whose last log lines only the cluster may have."""
+    reported = {view.worker for view in state.views if view.report is not None}
+    lost = {worker.number for worker in seen.workers if worker.stage is Stage.LOST}
+    ended = {worker.number for worker in seen.workers if worker.stage.over}
+    silent = lost | (ended - reported)
+    return [pod for pod in state.pods if pod.worker in silent and pod.over and not pod.gone]
+
+
+def is_drained(state: ClusterState) -> bool:
+    """True if the logs of all workers with a report are complete; those of the others never will be."""
+    return all(view.drained or view.report is None for view in state.views)
+
+
+def lost_lines(seen: Interpretation, views: Sequence[WorkerView]) -> dict[int, int]:
+    """Number of lost log lines by worker; a report contains the number of lines that there should be."""
+    return {view.worker: view.missing + _cut_off(seen, view) for view in views}
+
+
+def _cut_off(seen: Interpretation, view: WorkerView) -> int:
+    """Number of lines lost at the end of the log."""
+    workers = [worker for worker in seen.workers if worker.number == view.worker]
+    end = (workers[0].report or {}).get("log_end_seq") if workers else None
+    return max(0, end - view.next_seq) if isinstance(end, int) else 0
+
+
+def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bool) -> Verdict:
+    """Reason and message of the end. `because` is why the attempt was deleted or its pods were taken away; it is used
+    if no worker's own end explains it."""
+    if not all(worker.stage.over for worker in seen.workers):
+        return Verdict(Reason.CANCELLED, "stopped") if stopped else Verdict(*because)
+    found = verdict.verdict(seen.workers, stopped, lost_first)
+    return Verdict(*because) if found.reason is Reason.CANCELLED and not stopped else found
+
+
+def remarks(
+    attempt: Attempt, lost_lines: Mapping[int, int], settings: ClusterSettings, catalogue: ClusterCatalogue
+) -> tuple[str, ...]:
+    """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
+    missing = [messages.lost_lines(worker, count) for worker, count in lost_lines.items() if count]
+    lost = storage.not_handed_on(attempt, catalogue)
+    alone = _LOGS_MAY_BE_LOST if settings.server_url is None else None
+    return (*missing, *(each for each in (lost, alone) if each is not None))
+
+
+class StuckPods:
+    """Finds the pods of one attempt that are being deleted and never end, as their node or its kubelet is gone.
+
+    Kubernetes lists such a pod as running until the node is back or an administrator removes it. A pod counts as lost
+    when its time to end is over, counted from when this server saw the deletion, so that no other clock matters.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        """Time at which the deletion was first seen, by UID."""
+
+    def mark(self, pods: Iterable[WorkerPod], now: float) -> tuple[WorkerPod, ...]:
+        """The same pods, with `unanswered` set for the stuck ones. `now` is a monotonic time."""
+        found = tuple(pods)
+        for pod in found:
+            if pod.deleting and not pod.over:
+                self._since.setdefault(pod.uid, now)
+        return tuple(replace(pod, unanswered=True) if self._is_due(pod, now) else pod for pod in found)
+
+    def next_due(self, pods: Iterable[WorkerPod]) -> float | None:
+        """Time at which the next pod counts as stuck; None: none is being deleted."""
+        waited_for = [pod for pod in pods if pod.uid in self._since and not pod.over]
+        return min((self._due(pod) for pod in waited_for), default=None)
+
+    def _is_due(self, pod: WorkerPod, now: float) -> bool:
+        return pod.uid in self._since and not pod.over and now >= self._due(pod)
+
+    def _due(self, pod: WorkerPod) -> float:
+        return self._since[pod.uid] + pod.grace_s + (0.0 if _is_node_lost(pod) else SLACK_S)
+
+
+def takes_a_worker(pods: Iterable[WorkerPod], views: Iterable[WorkerView]) -> bool:
+    """True if the pod of a worker that has reported is being deleted."""
+    owners = {view.pod_uid for view in views}
+    return any(pod.deleting and not pod.over and pod.uid in owners for pod in pods)
+
+
+def _is_node_lost(pod: WorkerPod) -> bool:
+    return (
+        pod.disruption is not None and meaning(StatusField.DISRUPTION, pod.disruption.word).reason is Reason.NODE_LOST
+    )

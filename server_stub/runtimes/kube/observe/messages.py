@@ -1,0 +1,202 @@
+"""Turns texts of Kubernetes into short messages for users, with the important numbers. Pure.
+
+The texts have no fixed form and may change with a release, so an unknown text is passed on unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+
+_NODES = re.compile(r"^(\d+/\d+) nodes are available: (.*)$", re.DOTALL)
+_WHY_NOT = re.compile(r"(\d+) (.+)$", re.DOTALL)
+_LACKS = re.compile(r"^(?:Insufficient|Too many) (\S+)$")
+_QUOTA = re.compile(
+    r"exceeded quota: (?P<name>\S+), requested: (?P<requested>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
+)
+_POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why>.*)", re.DOTALL)
+_WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
+_NOT_FOUND = re.compile(r"not found|404|manifest unknown|does not exist", re.IGNORECASE)
+_DENIED = re.compile(r"401|403|unauthorized|denied|forbidden", re.IGNORECASE)
+_PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
+_SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
+_NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
+_QUANTITY = re.compile(r"^([+-]?[\d.]+)(m|[kMGTPE]|[KMGTPE]i|e\d+|E\d+)?$")
+_FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
+    prefix + "i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)
+}
+_GIB = 2.0**30
+_LONGEST = 500
+
+
+def quantity(text: str) -> float | None:
+    """The number in a Kubernetes quantity: `500m` is 0.5, `1Gi` 2^30. None: the text is no quantity."""
+    found = _QUANTITY.match(text)
+    if found is None:
+        return None
+    number, suffix = found.groups(default="")
+    if suffix[1:].isdigit():
+        return float(number + suffix)
+    return float(number) * _FACTORS[suffix]
+
+
+def amount(resource: str, quantity_: float) -> str:
+    """An amount with its unit: `4 GPUs`, `96 GiB of memory`, `2 cores`."""
+    bare = resource.removeprefix("requests.").removeprefix("limits.")
+    if bare in ("memory", "ephemeral-storage") or bare.startswith("hugepages-"):
+        return f"{_number(quantity_ / _GIB)} GiB of {bare}"
+    if bare == "cpu":
+        return f"{_number(quantity_)} cores"
+    if bare.endswith("/gpu"):
+        return f"{_number(quantity_)} GPUs"
+    return f"{_number(quantity_)} {bare}"
+
+
+def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
+    """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's text and the pod's requests."""
+    return f"{_no_node(text, requests)}{waits_since(since)}"
+
+
+def _no_node(text: str, requests: Mapping[str, str]) -> str:
+    found = _NODES.match(_without_preemption(text))
+    if found is None:
+        return shortened(text)
+    nodes, reasons = found.groups()
+    counted = [match.groups() for each in _split(reasons) if (match := _WHY_NOT.match(each))]
+    lacks = [match.group(1) for _, why in counted if (match := _LACKS.match(why))]
+    others = [f"{count} {why}" for count, why in counted if not _LACKS.match(why)]
+    if not lacks:
+        return shortened(f"{nodes} nodes can take it: " + "; ".join(others) if others else text)
+    wanted = " and ".join(f"{requests.get(each, 'enough')} {each}" for each in lacks)
+    return shortened("; ".join([f"{nodes} nodes have {wanted} free", *others]))
+
+
+def _without_preemption(text: str) -> str:
+    """The text without the scheduler's remarks about pre-emption and resource claims after the last reason."""
+    for mark in (" preemption:", " no new claims to deallocate"):
+        text = text.partition(mark)[0]
+    return text.rstrip(" .,")
+
+
+def _split(reasons: str) -> list[str]:
+    """Split `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}` at each comma before a number."""
+    return [each.strip(" .,") for each in re.split(r", (?=\d+ )", reasons)]
+
+
+def waits_since(at: str) -> str:
+    """`; waits since 12:01 UTC`; empty without a time."""
+    time = moment(at)
+    return f"; waits since {time:%H:%M} UTC" if time else ""
+
+
+def moment(text: str) -> datetime | None:
+    """An RFC 3339 time with its time zone; None: the text is no time."""
+    try:
+        read = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
+
+
+def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
+    """`image 'x:y' can't be pulled: not found`. `of_secrets` is the kubelet's message about missing pull secrets."""
+    if "pull policy of Never" in text:
+        return f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
+    if "pull access denied" in text:  # registries report both cases alike, to hide which images they have
+        why = "not found, or the registry wants a pull secret"
+    elif _NOT_FOUND.search(text):
+        why = "not found"
+    elif _DENIED.search(text):
+        why = f"the registry refuses it ({_last_clause(text)})"
+    else:
+        why = _last_clause(text)
+    missing = _SECRETS.search(of_secrets)
+    also = f"; there is no pull secret {missing.group(1)}" if missing else ""
+    return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
+
+
+def pulled_image(text: str) -> str | None:
+    """The image that the kubelet is pulling; a pod may have several."""
+    found = _PULLING.match(text)
+    return found.group(1) if found else None
+
+
+def _last_clause(text: str) -> str:
+    """The last two clauses of `failed to x: failed to y: dial tcp: no such host`, which have the cause."""
+    parts = text.rstrip(". ").split(": ")
+    return shortened(": ".join(parts[-2:]))
+
+
+def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
+    """Message about a pod or service that the operator could not create, and True if that is permanent.
+
+    `created` of the job's `workers` pods exist.
+    """
+    if quota := _QUOTA.search(text):
+        return _over_quota(quota, workers, created), False
+    if refused := _POD_SECURITY.search(text):
+        level, why = refused.group("level").partition(":")[0], refused.group("why")
+        return shortened(f"the namespace's Pod Security level '{level}' refuses the pods: {why}"), True
+    if denied := _WEBHOOK.search(text):
+        name, why = denied.group("name"), denied.group("why")
+        return shortened(f"admission webhook '{name}' refuses the pods: {why}"), True
+    if denied := _POLICY.search(text):
+        return shortened(f"the cluster's policy '{denied.group('name')}' refuses the pods: {denied.group('why')}"), True
+    return shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}"), False
+
+
+def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
+    requested, used, hard = (_resources(quota.group(part)) for part in ("requested", "used", "hard"))
+    for resource, limit in hard.items():
+        one, now = requested.get(resource, 0.0), used.get(resource, 0.0)
+        if now + one > limit:
+            allows, wants = amount(resource, limit), amount(resource, workers * one)
+            others = _number(max(now - created * one, 0.0) / (_GIB if "memory" in resource else 1))
+            return f"quota '{quota.group('name')}' allows {allows}, {others} are used, this job wants {wants}"
+    return f"quota '{quota.group('name')}' is used up: {quota.group(0)}"
+
+
+def _resources(text: str) -> dict[str, float]:
+    pairs = (each.partition("=") for each in text.split(","))
+    return {name: read for name, _, value in pairs if (read := quantity(value)) is not None}
+
+
+def no_program(text: str, image: str) -> str | None:
+    """Message about a container whose program is missing; None: it failed for another reason."""
+    found = _NO_PROGRAM.search(text)
+    if found is None:
+        return None
+    program = found.group("program")
+    return f"image '{image}' has no {program}, which starts the worker: take an image with Python 3"
+
+
+def out_of_memory(worker: int, limit: str | None) -> str:
+    """`worker 1 was killed for using more than its 96 GiB of memory`."""
+    bytes_ = quantity(limit or "")
+    than = f"its {amount('memory', bytes_)}" if bytes_ else "the memory of its node"
+    return f"worker {worker} was killed for using more than {than}"
+
+
+def lost_lines(worker: int, count: int) -> str:
+    """Message about lost lines of a worker's log."""
+    return f"{count} lines of worker {worker} are lost" if count > 1 else f"1 line of worker {worker} is lost"
+
+
+def listed(workers: Sequence[int], of: int) -> str:
+    """A list of workers: `worker 1`, `workers 1, 2`, `all 4 workers`."""
+    if len(workers) == of and of > 1:
+        return f"all {of} workers"
+    shown = ", ".join(map(str, workers[:5])) + (f" and {len(workers) - 5} more" if len(workers) > 5 else "")
+    return f"worker{'s' if len(workers) > 1 else ''} {shown}"
+
+
+def shortened(text: str) -> str:
+    """The text on one line, of bounded length."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -1,0 +1,290 @@
+"""Parses workloads, pods and events from the API's JSON into the few values that decisions need. Pure.
+
+The JSON of a pod has 15 kB, too much to keep for thousands of pods. Parsing never fails: a field that a status lacks is
+None or empty, for every field of a status is optional.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import RankReport
+from client_lib.worker.report import Report
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.workload import Meaning, WorkloadKind
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReason:
+    """A reason (one word) in the status of an object, with its message and time (RFC 3339)."""
+
+    word: str
+    text: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    """The end of a container."""
+
+    exit_code: int
+    reason: str
+    message: str
+    """Its termination message: the digest of a report, or a message of the container runtime."""
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod; without a state if `waiting`, `running_since` and `ended` are all None."""
+
+    name: str
+    waiting: StatusReason | None = None
+    running_since: str | None = None
+    ended: ContainerEnd | None = None
+    image: str = ""
+    """Image of a container that waits."""
+    before: ContainerEnd | None = None
+    """End of the container before its last restart."""
+
+    @property
+    def crashes(self) -> bool:
+        """True if the kubelet delays the next restart because it ended too often."""
+        return self.waiting is not None and self.waiting.word == "CrashLoopBackOff"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPod:
+    """The pod of one worker."""
+
+    key: AttemptKey
+    worker: int
+    name: str
+    uid: str
+    created_at: str
+    deleting: bool
+    phase: str
+    refused: StatusReason | None
+    """Reason why the kubelet or a controller ended the whole pod (status.reason)."""
+    node: str | None
+    scheduled: bool
+    scheduling: StatusReason | None
+    """Reason why it has no node; None: the scheduler has not tried yet, or it has one."""
+    disruption: StatusReason | None
+    """Reason why the cluster evicts it (condition DisruptionTarget)."""
+    image: str
+    requests: tuple[tuple[str, str], ...]
+    """Requests of its main container: resource and quantity."""
+    memory_limit: str | None
+    init: tuple[Container, ...]
+    main: Container
+    grace_s: float = 0.0
+    """Time to end after its deletion."""
+    gone: bool = False
+    """It was deleted, and this is its last known state."""
+    unanswered: bool = False
+    """Its time to end is over and no kubelet has ended it, see `ending.StuckPods`."""
+
+    @property
+    def over(self) -> bool:
+        """True if it runs nothing now and never will again."""
+        return self.gone or self.unanswered or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The object that runs the pods of an attempt, such as a PyTorchJob."""
+
+    kind: str
+    key: AttemptKey
+    name: str
+    uid: str
+    created_at: str
+    deleting: bool
+    queue: str | None
+    """Queue of Kueue."""
+    conditions: tuple[tuple[StatusReason, Meaning], ...]
+    """Conditions with status True."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event about a workload or a pod."""
+
+    uid: str
+    about: str
+    """UID of the object that it is about."""
+    warning: bool
+    reason: str
+    message: str
+    at: str
+    """Time of its last occurrence."""
+
+
+def pod(raw: Json, kind: WorkloadKind) -> WorkerPod | None:
+    """The pod; None: it belongs to no attempt."""
+    meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
+    labels = _texts(meta.get("labels"))
+    key, worker = names.attempt_of(labels), kind.worker_of(labels)
+    if key is None or worker is None:
+        return None
+    conditions = {str(each.get("type")): each for each in _list(status.get("conditions"))}
+    placed = conditions.get("PodScheduled", {})
+    declared = next((each for each in _list(spec.get("containers")) if each.get("name") == kind.container), {})
+    resources = _of(declared, "resources")
+    return WorkerPod(
+        key=key,
+        worker=worker,
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        created_at=_text(meta, "creationTimestamp"),
+        deleting=meta.get("deletionTimestamp") is not None,
+        phase=_text(status, "phase"),
+        refused=_status_reason(status.get("reason"), status),
+        node=_text(spec, "nodeName") or None,
+        scheduled=bool(spec.get("nodeName")) or placed.get("status") == "True",
+        scheduling=_condition(placed, "False"),
+        disruption=_condition(conditions.get("DisruptionTarget", {}), "True"),
+        image=_text(declared, "image"),
+        requests=tuple(sorted(_texts(resources.get("requests")).items())),
+        memory_limit=_texts(resources.get("limits")).get("memory"),
+        init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
+        main=_main(_list(status.get("containerStatuses")), kind.container),
+        grace_s=_number(meta, "deletionGracePeriodSeconds"),
+    )
+
+
+def workload(raw: Json, kind: WorkloadKind) -> Workload | None:
+    """The workload; None: it belongs to no attempt."""
+    meta = _of(raw, "metadata")
+    labels = _texts(meta.get("labels"))
+    key = names.attempt_of(labels)
+    if key is None:
+        return None
+    conditions = [each for each in _list(_of(raw, "status").get("conditions")) if each.get("status") == "True"]
+    return Workload(
+        kind=kind.name,
+        key=key,
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        created_at=_text(meta, "creationTimestamp"),
+        deleting=meta.get("deletionTimestamp") is not None,
+        queue=labels.get(names.QUEUE),
+        conditions=tuple(_meant(each, kind) for each in conditions),
+    )
+
+
+def event(raw: Json) -> Event:
+    """The event, in either form: with a count and the first and last time, or with a series."""
+    series = _of(raw, "series")
+    at = _text(series, "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
+    return Event(
+        uid=_text(_of(raw, "metadata"), "uid"),
+        about=_text(_of(raw, "involvedObject"), "uid"),
+        warning=raw.get("type") == "Warning",
+        reason=_text(raw, "reason"),
+        message=_text(raw, "message"),
+        at=at or _text(_of(raw, "metadata"), "creationTimestamp"),
+    )
+
+
+def _meant(condition: Json, kind: WorkloadKind) -> tuple[StatusReason, Meaning]:
+    word = _text(condition, "type")
+    found = StatusReason(word, _text(condition, "message"), _text(condition, "lastTransitionTime"))
+    return found, kind.conditions.get(word, Meaning(Reason.STARTING, known=False))
+
+
+def _main(statuses: Sequence[Json], name: str) -> Container:
+    found = next((each for each in statuses if each.get("name") == name), None)
+    return _container(found) if found is not None else Container(name)
+
+
+def _container(status: Json) -> Container:
+    state = _of(status, "state")
+    before = _of(_of(status, "lastState"), "terminated")
+    waiting, running, ended = _of(state, "waiting"), _of(state, "running"), _of(state, "terminated")
+    return Container(
+        name=_text(status, "name"),
+        waiting=_status_reason(waiting.get("reason"), waiting) if waiting else None,
+        running_since=_text(running, "startedAt") if "running" in state else None,
+        ended=_ended(ended) if ended else None,
+        image=_text(status, "image"),
+        before=_ended(before) if before else None,
+    )
+
+
+def _ended(state: Json) -> ContainerEnd:
+    code = state.get("exitCode")
+    return ContainerEnd(
+        exit_code=code if isinstance(code, int) else 0,
+        reason=_text(state, "reason"),
+        message=_text(state, "message"),
+        at=_text(state, "finishedAt"),
+    )
+
+
+def _condition(condition: Json, status: str) -> StatusReason | None:
+    """The reason of a condition that has this status."""
+    return _status_reason(condition.get("reason", ""), condition) if condition.get("status") == status else None
+
+
+def _status_reason(word: object, status: Json) -> StatusReason | None:
+    return (
+        StatusReason(word, _text(status, "message"), _text(status, "lastTransitionTime"))
+        if isinstance(word, str)
+        else None
+    )
+
+
+def _of(raw: Json, key: str) -> Json:
+    value = raw.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(raw: Json, key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(raw: Json, key: str) -> float:
+    value = raw.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Json]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, Sequence) else []
+
+
+def read_digest(message: str) -> Report | None:
+    """The report in a termination message, as far as it fits there; None: it is damaged, or another message."""
+    try:
+        data = json.loads(message)
+    except ValueError:
+        return None
+    return cast(Report, data) if isinstance(data, dict) and is_report(data) else None
+
+
+def is_report(data: dict[str, Any]) -> bool:
+    """True if this is a report, complete or shortened."""
+    if not all(isinstance(data.get(key), str) for key in ("reason", "message", "ended_at")):
+        return False
+    if data["reason"] not in {reason.value for reason in Reason} or not isinstance(data.get("exit_code"), int):
+        return False
+    ranks = data.setdefault("ranks", [])
+    try:
+        return isinstance(ranks, list) and all(RankReport.model_validate(rank) is not None for rank in ranks)
+    except ValidationError:
+        return False

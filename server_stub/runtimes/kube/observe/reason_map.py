@@ -1,0 +1,129 @@
+"""The table from the status words of Kubernetes to the reasons of a job. Pure.
+
+A status word is for machines (`ErrImagePull`); `messages` interprets the text beside it. An unknown word also has a
+meaning, marked as unknown. Sources, at Kubernetes 1.36: pkg/kubelet/container/sync_result.go,
+pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction,
+staging/src/k8s.io/api/core/v1/types.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from client_lib.spec.states import Reason
+from server_stub.runtimes.kube.workload import Meaning
+
+
+class StatusField(Enum):
+    """The field of a pod's status that contains the word."""
+
+    WAITING = auto()
+    """state.waiting.reason of a container that does not run yet."""
+    SCHEDULING = auto()
+    """Condition PodScheduled of a pod without a node."""
+    ENDED = auto()
+    """state.terminated.reason of a container that ended."""
+    REFUSED = auto()
+    """status.reason of a pod that was ended as a whole."""
+    DISRUPTION = auto()
+    """Condition DisruptionTarget of a pod that is evicted."""
+
+
+_PULL = Meaning(Reason.IMAGE_PULL)
+_STARTING = Meaning(Reason.STARTING)
+_FAILED = Meaning(Reason.START_FAILED)
+_LOST = Meaning(Reason.LAUNCHER_LOST)
+_NODE = Meaning(Reason.NODE_LOST)
+_TAKEN = Meaning(Reason.PREEMPTED)
+_NO_ROOM = Meaning(Reason.UNSCHEDULABLE)
+
+TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
+    StatusField.WAITING: {
+        "": _STARTING,
+        "ContainerCreating": _STARTING,
+        "PodInitializing": _STARTING,
+        "ErrImagePull": _PULL,
+        "ImagePullBackOff": _PULL,
+        "ErrImageNeverPull": _PULL,
+        "ImageInspectError": _PULL,
+        "RegistryUnavailable": _PULL,
+        "SignatureValidationFailed": _PULL,
+        "InvalidImageName": Meaning(Reason.START_FAILED, permanent=True),
+        "CreateContainerConfigError": _STARTING,  # a Secret or ConfigMap that isn't there yet
+        "CreateContainerError": _STARTING,
+        "RunContainerError": _STARTING,
+        "CreatePodSandboxError": _STARTING,
+        "ConfigPodSandboxError": _STARTING,
+        "KillPodSandboxError": _STARTING,
+        "KillContainerError": _STARTING,
+        "PreCreateHookError": _STARTING,
+        "PreStartHookError": _STARTING,
+        "PostStartHookError": _STARTING,
+        "CrashLoopBackOff": _STARTING,  # of an init container; the containers of workers are never restarted
+    },
+    StatusField.SCHEDULING: {
+        "": Meaning(Reason.QUEUED),
+        "Unschedulable": _NO_ROOM,
+        "SchedulerError": _NO_ROOM,
+        "SchedulingGated": Meaning(Reason.QUEUED),
+    },
+    StatusField.ENDED: {
+        "": _LOST,
+        "Completed": _LOST,  # the launcher ended without a report, even with exit code 0
+        "Error": _LOST,
+        "OOMKilled": Meaning(Reason.OUT_OF_MEMORY),
+        "StartError": _FAILED,
+        "ContainerCannotRun": _FAILED,
+        "ContainerStatusUnknown": _NODE,  # the kubelet was away and found it gone
+        "DeadlineExceeded": Meaning(Reason.TIMEOUT),
+        "Evicted": _TAKEN,
+        "Unknown": _LOST,
+    },
+    StatusField.REFUSED: {
+        "": _LOST,
+        "Evicted": _TAKEN,
+        "Preempting": _TAKEN,
+        "NodeLost": _NODE,
+        "NodeShutdown": _NODE,
+        "Shutdown": _NODE,
+        "Terminated": _NODE,
+        "NodeAffinity": _NO_ROOM,
+        "OutOfcpu": _NO_ROOM,
+        "OutOfmemory": _NO_ROOM,
+        "OutOfpods": _NO_ROOM,
+        "OutOfephemeral-storage": _NO_ROOM,
+        "UnexpectedAdmissionError": _NO_ROOM,  # a device plugin had none of the devices that the scheduler counted
+        "TopologyAffinityError": _NO_ROOM,
+        "PodOSSelectorNodeLabelDoesNotMatch": _NO_ROOM,
+        "PodOSNotSupported": _NO_ROOM,
+        "AppArmor": _FAILED,
+        "SysctlForbidden": _FAILED,
+        "DeadlineExceeded": Meaning(Reason.TIMEOUT),
+    },
+    StatusField.DISRUPTION: {
+        "": _TAKEN,
+        "PreemptionByScheduler": _TAKEN,
+        "PreemptionByKubeScheduler": _TAKEN,
+        "EvictionByEvictionAPI": _TAKEN,
+        "DeletionByTaintManager": _NODE,
+        "DeletionByPodGC": _NODE,
+        "TerminationByKubelet": _NODE,
+    },
+}
+
+_UNKNOWN: Mapping[StatusField, Meaning] = {
+    StatusField.WAITING: Meaning(Reason.STARTING, known=False),
+    StatusField.SCHEDULING: Meaning(Reason.UNSCHEDULABLE, known=False),
+    StatusField.ENDED: Meaning(Reason.LAUNCHER_LOST, known=False),
+    StatusField.REFUSED: Meaning(Reason.LAUNCHER_LOST, known=False),
+    StatusField.DISRUPTION: Meaning(Reason.PREEMPTED, known=False),
+}
+
+
+def meaning(kind: StatusField, word: str) -> Meaning:
+    """The meaning of a word in this field; its `known` is False if the table lacks the word."""
+    found = TABLE[kind].get(word)
+    if found is None and kind is StatusField.REFUSED and word.startswith("OutOf"):  # any extended resource
+        return _NO_ROOM
+    return found if found is not None else _UNKNOWN[kind]

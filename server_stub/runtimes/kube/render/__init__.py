@@ -1,0 +1,273 @@
+"""Renders the objects of an attempt on a cluster. Pure: no client, clock, random number or environment variable.
+
+The same arguments give the same objects, so a submit that is repeated after a crash creates nothing twice, and `render`
+shows exactly what a submit would create.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from client_lib.errors import TooLarge
+from client_lib.spec.job import MASK
+from server_stub.runtimes import Attempt, elastic
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue.needs import Needs, needs
+from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.render import network_policy as policy
+from server_stub.runtimes.kube.render import plan, pod, storage
+from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
+
+T = TypeVar("T")
+CODE_MAX = 700 * 2**10
+"""Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The code of an attempt, read only if pods can't fetch it (`needs_payload`)."""
+
+    snapshot: bytes | None = field(default=None, repr=False)
+    function: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of one attempt."""
+
+    launcher: Object
+    """Immutable ConfigMap with the launcher, shared by jobs with the same launcher; named by its hash."""
+    plan: Object
+    """ConfigMap with plan.json and pod.json."""
+    secret: Object = field(repr=False)
+    """Secret with the workers' token and the server's CA."""
+    environment: Object | None = field(repr=False)
+    """Secret whose entries are environment variables of the ranks; None: there are none."""
+    code: Object | None = field(repr=False)
+    """ConfigMap with the code if pods can't fetch it from the server; None: they can, or there is none."""
+    policy: Object | None
+    """NetworkPolicy of a job without internet; None: its network is not restricted."""
+    workload: Object
+    """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
+
+    def owned(self) -> list[Object]:
+        """The objects that are deleted with the workload."""
+        made = [self.plan, self.secret, self.environment, self.code, self.policy]
+        return [each for each in made if each is not None]
+
+    def all(self) -> list[Object]:
+        """All objects, in the order of `kubectl apply`: no pod waits for a missing object."""
+        return [self.launcher, *self.owned(), self.workload]
+
+
+def needs_payload(attempt: Attempt, cluster: ClusterSettings) -> bool:
+    """True if the code must be in a ConfigMap, because pods can't reach the server."""
+    return cluster.server_url is None and (attempt.snapshot is not None or attempt.function is not None)
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """The input for each object."""
+
+    attempt: Attempt
+    kind: WorkloadKind
+    cluster: ClusterSettings
+    catalogue: ClusterCatalogue
+    needs: Needs
+    name: str
+    labels: dict[str, str]
+    identity: str
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "namespace": self.cluster.namespace,
+            "labels": self.labels,
+            "annotations": {names.HASH: self.identity},
+        }
+
+
+def render(
+    attempt: Attempt,
+    kind: WorkloadKind,
+    cluster: ClusterSettings,
+    catalogue: ClusterCatalogue,
+    worker_token: str,
+    payload: Payload | None = None,
+    name: str | None = None,
+) -> Objects:
+    """Render the objects of one attempt.
+
+    `payload` is the code if `needs_payload`; without it the result has no code. `name` is that of
+    the workload; None: the first choice.
+
+    Raises InvalidRequest, NotSupported, NeverFits as `fields.check`; TooLarge: the code is too large for a ConfigMap.
+    """
+    rendering = _Rendering(
+        attempt,
+        kind,
+        cluster,
+        catalogue,
+        needs(attempt.spec, catalogue),
+        name or names.object_name(attempt.job_name, attempt.number),
+        names.labels(attempt.job_id, attempt.number, attempt.job_name),
+        plan.identity(attempt),
+    )
+    environment = _environment(rendering)
+    code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
+    return Objects(
+        launcher=_launcher(rendering),
+        plan=_copy(_plan(rendering)),
+        secret=_copy(_secret(rendering, worker_token)),
+        environment=_copy(environment),
+        code=code,
+        policy=_copy(_policy(rendering)),
+        workload=_copy(_workload(rendering, environment, code)),
+    )
+
+
+def _copy(made: T) -> T:
+    """A deep copy without shared parts, so that a change of it changes nothing else."""
+    copy: T = json.loads(json.dumps(made))
+    return copy
+
+
+def masked(objects: Objects) -> list[Object]:
+    """All objects as they may be shown: without the values of Secrets, with digests instead of binary data."""
+    return [_masked(each) for each in objects.all()]
+
+
+def _masked(shown: Object) -> Object:
+    if shown["kind"] == "Secret":
+        return shown | {key: dict.fromkeys(shown[key], MASK) for key in ("data", "stringData") if key in shown}
+    if "binaryData" in shown:
+        return shown | {"binaryData": _described(shown["binaryData"])}
+    return shown
+
+
+def _described(binary: Mapping[str, str]) -> dict[str, str]:
+    return {name: _digest(b64decode(text)) for name, text in binary.items()}
+
+
+def _digest(content: bytes) -> str:
+    return f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+
+
+def _launcher(rendering: _Rendering) -> Object:
+    cluster = rendering.cluster
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.launcher_name(cluster.launcher, rendering.attempt.job_id),
+            "namespace": cluster.namespace,
+            "labels": {names.MANAGED_BY: names.OURS},
+        },
+        "immutable": True,
+        "binaryData": {"worker.pyz": _base64(cluster.launcher)},
+    }
+
+
+def _plan(rendering: _Rendering) -> Object:
+    worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster, rendering.catalogue)
+    agent = plan.for_agent(rendering.attempt, rendering.cluster, rendering.catalogue)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(names.plan_name(rendering.name)),
+        "immutable": True,
+        "data": {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)},
+    }
+
+
+def _secret(rendering: _Rendering, worker_token: str) -> Object:
+    content = {"token": worker_token}
+    if rendering.cluster.server_ca is not None:
+        content["ca.crt"] = rendering.cluster.server_ca
+    return _sealed(rendering, names.secret_name(rendering.name), content)
+
+
+def _environment(rendering: _Rendering) -> Object | None:
+    values = plan.secret_environment(rendering.attempt)
+    return _sealed(rendering, names.environment_name(rendering.name), values) if values else None
+
+
+def _sealed(rendering: _Rendering, name: str, content: dict[str, str]) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": rendering.metadata(name),
+        "immutable": True,
+        "type": "Opaque",
+        "stringData": content,
+    }
+
+
+def _code(rendering: _Rendering, payload: Payload) -> Object:
+    files = {"snapshot.tar.gz": payload.snapshot, "function": payload.function}
+    there = {name: content for name, content in files.items() if content is not None}
+    size = sum(map(len, there.values()))
+    if size > CODE_MAX:
+        raise TooLarge(
+            f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most {CODE_MAX // 2**10} KiB "
+            "travel to them",
+            hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": rendering.metadata(names.code_name(rendering.name)),
+        "immutable": True,
+        "binaryData": {name: _base64(content) for name, content in there.items()},
+    }
+
+
+def _policy(rendering: _Rendering) -> Object | None:
+    if not policy.wanted(rendering.attempt.spec, rendering.catalogue):
+        return None
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": rendering.metadata(names.policy_name(rendering.name)),
+        "spec": policy.egress(rendering.labels, rendering.cluster, rendering.catalogue),
+    }
+
+
+def _workload(rendering: _Rendering, environment: Object | None, code: Object | None) -> Object:
+    spec, metadata = rendering.attempt.spec, rendering.metadata(rendering.name)
+    if spec.queue_name is not None:
+        metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
+    folders, secret = _folders(rendering, code), None
+    if environment is not None:
+        secret = names.environment_name(rendering.name)
+
+    def template(labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
+        made = pod.Template(
+            spec, rendering.needs, rendering.cluster, rendering.catalogue, rendering.kind.container, folders, secret
+        )
+        return made.render(rendering.labels | dict(labels), variables)
+
+    processes, bounds = rendering.needs.processes, elastic.bounds(spec)
+    return rendering.kind.manifest(WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template))
+
+
+def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]:
+    mounted = {
+        "launcher": names.launcher_name(rendering.cluster.launcher, rendering.attempt.job_id),
+        "plan": names.plan_name(rendering.name),
+        "secret": names.secret_name(rendering.name),
+    }
+    if code is not None:
+        mounted["code"] = names.code_name(rendering.name)
+    own = storage.own_folders(rendering.needs, mounted)
+    return own + storage.asked_folders(rendering.attempt.spec, rendering.catalogue)
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode()

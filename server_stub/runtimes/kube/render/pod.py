@@ -1,0 +1,195 @@
+"""The pod template of a worker. Pure.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/ defines what `restricted` admits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobSpec
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
+from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
+from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
+from server_stub.runtimes.kube.render import storage
+from server_stub.runtimes.kube.render.storage import Folder
+from server_stub.runtimes.kube.workload import Object
+
+AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
+"""Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
+AFTER_GRACE_S = 15
+"""Seconds that an agent has, after the grace period of its ranks, to send its report and the end of its log."""
+
+
+def image(spec: JobSpec, catalogue: ClusterCatalogue) -> str:
+    """Container image of the job. Raises InvalidRequest if neither the job nor the catalogue names one."""
+    asked = spec.base_image or catalogue.images.default
+    if asked is None:
+        raise InvalidRequest(
+            "base_image is missing, and this server has no default",
+            hint="any image with a python3 will do, such as pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+        )
+    return catalogue.images.resolve(asked)
+
+
+@dataclass(frozen=True)
+class Template:
+    """The parts of a pod template that all workers share."""
+
+    spec: JobSpec
+    needs: Needs
+    cluster: ClusterSettings
+    catalogue: ClusterCatalogue
+    container: str
+    """Name of the main container."""
+    folders: Sequence[Folder]
+    environment_secret: str | None
+    """Name of the Secret whose entries become environment variables; None: there is none."""
+
+    def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
+        """The template with these labels and additional variables. It has no restartPolicy, as operators set it."""
+        defaults, security = self.catalogue.defaults, _pod_security(self.catalogue, self.cluster.pod_security)
+        return {
+            "metadata": {
+                "labels": defaults.pod_labels | dict(labels),
+                "annotations": defaults.annotations | self.needs.instance.annotations,
+            },
+            "spec": {
+                "containers": [self._container(variables)],
+                "volumes": [folder.volume() for folder in self.folders],
+                "securityContext": security,
+                "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                **_placed(self.spec, self.needs, self.catalogue),
+            },
+        }
+
+    def _container(self, variables: Sequence[Object]) -> Object:
+        needs, images = self.needs, self.catalogue.images
+        environment = [*_home(self.spec, self.catalogue), *_devices(needs), *_ranks(needs), *variables, *_downward()]
+        container: Object = {
+            "name": self.container,
+            "image": image(self.spec, self.catalogue),
+            "command": AGENT,
+            "env": environment,
+            "resources": _resources(needs),
+            "securityContext": _container_security(needs, self.cluster.pod_security),
+            "volumeMounts": [folder.mount() for folder in self.folders],
+        }
+        if self.environment_secret is not None:
+            container["envFrom"] = [{"secretRef": {"name": self.environment_secret}}]
+        if images.pull_policy is not None:
+            container["imagePullPolicy"] = images.pull_policy
+        return container
+
+
+def _home(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Object]:
+    """Variables for a user unknown to the image: without name and home getpass, torch.compile and caches fail."""
+    home = catalogue.user.home or storage.HOME
+    own = spec.environment().keys() | set(spec.secrets)
+    ours = {"HOME": home, "USER": catalogue.user.name, "LOGNAME": catalogue.user.name}
+    if "HOME" not in own and catalogue.user.home is None:  # a persistent home keeps its caches in their usual folders
+        ours |= {
+            "XDG_CACHE_HOME": f"{home}/.cache",
+            "HF_HOME": f"{home}/.cache/huggingface",
+            "TORCH_HOME": f"{home}/.cache/torch",
+            "TORCHINDUCTOR_CACHE_DIR": f"{home}/.cache/torchinductor",
+            "TRITON_CACHE_DIR": f"{home}/.cache/triton",
+            "NUMBA_CACHE_DIR": f"{home}/.cache/numba",
+            "MPLCONFIGDIR": f"{home}/.config/matplotlib",
+        }
+    return [{"name": name, "value": value} for name, value in ours.items() if name not in own]
+
+
+def _devices(needs: Needs) -> list[Object]:
+    """Hide GPUs: images for GPUs set NVIDIA_VISIBLE_DEVICES=all, which shows a pod without GPUs all GPUs of its node.
+    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"""
+    return [] if needs.gpus else [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+def _ranks(needs: Needs) -> list[Object]:
+    """Variables of the agent's process, for readers of the template; the agent sets those of the ranks.
+
+    WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the index of the pod,
+    is left to the operator.
+    """
+    return [
+        {"name": "LOCAL_RANK", "value": "0"},
+        {"name": "LOCAL_WORLD_SIZE", "value": str(needs.processes)},
+        {"name": "WORLD_SIZE", "value": str(needs.workers * needs.processes)},
+    ]
+
+
+def _downward() -> list[Object]:
+    return [
+        {"name": "CLIENT_LIB_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "CLIENT_LIB_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+    ]
+
+
+def _resources(needs: Needs) -> Object:
+    amounts = {"cpu": _cpu(needs.cpu_m), "memory": mebibytes(needs.memory_mib)}
+    if needs.gpus:
+        amounts[needs.instance.gpu_resource] = str(needs.gpus)
+    amounts |= needs.instance.extra_resources
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+def _cpu(thousandths: int) -> str:
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+
+
+def _pod_security(catalogue: ClusterCatalogue, level: PodSecurity) -> Object:
+    """Security context of the pod; below `restricted` it runs as the user of the image."""
+    user = catalogue.user
+    shared = {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
+    if level != "restricted":
+        return shared
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user.run_as_user,
+        "runAsGroup": user.run_as_group,
+        **shared,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _container_security(needs: Needs, level: PodSecurity) -> Object:
+    added = {"add": needs.instance.capabilities} if needs.instance.capabilities else {}
+    if level != "restricted":
+        return {"capabilities": added} if added else {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}
+
+
+def _placed(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> Object:
+    """Nodes and priority of the pod, without empty fields."""
+    where = placement(catalogue, needs.instance)
+    fields: Object = {
+        "nodeSelector": where.node_selector,
+        "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
+        "affinity": _affinity(spec.include_nodes or [], spec.exclude_nodes or []),
+        "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
+        "runtimeClassName": needs.instance.runtime_class,
+        "serviceAccountName": catalogue.defaults.service_account,
+        "imagePullSecrets": [{"name": name} for name in catalogue.images.pull_secrets],
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def _affinity(include: Sequence[str], exclude: Sequence[str]) -> Object:
+    """Affinity by node name, as the label kubernetes.io/hostname may differ from it. A field takes one value, so each
+    node that may be used is a term of its own."""
+    if not include and not exclude:
+        return {}
+    never = [_field("NotIn", name) for name in exclude]
+    terms = [[_field("In", name), *never] for name in include] or [never]
+    required = {"nodeSelectorTerms": [{"matchFields": term} for term in terms]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _field(operator: str, name: str) -> Object:
+    return {"key": "metadata.name", "operator": operator, "values": [name]}

@@ -1,0 +1,198 @@
+"""The folders of a pod and the volumes that are mounted there. Pure.
+
+A worker's own folders are below /client-lib. Its directory (client_lib.worker.directory) is /client-lib/run. The log in
+it has a separate volume with a limit: an emptyDir that exceeds its limit evicts the pod, and the limit of the log must
+not apply to files that a script writes into its snapshot.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobSpec
+from server_stub.runtimes import Attempt, fields, plan
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
+from server_stub.runtimes.kube.catalogue.parts import Volume
+
+ROOT = "/client-lib"
+LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
+RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
+SHM, TMP = "/dev/shm", "/tmp"
+_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
+SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
+OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One mount of a pod, as in its `volumes` and the container's `volumeMounts`."""
+
+    name: str
+    path: str
+    source: dict[str, Any]
+    sub_path: str | None = None
+    read_only: bool = False
+
+    def volume(self) -> dict[str, Any]:
+        return {"name": self.name, **self.source}
+
+    def mount(self) -> dict[str, Any]:
+        mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
+        if self.sub_path is not None:
+            mount["subPath"] = self.sub_path
+        if self.read_only:
+            mount["readOnly"] = True
+        return mount
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A volume of the catalogue at its path in this job."""
+
+    volume: Volume
+    path: str
+    read_only: bool
+
+
+def own_folders(needs: Needs, names: dict[str, str]) -> list[Folder]:
+    """Folders of every pod. `names` has the names of the mounted objects: launcher, plan, secret and perhaps code."""
+    mounted = [
+        Folder("launcher", LAUNCHER, {"configMap": {"name": names["launcher"]}}, read_only=True),
+        Folder("plan", PLAN, {"configMap": {"name": names["plan"]}}, read_only=True),
+        Folder(
+            "secret", SECRET, {"secret": {"secretName": names["secret"], "defaultMode": OWNER_ONLY}}, read_only=True
+        ),
+    ]
+    if "code" in names:
+        mounted.append(Folder("code", CODE, {"configMap": {"name": names["code"]}}, read_only=True))
+    return [
+        *mounted,
+        Folder("run", RUN, {"emptyDir": {}}),
+        Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(SPOOL_BYTES // 2**20)}}),
+        Folder("home", HOME, {"emptyDir": {}}),
+        Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
+    ]
+
+
+def asked_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
+    """/tmp if the job asks for space there, and the volumes of the catalogue. Raises InvalidRequest."""
+    folders = []
+    if spec.tmp_storage is not None:
+        folders.append(Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{_tmp_gb(spec.tmp_storage, catalogue)}G"}}))
+    for place, claimed in enumerate(claims(spec, catalogue)):
+        source = {"persistentVolumeClaim": {"claimName": claimed.volume.claim}}
+        folders.append(
+            Folder(f"volume-{place}", claimed.path, source, claimed.volume.sub_path, read_only=claimed.read_only)
+        )
+    return folders
+
+
+def _tmp_gb(preset: str, catalogue: ClusterCatalogue) -> int:
+    if preset not in catalogue.tmp_storage:
+        there = ", ".join(catalogue.tmp_storage) or "none"
+        raise InvalidRequest(f"tmp_storage={preset!r} is unknown; this server has: {there}")
+    return catalogue.tmp_storage[preset]
+
+
+def claims(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Claimed]:
+    """The volumes that the job names, then those of every job, then the volume of its checkpoints.
+
+    Raises InvalidRequest: an unknown volume, or a path that is not free.
+    """
+    found: list[Claimed] = []
+    for words in spec.volumes:
+        name, path, read_only = fields.parse_volume(words)
+        volume = catalogue.volume(name)
+        _add(found, Claimed(volume, path.rstrip("/"), read_only or volume.read_only), spec)
+    for volume in catalogue.volumes:
+        if volume.always is not None:
+            _add(found, Claimed(volume, volume.always, volume.read_only), spec)
+    kept = catalogue.checkpoints
+    if kept is not None and spec.checkpoint_dir is None:
+        volume = catalogue.volume(kept.volume)
+        if not is_on_volume(kept.path, [each for each in found if each.volume == volume]):
+            _add(found, Claimed(volume, kept.path, read_only=False), spec)
+    return found
+
+
+def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
+    """Add the volume unless it is mounted at that path already."""
+    at = next((old for old in found if old.path == new.path), None)
+    if at is None:
+        _check_free(new, spec)
+        found.append(new)
+    elif at.volume != new.volume:
+        raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
+
+
+def is_free(path: str, more: Sequence[str] = ()) -> bool:
+    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
+
+    `more` are further folders that are not free.
+    """
+    return (
+        path.startswith("/")
+        and ".." not in path.split("/")
+        and not any(_is_in(path, each) for each in (*_TAKEN, *more))
+    )
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
+
+
+def _check_free(claimed: Claimed, spec: JobSpec) -> None:
+    path = claimed.path
+    if not is_free(path, [TMP] if spec.tmp_storage is not None else []):
+        raise InvalidRequest(
+            f"volume {claimed.volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+            hint="mount it at a path such as /data",
+        )
+
+
+def is_mounted(path: str, claimed: Sequence[Claimed]) -> bool:
+    """True if `path` is on one of the volumes."""
+    return any(_is_in(path, each.path) for each in claimed)
+
+
+def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
+    """True if files at `path` outlive the pod."""
+    return any(not each.read_only and _is_in(path, each.path) for each in claimed)
+
+
+def checkpoint_dir(attempt: Attempt, catalogue: ClusterCatalogue) -> str:
+    """Checkpoint directory of the job, the same in each attempt; on the pod's own disk if the catalogue has no volume
+    for it."""
+    if attempt.spec.checkpoint_dir is not None:
+        return plan.from_caller(attempt, attempt.spec.checkpoint_dir)
+    if catalogue.checkpoints is None:
+        return f"{RUN}/checkpoints"
+    return f"{catalogue.checkpoints.path}/{attempt.job_name}-{_mark(attempt.job_id)}"
+
+
+def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
+    """Glob of the checkpoint directory of the job being resubmitted, which worker 0 copies; None: there is none."""
+    given = attempt.checkpoints_from
+    if given is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is None:
+        return None
+    return (
+        f"{glob.escape(catalogue.checkpoints.path)}/*-{_mark(given.parent.name)}"  # that folder has the id in its name
+    )
+
+
+def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
+    """Message if the checkpoints of the job being resubmitted are lost; None: they are not."""
+    if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is not None:
+        return None
+    return (
+        "no checkpoints are handed on: they ended with their pods, as this server's catalogue names no volume for them"
+    )
+
+
+def _mark(job_id: str) -> str:
+    return job_id[:8]

@@ -1,0 +1,60 @@
+"""The parts of a worker's plan that are the same for all runtimes: command, folders, options. Pure."""
+
+from __future__ import annotations
+
+import os.path
+
+from client_lib.spec.job import JobSpec, JobType
+from client_lib.spec.wire import CodeSnapshot
+from server_stub.runtimes import Attempt
+
+RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
+"""Environment variable of a job; with 0 its ranks start as plain `python script`."""
+
+
+def from_caller(attempt: Attempt, path: str) -> str:
+    """Absolute path; relative ones start at the submitter's working directory, `~/` is the submitter's home."""
+    if path.startswith("~/") and "HOME" in attempt.submitter.environment:
+        path = attempt.submitter.environment["HOME"] + path[1:]
+    return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
+
+
+def command(attempt: Attempt) -> list[str]:
+    """Words of the script or command; the path of a script is absolute, or relative to the root of a snapshot."""
+    words = attempt.spec.command()
+    if attempt.spec.python_script is None:
+        return words
+    if isinstance(attempt.code, CodeSnapshot):
+        return [attempt.code.script or words[0], *words[1:]]
+    return [from_caller(attempt, words[0]), *words[1:]]
+
+
+def working_dir(attempt: Attempt, default: str) -> str:
+    """Working directory of the ranks: in a snapshot the one that the client chose; in place that of the spec, else that
+    of the submitter, else the script's folder, else `default`."""
+    if isinstance(attempt.code, CodeSnapshot):
+        return attempt.code.working_dir
+    if attempt.spec.working_dir is not None:
+        return from_caller(attempt, attempt.spec.working_dir)
+    if attempt.submitter.working_dir is not None:
+        return attempt.submitter.working_dir
+    script = attempt.spec.python_script
+    return os.path.dirname(script) if script else default
+
+
+def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
+    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and its detection.
+
+    Type `pytorch` always passes it, as torch.distributed.launch did, even to a script that declares no such option. The
+    agent of an elastic job starts all ranks with one command line, so they never get it.
+    """
+    if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
+        return None, False
+    if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:
+        return None, True
+    return "--local_rank", True
+
+
+def log_share(spec: JobSpec, limit_bytes: int) -> int:
+    """Log limit of one worker in one attempt, in bytes, if the whole job has `limit_bytes`."""
+    return max(1, limit_bytes // (spec.n_workers * (1 + (spec.max_retry or 0))))

@@ -1,0 +1,49 @@
+"""Background tasks of an event loop: referenced until they end, and logged if they fail.
+
+The service and the runtimes each have a `Tasks` of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Tasks:
+    """Event loop only."""
+
+    def __init__(self, log: logging.Logger, failed: str, level: int = logging.ERROR) -> None:
+        """`failed`: the message that is logged with the exception of a failed task."""
+        self._log, self._failed, self._level = log, failed, level
+        self._running: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Cancel all tasks without waiting for their ends."""
+        for task in self._running:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks, and return when they have ended."""
+        self.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._log.log(self._level, self._failed, exc_info=error)
+
+
+async def is_set_within(event: asyncio.Event, limit_s: float) -> bool:
+    """Wait for the event; True if it is set within `limit_s`."""
+    try:
+        await asyncio.wait_for(event.wait(), max(limit_s, 0.0))
+    except asyncio.TimeoutError:
+        return event.is_set()
+    return True

@@ -1,0 +1,54 @@
+"""The log of the server: one JSON object per line on stderr, like the access log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as time, level, event `log`, logger, message, and the traceback of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": "log",
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_to_stderr(level: str) -> None:
+    """Set up logging for this process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for foreign in ("uvicorn", "alembic.runtime.plugins"):  # the server logs its start itself
+        logging.getLogger(foreign).setLevel(logging.WARNING)
+
+
+def rotate(path: Path, max_bytes: int) -> bool:
+    """Begin a new log file if stdout and stderr go to the file at `path` and it is larger than `max_bytes`.
+
+    The old file becomes `<path>.1` and replaces the previous one. A terminal, a pipe or another file stays as it is.
+    Returns True if a new file was begun.
+    """
+    try:
+        ours, there = os.fstat(2), path.stat()
+        if not os.path.samestat(ours, there) or there.st_size <= max_bytes:
+            return False
+        path.replace(path.with_name(f"{path.name}.1"))
+        new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # the next call tries again
+        return False
+    os.dup2(new, 1)
+    os.dup2(new, 2)
+    os.close(new)
+    return True

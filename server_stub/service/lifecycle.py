@@ -1,0 +1,162 @@
+"""The state machine of one job, as pure functions: no clock, no disk, no runtime.
+
+The reconciler calls it after each observation of a runtime, each order to stop and each end of a pause, stores the
+decision, and only then carries it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from client_lib.spec.states import Reason, State
+from server_stub.runtimes import Observation
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An order to end the running attempt, and what it means for the job."""
+
+    reason: Reason
+    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT: it failed."""
+    message: str
+    retry: bool = False
+    """A new attempt follows, if max_retry allows one."""
+
+
+FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
+LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a repaired one waits no longer
+
+
+def pause_before(attempt: int) -> float:
+    """1, 2, 4 ... 60 s before attempts 2, 3, 4 ..."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 2, 60))
+
+
+class JobStatus(NamedTuple):
+    """The part of a job that decisions depend on."""
+
+    state: State = State.PENDING
+    reason: Reason = Reason.QUEUED
+    message: str = ""
+    attempt: int = 1
+    """The newest: the one that the runtime has, or that `resume_at` waits for."""
+    max_retry: int = 0
+    stop: Stop | None = None
+    resume_at: datetime | None = None
+    """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have
+    `attempt` yet."""
+
+
+class Transition(NamedTuple):
+    """One step of the state machine; it becomes an event."""
+
+    state: State
+    reason: Reason
+    message: str
+    attempt: int
+    at: datetime
+
+
+class Decision(NamedTuple):
+    """The new status, and the steps that lead to it; each is legal by the table in `client_lib.spec.states`."""
+
+    status: JobStatus
+    transitions: tuple[Transition, ...] = ()
+    """Empty: only the message changed."""
+
+
+def observe(status: JobStatus, seen: Observation, now: datetime) -> Decision | None:
+    """Decide on an observation of the newest attempt; None: state, reason and message stay as they are."""
+    if status.state.final or status.resume_at or seen.attempt != status.attempt:
+        return None
+    if seen.phase == "ended":
+        return _ended(status, seen, now)
+    if seen.phase == "running":
+        return _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
+    if status.state is State.RUNNING:  # an observation from before the start, or a runtime that finds the job again
+        return None
+    return _moved(status, status.state, seen.reason, seen.message, now)
+
+
+def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None:
+    """Decide on an order to stop; None: the job is final or is being stopped. A cancel wins over any other order."""
+    if status.state.final or (
+        status.stop and (status.stop.reason is Reason.CANCELLED or stop.reason is not Reason.CANCELLED)
+    ):
+        return None
+    if status.resume_at:  # between two attempts: nothing runs that must end first
+        return _final(status._replace(resume_at=None, stop=stop), (), _state_of(stop), stop.reason, stop.message, now)
+    return _moved(status._replace(stop=stop), status.state, Reason.STOPPING, stop.message, now)
+
+
+def resume(status: JobStatus) -> JobStatus:
+    """End the pause: the runtime gets the newest attempt now."""
+    return status._replace(resume_at=None)
+
+
+def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
+    if status.stop:
+        reason, message = Reason.STOPPING, status.stop.message
+    after = status._replace(state=state, reason=reason, message=message)
+    if (state, reason) != (status.state, status.reason):
+        return Decision(after, (Transition(state, reason, message, status.attempt, now),))
+    return Decision(after) if after != status else None
+
+
+def _ended(status: JobStatus, seen: Observation, now: datetime) -> Decision:
+    at = seen.ended_at or now
+    began = _unseen_start(status, seen, now)
+    if seen.reason is Reason.COMPLETED:
+        return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, seen.message, at)
+    reason, message = _why(status, seen)
+    may_retry = status.stop is None or status.stop.retry
+    if may_retry and status.attempt <= status.max_retry:
+        return _restarting(status, began, reason, message, now)
+    return _final(status, began, _state_of(status.stop), reason, message, at)
+
+
+def _why(status: JobStatus, seen: Observation) -> tuple[Reason, str]:
+    """Reason and message of the end. An order to stop is the reason, however the ranks then ended."""
+    if status.stop:
+        return status.stop.reason, status.stop.message
+    if seen.reason is Reason.CANCELLED:  # no order of this service: a signal from outside, or a machine that shuts down
+        return Reason.DELETED_EXTERNALLY, seen.message or "its processes were stopped from outside"
+    return seen.reason, seen.message
+
+
+def _state_of(stop: Stop | None) -> State:
+    return State.CANCELLED if stop and stop.reason is Reason.CANCELLED else State.FAILED
+
+
+def _unseen_start(status: JobStatus, seen: Observation, now: datetime) -> tuple[Transition, ...]:
+    """The step to RUNNING of an attempt that started and ended between two observations."""
+    starts = [rank.started_at for rank in seen.ranks if rank.started_at]
+    if status.state is State.RUNNING or not (starts or seen.reason is Reason.COMPLETED):
+        return ()
+    return (Transition(State.RUNNING, Reason.RUNNING, "", status.attempt, min(starts, default=now)),)
+
+
+def _restarting(
+    status: JobStatus, began: tuple[Transition, ...], reason: Reason, message: str, now: datetime
+) -> Decision:
+    number = status.attempt + 1
+    pause = pause_before(number)
+    message = f"attempt {status.attempt} of {status.max_retry + 1} failed: {message}; the next starts in {pause:g} s"
+    after = status._replace(
+        state=State.RESTARTING,
+        reason=reason,
+        message=message,
+        attempt=number,
+        stop=None,
+        resume_at=now + timedelta(seconds=pause),
+    )
+    return Decision(after, (*began, Transition(State.RESTARTING, reason, message, number, now)))
+
+
+def _final(
+    status: JobStatus, began: tuple[Transition, ...], state: State, reason: Reason, message: str, at: datetime
+) -> Decision:
+    after = status._replace(state=state, reason=reason, message=message)
+    return Decision(after, (*began, Transition(state, reason, message, status.attempt, at)))

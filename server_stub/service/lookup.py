@@ -1,0 +1,178 @@
+"""Finds jobs that a user may see, and returns them as JSON. It changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
+from client_lib.spec.wire import EventList, JobInfo
+from server_stub.files.ranks import refuse_unknown
+from server_stub.runtimes import log_dir, results_dir
+from server_stub.service.active import ActiveJob
+from server_stub.service.changes import Changes
+from server_stub.service.reconciler import Reconciler
+from server_stub.service.values import ALL_OWNERS, JobFilters, JobLogs, JobSearch, JobText, User
+from server_stub.store import Store, rows
+from server_stub.store.rows import StoredJob
+
+_NAMES_COMPARED = 1000
+
+
+class JobLookup:
+    """The lookup of one service. An ActiveJob is a job that is not final, or was not when it was found."""
+
+    def __init__(
+        self, store: Store, reconciler: Reconciler, changes: Changes, jobs_dir: Path, share_jobs: bool
+    ) -> None:
+        self._store, self._reconciler, self._changes = store, reconciler, changes
+        self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
+
+    async def find(self, user: User, name: str, owner: str | None) -> ActiveJob | StoredJob:
+        """The job.
+
+        Raises:
+            NotFound: there is none, or this user may not see it.
+        """
+        if owner is None or owner == user.name or self._sees_all(user):
+            found = await self._find_by_name(owner or user.name, name)
+            if found is None and owner is None and self._sees_all(user):
+                found = await self._find_of_any_owner(name)
+            if found is not None:
+                return found
+        raise await self._not_found(user, name)
+
+    async def wait_for_change(self, found: ActiveJob | StoredJob, version: int, timeout_s: float | None) -> None:
+        """Wait until the stored version is greater than `version`, the job is final, or the time is over."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        while isinstance(found, ActiveJob) and found.public_version <= version and self._reconciler.by_id(found.row.id):
+            change = self._changes.next(found.row.id)
+            if until is None:
+                await change
+                continue
+            try:
+                await asyncio.wait_for(change, until - loop.time())
+            except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+                return
+
+    async def page(self, user: User, filters: JobFilters, limit: int, cursor: str | None) -> bytes:
+        """See `Service.page`."""
+        owner = self._owner_of_list(user, filters.owner)
+        before = _parse_cursor(cursor)
+        found = await self._store.read(
+            rows.page, owner, filters.state, filters.labels, filters.name_prefix, limit + 1, before
+        )
+        texts = ",".join(self._newest_text(seq, info) for seq, info in found[:limit])
+        next_cursor = f'"{found[limit - 1][0]}"' if len(found) > limit else "null"
+        return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
+
+    async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
+        """See `Service.search`."""
+        owners = wanted.owners or (user.name,)
+        if not self._sees_all(user):
+            owners = tuple(owner for owner in owners if owner == user.name)
+        count, found = await self._store.read(
+            rows.search,
+            owners,
+            wanted.states,
+            wanted.since,
+            wanted.until,
+            wanted.fields,
+            wanted.limit,
+            wanted.offset,
+        )
+        return count, [self._newest_text(seq, info).encode() for seq, info in found]
+
+    def _newest_text(self, seq: int, stored: str) -> str:
+        """The newest JobInfo: messages and workers of an active job may be newer than `stored`."""
+        active = self._reconciler.by_seq(seq)
+        return active.text.json.decode() if active else stored
+
+    async def events(self, found: ActiveJob | StoredJob) -> bytes:
+        seq = found.row.seq if isinstance(found, ActiveJob) else found.seq
+        events = await self._store.read(rows.list_events, seq)
+        return EventList(events=events).model_dump_json().encode()
+
+    def logs(self, found: ActiveJob | StoredJob) -> JobLogs:
+        info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
+        return JobLogs(
+            job_id=info.id,
+            name=info.name,
+            job_dir=self._jobs_dir / info.id,
+            n_workers=info.spec.n_workers,
+            attempt=info.attempt,
+            version=info.version,
+            state=info.state,
+            reason=info.reason,
+            message=info.message,
+        )
+
+    async def result(self, found: ActiveJob | StoredJob, rank: int) -> Path:
+        """See `Service.find_result`."""
+        info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
+        if info.function is None:
+            raise NoResult(f"job {info.name} runs a script; only a function returns something")
+        folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
+        path = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
+        if path is not None:
+            return path
+        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._jobs_dir / info.id, info.attempt, 0)])
+        if info.state.final:
+            raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
+        raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
+
+    async def by_id(self, job_id: str) -> ActiveJob | StoredJob | None:
+        active = self._reconciler.by_id(job_id)
+        return active or await self._store.read(rows.find_by_id, job_id)
+
+    async def owns(self, user: User, job_id: str) -> bool:
+        """True if this user has a job of this id."""
+        found = await self.by_id(job_id)
+        return found is not None and JobInfo.model_validate_json(text_of(found).json).owner == user.name
+
+    def _sees_all(self, user: User) -> bool:
+        return user.admin or self._share_jobs
+
+    def _owner_of_list(self, user: User, owner: str | None) -> str | None:
+        if owner is None or owner == user.name:
+            return user.name
+        if not self._sees_all(user):
+            raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
+        return None if owner == ALL_OWNERS else owner
+
+    async def _find_by_name(self, owner: str, name: str) -> ActiveJob | StoredJob | None:
+        active = self._reconciler.by_name(owner, name)
+        return active or await self._store.read(rows.find, owner, name)
+
+    async def _find_of_any_owner(self, name: str) -> ActiveJob | StoredJob | None:
+        owners = await self._store.read(rows.find_anywhere, name)
+        if len(owners) > 1:
+            raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
+        return await self._find_by_name(owners[0], name) if owners else None
+
+    async def _not_found(self, user: User, name: str) -> NotFound:
+        known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
+        near = difflib.get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
+        return NotFound(f"no job named {name}", hint=hint)
+
+
+def _newest(paths: Sequence[Path]) -> Path | None:
+    """The newest existing file: a rank of an elastic job may have run in another worker before."""
+    return max((path for path in paths if path.exists()), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def text_of(found: ActiveJob | StoredJob) -> JobText:
+    """The JobInfo that users see."""
+    return found.text if isinstance(found, ActiveJob) else JobText(found.info.encode(), found.version, found.state)
+
+
+def _parse_cursor(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest(f"cursor {cursor[:50]!r} is not from this server", hint="pass the next_cursor of a page")
+    return int(cursor)

@@ -1,0 +1,256 @@
+"""Drives every job that is not final: observation -> decision -> stored -> carried out, always in this order.
+
+A crash between two of these steps is repaired at the next start: a decision that was not stored is made again from a
+new observation, and one that was stored but not carried out is carried out again (`Runtime.submit` and `stop` may
+be repeated). A decision is stored before it is carried out, so no attempt starts twice. `lifecycle` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from client_lib.errors import ClientLibError, StorageFull
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Event, Failure
+from server_stub.failures import explain, script_change
+from server_stub.runtimes import Attempt, Observation, Runtime
+from server_stub.runtimes.tasks import Tasks
+from server_stub.service import lifecycle
+from server_stub.service.active import ActiveJob
+from server_stub.service.changes import Changes
+from server_stub.service.clock import Clock
+from server_stub.service.lifecycle import Decision, JobStatus, Stop
+from server_stub.service.watchdog import Watchdog
+from server_stub.store import Store, StoreUnavailable
+from server_stub.store.rows import JobRow, save_job
+
+log = logging.getLogger(__name__)
+_LONGEST_SAVE_PAUSE_S = 30.0
+
+MakeAttempt = Callable[[ActiveJob], Attempt]
+
+
+class Reconciler:
+    """The active jobs of one server; only this class changes them."""
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        clock: Clock,
+        changes: Changes,
+        make_attempt: MakeAttempt,
+        on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`on_end` is awaited once for each job after its final state is stored."""
+        self._store, self._runtime, self._clock = store, runtime, clock
+        self._changes = changes
+        self._make_attempt, self._on_end = make_attempt, on_end
+        self._by_id: dict[str, ActiveJob] = {}
+        self._by_name: dict[tuple[str, str], ActiveJob] = {}
+        self._by_seq: dict[int, ActiveJob] = {}
+        self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
+        self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.add_event)
+
+    def __len__(self) -> int:
+        """The number of jobs that are not final."""
+        return len(self._by_id)
+
+    def by_name(self, owner: str, name: str) -> ActiveJob | None:
+        return self._by_name.get((owner, name))
+
+    def by_id(self, job_id: str) -> ActiveJob | None:
+        return self._by_id.get(job_id)
+
+    def by_seq(self, seq: int) -> ActiveJob | None:
+        return self._by_seq.get(seq)
+
+    def add(self, active: ActiveJob) -> None:
+        """Begin to drive a stored job."""
+        self._by_id[active.row.id] = active
+        self._by_name[active.row.owner, active.row.name] = active
+        self._by_seq[active.row.seq] = active
+        self._carry_out(active, active.status)
+
+    async def close(self) -> None:
+        """Stop driving. A decision that is not stored yet is made again at the next start."""
+        for active in self._by_id.values():
+            active.cancel_timers()
+        await self._tasks.close()
+
+    def observe(self, seen: Observation) -> None:
+        """Handle an observation of the runtime."""
+        active = self._by_id.get(seen.job_id)
+        if active is None or seen.attempt != active.status.attempt:
+            return
+        if seen.phase == "ended":
+            self._record_remarks(active, seen)  # first: a final job takes no more events
+        if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
+            self._tasks.begin(self._explain_end(active, seen))
+        else:
+            self._apply(active, seen, None)
+            self._record_remarks(active, seen)
+
+    def stop(self, active: ActiveJob, stop: Stop) -> None:
+        """Stop the running attempt, or end the pause between two attempts."""
+        decision = lifecycle.ask_to_stop(active.status, stop, self._clock.now())
+        if decision:
+            self._decide(active, decision)
+
+    def remove_at_end(self, active: ActiveJob) -> None:
+        """Delete the job as soon as it is final."""
+        active.remove_at_end = True
+        active.decide(active.status)
+        self._save_soon(active)
+
+    def add_event(self, active: ActiveJob, reason: Reason, message: str, **shown: Any) -> None:
+        """Record an event that is no transition; the state of the job does not change."""
+        status = active.status
+        active.events.append(
+            Event(time=self._clock.now(), attempt=status.attempt, state=status.state, reason=reason, message=message)
+        )
+        active.decide(status, **shown)
+        self._save_soon(active)
+
+    # --- observation -> decision
+
+    async def _explain_end(self, active: ActiveJob, seen: Observation) -> None:
+        first, failure = seen.first_failing, None
+        if first is not None:
+            failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
+        self._apply(active, seen, failure)
+
+    def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None) -> None:
+        before = active.status.state
+        decision = lifecycle.observe(active.status, seen, self._clock.now())
+        shown: dict[str, Any] = {"workers": list(seen.workers)} if seen.workers else {}
+        if decision is None:
+            if shown and shown["workers"] != active.info.workers and not active.status.resume_at:
+                self._refresh(active, active.status, **shown)
+            return
+        if not decision.transitions:
+            self._refresh(active, decision.status, **shown)
+            return
+        self._decide(active, decision, **shown, **_ending(decision, failure))
+        if before is not State.RUNNING and decision.status.state is State.RUNNING:
+            self._tasks.begin(self._report_changed_script(active))
+
+    def _record_remarks(self, active: ActiveJob, seen: Observation) -> None:
+        """Add an event for each new remark of the runtime."""
+        for remark in seen.remarks:
+            if (seen.attempt, remark) not in active.reported:
+                active.reported.add((seen.attempt, remark))
+                self.add_event(active, active.status.reason, remark)
+
+    def _decide(self, active: ActiveJob, decision: Decision, **shown: Any) -> None:
+        if decision.status.state.final:
+            shown["finished_at"] = decision.transitions[-1].at
+        active.decide(decision.status, decision.transitions, **shown)
+        self._save_soon(active)
+
+    async def _report_changed_script(self, active: ActiveJob) -> None:
+        notice = await asyncio.to_thread(script_change, active.info, active.row.script_path)
+        if notice and notice not in active.info.notices and not active.status.state.final:
+            self.add_event(active, active.status.reason, notice, notices=[*active.info.notices, notice])
+
+    # --- decision -> stored
+
+    def _refresh(self, active: ActiveJob, status: JobStatus, **shown: Any) -> None:
+        """Update the message or the workers without a transition: users see it now, the next transition stores it. A
+        crash before that loses nothing, because the runtime repeats it. Storing it would be costly: each job that ends
+        changes the message of every job in the queue."""
+        if active.refresh(status, **shown):
+            self._changes.publish(active.row.id)
+
+    def _save_soon(self, active: ActiveJob) -> None:
+        if not active.saving:
+            active.saving = True
+            self._tasks.begin(self._save(active))
+
+    async def _save(self, active: ActiveJob) -> None:
+        try:
+            while active.version > active.row.version:
+                status, info, row, events = active.status, active.info, active.next_row(), active.events
+                active.events = []
+                await self._store_row(active, row, events)
+                active.stored_as(row, info)
+                self._changes.publish(row.id)
+                self._carry_out(active, status)
+        finally:
+            active.saving = False
+
+    async def _store_row(self, active: ActiveJob, row: JobRow, events: list[Event]) -> None:
+        """Store the row; repeat until it works, so that a full disk or an unreachable database ends no running job."""
+        pause_s = 0.5
+        while True:
+            try:
+                await self._store.write(save_job, row, events)
+                return
+            except (StorageFull, StoreUnavailable) as error:
+                log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error)
+            if active.status.stop:  # stopping is safe before it is stored, and may free the disk
+                self._stop_attempt(active, active.status)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_SAVE_PAUSE_S)
+
+    # --- stored -> carried out
+
+    def _carry_out(self, active: ActiveJob, status: JobStatus) -> None:
+        """Make the runtime match the stored status. It depends on the status alone, so it may be repeated."""
+        if status.state.final:
+            self._retire(active)
+        elif status.resume_at:
+            self._wait_to_resume(active, status)
+        else:
+            self._submit_attempt(active, status)
+            if status.stop:
+                self._stop_attempt(active, status)
+            elif status.state is State.RUNNING:
+                self._watchdog.watch(active)
+
+    def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:
+        if active.submitted_attempt == status.attempt:
+            return
+        active.submitted_attempt, active.silence_reported = status.attempt, False
+        try:
+            self._runtime.submit(self._make_attempt(active))
+        except ClientLibError as error:
+            self.observe(Observation(active.row.id, status.attempt, "ended", Reason.START_FAILED, error.message))
+        active.request = None
+
+    def _stop_attempt(self, active: ActiveJob, status: JobStatus) -> None:
+        if active.stopped_attempt != status.attempt and active.submitted_attempt == status.attempt:
+            active.stopped_attempt = status.attempt
+            self._runtime.stop(active.row.id, status.attempt, active.info.spec.grace_s)
+
+    def _wait_to_resume(self, active: ActiveJob, status: JobStatus) -> None:
+        assert status.resume_at
+        active.cancel_timer("health")  # stop_timer keeps running: it counts from the first start
+        delay_s = (status.resume_at - self._clock.now()).total_seconds()
+        delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)  # a clock that was set back must not lengthen the pause
+        active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))
+
+    def _resume(self, active: ActiveJob) -> None:
+        if active.status.resume_at:
+            self._decide(active, Decision(lifecycle.resume(active.status)))
+
+    def _python_of(self, active: ActiveJob) -> str | None:
+        return self._make_attempt(active).submitter.python
+
+    def _retire(self, active: ActiveJob) -> None:
+        active.cancel_timers()
+        self._by_id.pop(active.row.id, None)
+        self._by_name.pop((active.row.owner, active.row.name), None)
+        self._by_seq.pop(active.row.seq, None)
+        self._tasks.begin(self._on_end(active))
+
+
+def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:
+    """The fields of JobInfo that the end of an attempt sets; {} while the attempt runs."""
+    state = decision.status.state
+    if not (state.final or decision.status.resume_at):
+        return {}
+    return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None}

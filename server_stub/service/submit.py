@@ -1,0 +1,203 @@
+"""Accepts jobs: they are checked, written to disk, and only then answered and driven. An Idempotency-Key makes a
+repeated submit safe."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+
+from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull
+from client_lib.spec.state_dir import mounts, on_network
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, SubmitRequest
+from server_stub.service.active import accepted
+from server_stub.service.admission import (
+    Admission,
+    Admitted,
+    draw_name,
+    fingerprint,
+    folder_of,
+    without_proof,
+)
+from server_stub.service.clock import Clock
+from server_stub.service.lookup import JobLookup, text_of
+from server_stub.service.reconciler import Reconciler
+from server_stub.service.values import JobText, User
+from server_stub.settings import Settings
+from server_stub.store import Store, rows
+from server_stub.store.rows import JobRow, Key, NewJob
+
+FreeBytes = Callable[[Path], int]
+_FREE_VALID_FOR = timedelta(seconds=1)
+_FOLDERS_CACHED = 1024
+MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
+_NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+class SubmitHandler:
+    """Accepts the jobs of one service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_name: str,
+        admission: Admission,
+        store: Store,
+        lookup: JobLookup,
+        reconciler: Reconciler,
+        clock: Clock,
+        free: FreeBytes,
+    ) -> None:
+        self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
+        self._store, self._lookup = store, lookup
+        self._reconciler, self._clock, self._free = reconciler, clock, free
+        self._on_network: Callable[[str], bool] = lambda _: True
+        self._last_free: tuple[datetime, int] | None = None
+
+    def open(self) -> None:
+        """Read the list of mounts. May block."""
+        found = mounts()
+        self._on_network = lru_cache(_FOLDERS_CACHED)(lambda folder: on_network(Path(folder), found))
+
+    async def submit(
+        self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
+    ) -> tuple[JobText, bool]:
+        """See `Service.submit`."""
+        used = Key(user.name, key, fingerprint(request)) if key else None
+        try:
+            admitted = await self._admit(user, request, shared)
+            if sent is None or admitted.request is not request:  # then it got values from the server's own secrets
+                sent = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode()
+            return await self._store_new(user, admitted, sent, used)
+        except ClientLibError:
+            # a repeat of an accepted submit gets the first answer, even if it would be refused now
+            if used and (before := await self._store.read(rows.key_used, used)):
+                return await self._repeated(used, before), False
+            raise
+
+    async def _admit(self, user: User, request: SubmitRequest, shared: bool) -> Admitted:
+        self._check_room()
+        admitted = self._admission.admit(user, request)
+        if request.checkpoints_of is not None:
+            await self._check_own(user, request.checkpoints_of)
+        in_place = isinstance(request.code, CodeInPlace)
+        if in_place and not (shared or await self._known_in_place(user, request, admitted)):
+            await self._check_shared(request, admitted.script_path)
+        return admitted
+
+    async def _check_own(self, user: User, job_id: str) -> None:
+        """Raises NotFound: this user has no such job, which holds for admins too: the checkpoints are copied."""
+        if not await self._lookup.owns(user, job_id):
+            raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
+
+    async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+        folder = folder_of(request, script_path) or ""
+        if self._on_network(folder):  # a server that does not answer must not block the event loop
+            await asyncio.to_thread(self._admission.check_shared, request, script_path)
+        else:
+            self._admission.check_shared(request, script_path)
+
+    def _check_room(self) -> None:
+        if len(self._reconciler) >= MAX_UNFINISHED_JOBS:
+            raise StorageFull(
+                f"{len(self._reconciler)} jobs are not final yet, which is the limit of this server",
+                hint="cancel some, or wait until they have run",
+            )
+        free = self._free_bytes()
+        if free < self._settings.min_free_bytes:
+            raise StorageFull(
+                f"the server's disk has {free / 1e6:.0f} MB left; nothing was accepted",
+                hint=f"make room in {self._settings.data_dir}: `client-lib delete` removes finished jobs",
+            )
+
+    def _free_bytes(self) -> int:
+        """The free bytes of the disk, at most a second old."""
+        now = self._clock.now()
+        if self._last_free is None or abs(now - self._last_free[0]) >= _FREE_VALID_FOR:
+            self._last_free = (now, self._free(self._settings.data_dir))
+        return self._last_free[1]
+
+    async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
+        """True if this user ran the same script in place before, so that a resubmit needs no proof."""
+        path = admitted.script_path
+        if path is None or (isinstance(request.code, CodeInPlace) and request.code.proof):
+            return False
+        return await self._store.read(rows.knows_script, user.name, path)
+
+    async def _store_new(self, user: User, admitted: Admitted, sent: bytes, key: Key | None) -> tuple[JobText, bool]:
+        self._admission.check_size(admitted.request, len(sent))
+        for _ in range(_NAMES_DRAWN):
+            info = self._new_info(user, admitted)
+            new = NewJob(_new_row(info, admitted), info.spec.labels, key, sent + b"\n")
+            added = await self._store.add_job(new)
+            if added.seq is not None:
+                active = accepted(new.row._replace(seq=added.seq), admitted.request)
+                text = active.text  # read here: the runtime changes the job after the next line
+                self._reconciler.add(active)
+                return text, True
+            if added.same_key and key:
+                return await self._repeated(key, added.same_key), False
+            if admitted.request.spec.name:
+                break
+        raise Conflict(
+            f"the name {info.name} is taken by another job of {user.name}",
+            hint=f"choose another name, or remove the old job: client-lib delete {info.name}",
+        )
+
+    def _new_info(self, user: User, admitted: Admitted) -> JobInfo:
+        """The job with a drawn name and id."""
+        request = admitted.request
+        return JobInfo(
+            name=draw_name(request.spec),
+            id=uuid.uuid4().hex,
+            owner=user.name,
+            version=1,
+            runtime=self._runtime_name,
+            state=State.PENDING,
+            reason=Reason.QUEUED,
+            message="",
+            attempt=1,
+            spec=request.spec.masked(),
+            code=without_proof(request.code),
+            function=request.function,
+            created_at=self._clock.now(),
+            notices=admitted.notices,
+        )
+
+    async def _repeated(self, key: Key, before: tuple[str, str]) -> JobText:
+        fingerprint_before, job_id = before
+        if fingerprint_before != key.fingerprint:
+            raise KeyReused(
+                f"the Idempotency-Key {key.key!r} was used for another spec or code",
+                hint="use a new key for each job that you mean; the same key only to repeat a request",
+            )
+        found = await self._lookup.by_id(job_id)
+        if found is None:
+            raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
+        return text_of(found)
+
+
+def _new_row(info: JobInfo, admitted: Admitted) -> JobRow:
+    request = admitted.request
+    return JobRow(
+        id=info.id,
+        owner=info.owner,
+        name=info.name,
+        state=info.state,
+        version=info.version,
+        attempt=info.attempt,
+        created_at=info.created_at,
+        info=info.model_dump_json(),
+        script_path=admitted.script_path,
+        snapshot=request.code.sha256 if isinstance(request.code, CodeSnapshot) else None,
+        function=request.function.sha256 if request.function else None,
+    )

@@ -1,0 +1,214 @@
+"""One open attempt: its workers, its start barrier, and requests that wait for an order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.worker.report import Report
+from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.start_barrier import StartBarrier
+from server_stub.worker_gateway.views import Order, PodStart, State, WorkerGroup, WorkerView, must_stay, next_order
+from server_stub.worker_gateway.worker import RemoteWorker, on_disk
+
+SILENT_S = 600.0
+"""An ended worker stops waiting for a peer that has been silent for this long."""
+
+
+class OpenAttempt:
+    """Event loop only."""
+
+    def __init__(self, group: WorkerGroup, on_change: Callable[[], None]) -> None:
+        """Call `open` first."""
+        self.group = group
+        self._on_change = on_change
+        self._workers = self._new_workers()
+        self._barrier = StartBarrier(group.folder)
+        self._ordered: Order | None = None
+        self._failed = False
+        """A worker has reported a failure that stops the others."""
+        self._released = False
+        self._closed = False
+
+    def _new_workers(self) -> list[RemoteWorker]:
+        return [
+            RemoteWorker(number, folder, LogFile(folder / "log", self.group.log_limit_bytes))
+            for number, folder in enumerate(self.group.workers)
+        ]
+
+    def open(self) -> None:
+        """Restore the stored state and accept the workers."""
+        self.group.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._barrier.write()
+        for worker in self._workers:
+            worker.open()
+        self._failed = any(map(self._stops_the_others, self.views()))
+
+    # --- for the runtime
+
+    def views(self) -> tuple[WorkerView, ...]:
+        return tuple(worker.view for worker in self._workers)
+
+    def stop(self, grace_s: float) -> None:
+        self._ordered = Order("stop", grace_s)
+        self._wake_all()
+
+    def release(self) -> None:
+        self._released = True
+        self._wake_all()
+
+    @property
+    def begun(self) -> bool:
+        return self._barrier.is_open
+
+    async def append(self, number: int, pod_uid: str, records: bytes) -> int:
+        worker = self._workers[number]
+        if worker.view.pod_uid not in (None, pod_uid):
+            return 0
+        before = worker.view.change_key
+        new = await worker.add_records(records)
+        self._notify_if(worker.view.change_key != before)
+        return new
+
+    def forget(self) -> None:
+        for worker in self._workers:
+            worker.forget()
+            worker.wake()
+        self._workers = self._new_workers()
+        self._failed, self._ordered = False, None
+        self._barrier.shut()
+
+    def close(self) -> None:
+        self._closed = True
+        if self.group.folder.exists():
+            self._barrier.close()
+        self._wake_all()
+
+    # --- for the workers
+
+    def check(self, job_name: str, attempt: int) -> None:
+        """Raise Forbidden for the path of another job or attempt."""
+        if (job_name, attempt) != (self.group.job_name, self.group.attempt):
+            raise Forbidden("this token opens another attempt or another job")
+
+    async def worker(self, number: int, pod_uid: str, pod: str | None, start: str = "") -> RemoteWorker:
+        """The worker that this pod owns, or owns from now on. `start` names a start of its container.
+
+        Raises NotFound if there is no such worker, and Conflict if another pod owns it.
+        """
+        if not 0 <= number < len(self._workers):
+            raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
+        worker = self._workers[number]
+        before = worker.view.change_key
+        try:
+            await worker.claim(PodStart(pod_uid, start), pod, self._may_return)
+        finally:
+            self._notify_if(worker.view.change_key != before)
+        return worker
+
+    @property
+    def _may_return(self) -> Callable[[WorkerView], bool] | None:
+        rule = self.group.may_return
+        if rule is None or (self._ordered is None and self._workers[0].view.report is None):
+            return rule
+        return lambda _: False
+
+    async def report_state(self, worker: RemoteWorker, state: State) -> None:
+        """Store the state of a worker; with the last one that is ready the start barrier opens, durably.
+
+        Raises StorageFull; the worker repeats its report.
+        """
+        changed = await worker.advance_to(state)
+        if not self._barrier.is_open and self._all_are_ready():
+            await on_disk(self._barrier.open_if, self._all_are_ready)
+            self._wake_all()
+        if changed:
+            worker.wake()
+        self._notify_if(changed)
+
+    async def next_order(self, worker: RemoteWorker, known: str, wait_s: float, stopping: asyncio.Event) -> Order:
+        """The worker's order, once it differs from `known`, or after `wait_s`, or when the server stops."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            changed = worker.changed
+            wanted = self._order(worker)
+            if wanted.do != known or stopping.is_set() or loop.time() >= until:
+                return wanted
+            await _first_of(changed, stopping, until - loop.time())
+
+    def _order(self, worker: RemoteWorker) -> Order:
+        """Raises Unauthorized if the attempt is closed, Conflict if its pods were given up."""
+        if self._closed:
+            raise expired_token()
+        if self._workers[worker.view.worker] is not worker:
+            raise Conflict("the pods of this attempt were given up: nothing may start in them")
+        others = self._waited_for() if worker.view.state == "ended" else []
+        stop = self._ordered or (Order("stop") if self._failed else None)
+        stay = must_stay(worker.view, self.group)
+        return next_order(worker.view, others, self._barrier.is_open, stop, must_stay=stay)
+
+    def _waited_for(self) -> list[WorkerView]:
+        if self._released:
+            return []
+        silent_since = time.monotonic() - SILENT_S
+        return [worker.view for worker in self._workers if worker.view.pod_uid and worker.last_contact > silent_since]
+
+    async def take_log(self, worker: RemoteWorker, offset: int, data: bytes, *, gap: bool) -> Lengths:
+        before = worker.view.change_key
+        lengths = await worker.take_log(offset, data, gap=gap)
+        self._notify_if(worker.view.change_key != before)
+        return lengths
+
+    async def take_report(self, worker: RemoteWorker, report: Report) -> None:
+        """Raises InvalidRequest for the report of another worker."""
+        if (report["worker"], report["attempt"]) != (worker.view.worker, self.group.attempt):
+            raise InvalidRequest(f"this is the report of worker {report['worker']} in attempt {report['attempt']}")
+        await worker.take_report(report)
+        self._failed = self._failed or self._stops_the_others(worker.view)
+        self._wake_all()
+        self._notify_if(True)
+
+    async def take_result(self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+        """Raises NotFound if this worker has no such rank, TooLarge, StorageFull."""
+        if not self._is_rank_of(rank, worker.view.worker):
+            raise NotFound(f"rank {rank} is none of worker {worker.view.worker}")
+        await worker.take_result(rank, chunks, max_bytes)
+
+    # --- within
+
+    def _all_are_ready(self) -> bool:
+        """Never true after `close`; `forget` resets it."""
+        return not self._closed and all(view.state in ("ready", "started") for view in self.views())
+
+    def _stops_the_others(self, view: WorkerView) -> bool:
+        return view.failed and self.group.may_return is None
+
+    def _is_rank_of(self, rank: int, worker: int) -> bool:
+        owner = rank // self.group.processes_per_worker
+        # the agents of an elastic job number the ranks by themselves
+        return owner == worker if self.group.may_return is None else owner < len(self._workers)
+
+    def _wake_all(self) -> None:
+        """Let all requests that wait for an order check it again."""
+        for worker in self._workers:
+            worker.wake()
+
+    def _notify_if(self, changed: bool) -> None:
+        if changed and not self._closed:
+            self._on_change()
+
+
+def expired_token() -> Unauthorized:
+    return Unauthorized("this worker's token has ended with its attempt")
+
+
+async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: float) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

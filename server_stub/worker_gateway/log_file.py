@@ -1,0 +1,232 @@
+"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed by offset.
+
+The files are authoritative: a worker asks for their length and continues there, so no record is stored twice and none
+is lost unnoticed. Blocking file I/O, for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from client_lib.errors import InvalidRequest
+from client_lib.worker.format import parse, segment_name
+from client_lib.worker.segments import middle
+
+SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
+_TAIL = 64 * 1024  # more than the longest record
+
+
+class Lengths(NamedTuple):
+    """The extent of a log."""
+
+    length: int
+    """Offset at which the next record is expected."""
+    durable: int
+    """Offset up to which the log survives a loss of power."""
+    next_seq: int
+    """Number of the next expected record."""
+
+
+SEGMENT_BYTES = 64 * 2**20  # the limit of a log removes one segment at a time
+
+
+class LogFile:
+    """The only writer of a log directory on this machine."""
+
+    def __init__(self, folder: Path, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Call `open` first."""
+        self.next_seq = 0
+        """Number of the next expected record."""
+        self.length = 0
+        self._folder = folder
+        self._limit = limit_bytes
+        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # the limit must leave room to remove a middle
+        self._sizes: dict[int, int] = {}
+        """Size of each segment by its start offset, in order."""
+        self._synced_at = 0.0
+        self._durable = 0
+
+    def open(self) -> None:
+        """Continue the files; half a record, which a crash has left, is cut off."""
+        for name in sorted(os.listdir(self._folder)) if self._folder.is_dir() else []:
+            if name.endswith(".log"):
+                self._sizes[int(name[:-4])] = (self._folder / name).stat().st_size
+        if self._sizes:
+            self._cut_half_record()
+
+    def put(self, offset: int, data: bytes, *, gap: bool) -> int:
+        """Store whole records that begin at `offset`, without those that are stored already. Returns how many are
+        missing before them.
+
+        Records that would leave a hole are ignored unless `gap` is set: then the worker has lost what is between.
+        Raises InvalidRequest for anything but whole records.
+        """
+        if offset > self.length and not gap:
+            return 0
+        new = data[max(0, self.length - offset) :]
+        if not new:
+            return 0
+        first, last = _sequences(new)
+        missing = max(0, first - self.next_seq)
+        if offset > self.length:
+            self._begin(offset)
+        self._append(new)
+        self.next_seq = last + 1
+        self._sync_now_and_then()
+        return missing
+
+    def add(self, records: bytes) -> tuple[int, int]:
+        """Store those of the records that are new by their seq, and skip all other lines. Returns (new, missing).
+
+        After a hole the offsets are made up.
+        """
+        new = missing = 0
+        for first, last, run in _runs(records, self.next_seq):
+            if first > self.next_seq:
+                missing += first - self.next_seq
+                self._begin(self.length + 1 if self._sizes else self.length)
+            self._append(run)
+            new += last - first + 1
+            self.next_seq = last + 1
+        return new, missing
+
+    def lengths(self) -> Lengths:
+        return Lengths(self.length, self._durable, self.next_seq)
+
+    def sync(self) -> Lengths:
+        """Make everything durable."""
+        if self._durable < self.length:
+            descriptor = os.open(self._path(self._last), os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._durable = self.length
+        self._synced_at = time.monotonic()
+        return self.lengths()
+
+    # --- files
+
+    @property
+    def _last(self) -> int:
+        return next(reversed(self._sizes))
+
+    def _path(self, start: int) -> Path:
+        return self._folder / segment_name(start)
+
+    def _cut_half_record(self) -> None:
+        path, size = self._path(self._last), self._sizes[self._last]
+        with open(path, "r+b") as file:
+            file.seek(max(0, size - _TAIL))
+            tail = file.read()
+            whole = tail.rfind(b"\n") + 1
+            if whole < len(tail):
+                file.truncate(size - len(tail) + whole)
+        self._sizes[self._last] = size - len(tail) + whole
+        self.length = self._last + self._sizes[self._last]
+        self.next_seq = self._found_next_seq(tail[:whole])
+
+    def _found_next_seq(self, tail: bytes) -> int:
+        if tail:
+            return _sequence(tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]) + 1
+        starts = list(self._sizes)
+        if len(starts) < 2:
+            return 0
+        before = self._path(starts[-2])  # the last one is empty
+        with open(before, "rb") as file:
+            file.seek(max(0, before.stat().st_size - _TAIL))
+            return self._found_next_seq(file.read())
+
+    def _append(self, data: bytes) -> None:
+        """Append any amount of data. Each segment begins with a record."""
+        while data:
+            if not self._sizes or self._sizes[self._last] >= self._segment:
+                self._begin(self.length)
+            start = self._last
+            cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
+            with open(self._path(start), "ab", buffering=0) as file:
+                _write_all(file.fileno(), data[:cut])
+            self._sizes[start] += cut
+            self.length += cut
+            data = data[cut:]
+
+    def _begin(self, offset: int) -> None:
+        """Begin a segment after making the one before durable, so that a loss of power leaves no hole between them."""
+        if self._sizes:
+            self.sync()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(self._path(offset), os.O_WRONLY | os.O_CREAT, 0o600))
+        directory = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._sizes[offset] = 0
+        self._durable = self.length = offset
+        self._remove_middle()
+
+    def _remove_middle(self) -> None:
+        while True:
+            starts = list(self._sizes)
+            index = middle(starts, sum(self._sizes.values()), self._segment, self._limit)
+            if index is None:
+                return
+            del self._sizes[starts[index]]
+            self._path(starts[index]).unlink(missing_ok=True)
+
+    def _sync_now_and_then(self) -> None:
+        if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
+            self.sync()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Raises OSError for a full disk, after cutting off what was written."""
+    before = os.fstat(descriptor).st_size
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
+
+
+def _sequences(records: bytes) -> tuple[int, int]:
+    """The seq of the first and of the last record."""
+    if not records.endswith(b"\n"):
+        raise InvalidRequest("the log ends within a record")
+    return _sequence(records[: records.find(b"\n")]), _sequence(
+        records[records.rfind(b"\n", 0, len(records) - 1) + 1 :]
+    )
+
+
+def _sequence(line: bytes) -> int:
+    try:
+        return parse(line).seq
+    except ValueError as error:
+        raise InvalidRequest(f"{line[:80]!r} is no record of a worker's log") from error
+
+
+def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
+    """(first seq, last seq, records) of each run without a hole, from the record `wanted` on."""
+    run: list[bytes] = []
+    first = following = wanted
+    for line in text.split(b"\n")[:-1]:
+        try:
+            seq = parse(line).seq
+        except ValueError:  # other output of the pod
+            continue
+        if seq < following:
+            continue
+        if seq > following or not run:
+            if run:
+                yield first, following - 1, b"".join(run)
+            run, first = [], seq
+        run.append(line + b"\n")
+        following = seq + 1
+    if run:
+        yield first, following - 1, b"".join(run)

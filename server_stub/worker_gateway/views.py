@@ -1,0 +1,131 @@
+"""Values that describe remote workers, and the next order for one of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from client_lib.spec.states import Reason
+from client_lib.worker.report import Report
+
+State = Literal["preparing", "ready", "started", "ended"]
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """One attempt whose workers connect to this server."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    folder: Path
+    """`attempt_dir`; it holds the file of the start barrier."""
+    workers: tuple[Path, ...]
+    """`worker_dir` of each worker, for `log/`, `report.json` and `results/`."""
+    processes_per_worker: int
+    snapshot: Path | None
+    """The archive that these workers may fetch."""
+    function: Path | None
+    log_limit_bytes: int
+    """Bound for the log of one worker, whose head and tail are kept."""
+    may_return: Callable[[WorkerView], bool] | None = None
+    """True for a lost worker that another pod, or another start of its container, may replace (elastic jobs). None:
+    the first pod owns a worker to the end, and the first failed worker stops the others; with a function the runtime
+    alone stops an attempt, for it may survive a failure."""
+
+
+class PodStart(NamedTuple):
+    """One start of the container of one pod."""
+
+    pod_uid: str
+    start: str
+    """"" if it is not known or does not matter."""
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """The state of one worker, as it has reported it."""
+
+    worker: int
+    pod_uid: str | None = None
+    """The pod that owns this worker: the first to connect, or its replacement. None: none has connected."""
+    pod: str | None = None
+    """The name of that pod."""
+    start: str = ""
+    """The start of its container that owns this worker."""
+    former: tuple[PodStart, ...] = ()
+    """Previous owners; they never become owners again."""
+    displaced: bool = False
+    """Its owner is lost: another pod has asked for its place and was refused."""
+    state: State | None = None
+    """The latest reported state; survives a restart of the server."""
+    log_length: int = 0
+    """Bytes of log received."""
+    next_seq: int = 0
+    """Number of the next expected record."""
+    signs_of_life: int = 0
+    """A counter that changes when a rank has written something, even if that is no record yet."""
+    missing: int = 0
+    """Lost records: those that did not fit into the worker's spool while this server was down."""
+    report: Report | None = None
+    """Its report.json."""
+
+    @property
+    def drained(self) -> bool:
+        """The report and the whole log have arrived."""
+        return self.report is not None and self.next_seq >= self.report["log_end_seq"]
+
+    @property
+    def failed(self) -> bool:
+        return self.report is not None and self.report["reason"] != Reason.COMPLETED
+
+    @property
+    def change_key(self) -> Hashable:
+        """A value that changes with every change but those of the log's length and the signs of life."""
+        return (
+            *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
+            *(self.report is not None, self.drained),
+        )
+
+    def has_lost_place(self, start: PodStart) -> bool:
+        """True for a previous owner, and for other starts of a pod that has been replaced by another pod."""
+        return start in self.former or any(each.pod_uid == start.pod_uid != self.pod_uid for each in self.former)
+
+
+class Order(NamedTuple):
+    """An order to a worker."""
+
+    do: Literal["wait", "go", "stop", "exit"]
+    grace_s: float | None = None
+    """Seconds between SIGTERM and SIGKILL for `stop`; None: those of the worker's plan."""
+
+
+def next_order(
+    worker: WorkerView,
+    others: Sequence[WorkerView],
+    barrier_open: bool,
+    stop: Order | None,
+    *,
+    must_stay: bool,
+) -> Order:
+    """The next order for a worker. `others`: the workers that it waits for before it leaves, if it `must_stay`."""
+    if worker.state == "ended":
+        waits = must_stay and any(not other.drained for other in others)
+        return Order("exit") if worker.drained and not waits else Order("wait")
+    if stop is not None:
+        return stop
+    return Order("go") if barrier_open and worker.state in ("ready", "started") else Order("wait")
+
+
+def must_stay(worker: WorkerView, group: WorkerGroup) -> bool:
+    """True if a worker that has ended must wait for the others.
+
+    Worker 0 and failed workers must: the operator takes the end of the master, or the first failed pod, for the end of
+    the whole job and deletes all running pods. In an elastic job it takes the first success of any pod for that, and a
+    lost worker must leave soon, because only then it is started again.
+    """
+    if group.may_return is None:
+        return worker.worker == 0 or worker.failed
+    return not (worker.failed and group.may_return(worker))

@@ -1,0 +1,193 @@
+"""One remote worker: its owner, its state and what it has sent. A request is answered when its content is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, ParamSpec, TypeVar
+
+from client_lib.errors import Conflict, StorageFull, TooLarge
+from client_lib.worker.directory import Directory, read_json, write_json
+from client_lib.worker.function_runner import RESULTS
+from client_lib.worker.report import Report, read_report
+from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.views import PodStart, State, WorkerView
+
+FACTS = "worker.json"
+"""File in the worker's directory with the fields in _KEPT."""
+_KEPT = ("pod_uid", "pod", "start", "former", "displaced", "state", "missing")
+_BATCH = 2**20
+P = ParamSpec("P")
+T = TypeVar("T")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class RemoteWorker:
+    """Changed on the event loop's thread only; a lock keeps the writes to its directory in order."""
+
+    def __init__(self, number: int, folder: Path, log: LogFile) -> None:
+        """Call `open` first."""
+        self.view = WorkerView(number)
+        self.last_contact = time.monotonic()
+        self.changed = asyncio.Event()
+        """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
+        self._folder = folder
+        self._log = log
+        self._lock = asyncio.Lock()
+
+    def open(self) -> None:
+        """Restore the stored state from small files."""
+        facts = read_json(str(self._folder / FACTS)) or {}
+        facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
+        self._log.open()
+        self._show(**facts, report=read_report(self._report_path), **self._log_facts())
+
+    @property
+    def _report_path(self) -> str:
+        return Directory(str(self._folder)).report
+
+    async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> bool:
+        """Make a pod the owner of this worker. True if it is new: the first, or the replacement of a lost one.
+
+        Raises Conflict if another pod is the owner.
+        """
+        async with self._lock:
+            view = self.view
+            owner = PodStart(view.pod_uid or "", view.start)
+            if view.pod_uid == claimant.pod_uid and (may_return is None or claimant.start in ("", view.start)):
+                self.last_contact = time.monotonic()
+                return False
+            if view.pod_uid is None:
+                await self._store(pod_uid=claimant.pod_uid, start=claimant.start, pod=pod, state="preparing")
+                return True
+            if may_return is not None and not view.has_lost_place(claimant):
+                if may_return(view):
+                    await self._replace_owner(owner, claimant, pod)
+                    return True
+                await self._store(displaced=True)
+            raise Conflict(
+                f"worker {view.worker} of this attempt belongs to pod {view.pod} ({view.pod_uid})",
+                hint="a replaced pod starts nothing within an attempt",
+            )
+
+    async def _replace_owner(self, owner: PodStart, claimant: PodStart, pod: str | None) -> None:
+        """Replace the owner. The log is continued; the report of the previous owner is deleted."""
+        await on_disk(Path(self._report_path).unlink, missing_ok=True)
+        former = (*self.view.former, owner)
+        await self._store(pod_uid=claimant.pod_uid, start=claimant.start, pod=pod, state="preparing", former=former)
+        self._show(report=None)
+        self.last_contact = time.monotonic()
+
+    async def advance_to(self, state: State) -> bool:
+        """Move on to a later state. False if the worker has reached it already: states never go back."""
+        async with self._lock:
+            states = ("preparing", "ready", "started", "ended")
+            if self.view.state is not None and states.index(state) <= states.index(self.view.state):
+                return False
+            await self._store(state=state)
+            return True
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def note_signs_of_life(self, signs_of_life: int) -> None:
+        if signs_of_life != self.view.signs_of_life:
+            self._show(signs_of_life=signs_of_life)
+
+    async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
+        """Raises InvalidRequest, StorageFull."""
+        async with self._lock:
+            missing = await on_disk(self._log.put, offset, data, gap=gap)
+            await self._after_log(missing)
+        return self._log.lengths()
+
+    async def add_records(self, records: bytes) -> int:
+        """See `WorkerRegistry.append`."""
+        async with self._lock:
+            new, missing = await on_disk(self._log.add, records)
+            await self._after_log(missing)
+        return new
+
+    async def _after_log(self, missing: int) -> None:
+        self._show(**self._log_facts())
+        if missing:
+            await self._store(missing=self.view.missing + missing)
+
+    async def take_report(self, report: Report) -> None:
+        """Store the first report durably, and with it the log that has arrived; later reports are ignored."""
+        async with self._lock:
+            await on_disk(self._log_synced)
+            if self.view.report is None:
+                await on_disk(write_json, self._report_path, report, durable=True)
+                self._show(report=report, **self._log_facts())
+
+    def _log_synced(self) -> None:
+        if self.view.log_length:
+            self._log.sync()
+
+    async def take_result(self, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+        """Store the result of a rank. Raises TooLarge and StorageFull; then nothing is stored."""
+        path = self._folder / RESULTS / str(rank)
+        incoming = path.with_name(f"{rank}.{os.urandom(6).hex()}.new")
+        try:
+            await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
+            with await on_disk(incoming.open, "xb") as file:
+                await _receive(file, chunks, max_bytes)
+            await on_disk(incoming.replace, path)
+        finally:
+            incoming.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove everything that has been stored for this worker."""
+        for path in (self._folder / FACTS, Path(self._report_path)):
+            path.unlink(missing_ok=True)
+        for folder in (self._folder / "log", self._folder / RESULTS):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _log_facts(self) -> dict[str, int]:
+        return {"log_length": self._log.length, "next_seq": self._log.next_seq}
+
+    def _show(self, **facts: Any) -> None:
+        self.view = replace(self.view, **facts)
+
+    async def _store(self, **facts: Any) -> None:
+        """Store fields of the view before they advance_to visible."""
+        after = replace(self.view, **facts)
+        kept = {name: getattr(after, name) for name in _KEPT}
+        await on_disk(self._write_facts, kept)
+        self.view = replace(self.view, **facts)
+
+    def _write_facts(self, facts: dict[str, Any]) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(str(self._folder / FACTS), facts, durable=True)
+
+
+async def on_disk(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Run a call in a thread. Raises StorageFull if the disk is full."""
+    try:
+        return await asyncio.to_thread(call, *args, **options)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"the server's disk is full: {error}") from error
+        raise
+
+
+async def _receive(file: IO[bytes], chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+    batch, size = bytearray(), 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > max_bytes:
+            raise TooLarge(f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes")
+        batch += chunk
+        if len(batch) >= _BATCH:
+            await on_disk(file.write, batch)
+            batch = bytearray()
+    await on_disk(file.write, batch)
+    await on_disk(file.flush)

@@ -1,0 +1,80 @@
+"""Names that are cut short, misspelt, or not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_lib.cli import job_names
+from client_lib.errors import NotFound
+
+from .conftest import Run
+from .small_server import SmallServer, job
+from .terminal import Terminal
+
+
+def test_an_unambiguous_beginning_is_enough(server: SmallServer, cli: Run) -> None:
+    server.add(job("train-x7k2m"), job("evaluate-q1w2e"))
+    found = cli("status", "tra", "-o", "name")
+    assert (found.stdout, found.stderr) == ("train-x7k2m\n", "tra is train-x7k2m\n")
+
+
+def test_a_whole_name_wins_over_longer_ones(server: SmallServer, cli: Run) -> None:
+    server.add(job("train"), job("train-2"))
+    assert cli("status", "train", "-o", "name").stdout == "train\n"
+
+
+def test_an_ambiguous_beginning_names_those_that_begin_so(server: SmallServer, cli: Run) -> None:
+    server.add(job("train-1"), job("train-2"), job("other"))
+    refused = cli("status", "train")
+    assert refused.returncode == 5
+    assert "train-2, train-1 begin so" in refused.stderr
+
+
+def test_an_unknown_name_offers_the_nearest(server: SmallServer, cli: Run) -> None:
+    server.add(job("train-x7k2m"), job("something-else"))
+    refused = cli("status", "trian-x7k2m")
+    assert refused.returncode == 5
+    assert "no job named trian-x7k2m; did you mean train-x7k2m?" in refused.stderr
+    assert "`client-lib list`" in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_a_name_with_a_slash_or_a_query_stays_one_name(server: SmallServer, cli: Run) -> None:
+    server.add(job("a"))
+    assert cli("status", "../jobs/a?x=1").returncode == 5
+
+
+@pytest.mark.parametrize("command", ["cancel", "delete"])
+def test_what_changes_a_job_takes_its_whole_name_in_a_script(server: SmallServer, cli: Run, command: str) -> None:
+    server.add(job("train-10"))
+    refused = cli(command, "train-1")
+    assert refused.returncode == 5
+    assert "did you mean train-10? write the whole name" in refused.stderr
+    assert "train-10" in server.jobs
+    assert ("POST", "/api/v1/jobs/train-10/cancel") not in server.asked
+
+
+@pytest.mark.process
+@pytest.mark.smoke
+@pytest.mark.parametrize(("answer", "left"), [(b"y\n", []), (b"n\n", ["train-10"])])
+def test_on_a_terminal_the_nearest_is_asked_for(
+    server: SmallServer, environment: dict[str, str], answer: bytes, left: list[str]
+) -> None:
+    server.add(job("train-10"))
+    with Terminal("delete", "train-1", environment=environment) as terminal:
+        terminal.read_until(b"did you mean train-10?")
+        terminal.write(answer)
+        terminal.read_to_end()
+    assert list(server.jobs) == left
+
+
+def test_several_are_cancelled_although_one_is_not_there(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"), job("two"))
+    done = cli("cancel", "one", "missing", "two")
+    assert (done.returncode, done.stdout) == (5, "one CANCELLED\ntwo CANCELLED\n")
+    assert "no job named missing" in done.stderr
+
+
+def test_an_empty_name_is_no_beginning_of_all() -> None:
+    with pytest.raises(NotFound, match="no job named"):
+        job_names.complete("", lambda prefix, limit: ["only-one"])

@@ -1,0 +1,111 @@
+"""The hint for each known cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, RankReport
+from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+
+SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="src")
+IN_PLACE = Facts(CodeInPlace(), python="/venv/bin/python")
+
+
+def said(exception: str = "", *last_lines: str, **fields: object) -> RankReport:
+    values = {"rank": 0, "exit_code": 1, "exception": exception or None, "last_lines": list(last_lines)}
+    return RankReport.model_validate(values | fields)
+
+
+def test_hint_a_file_that_the_snapshot_left_out() -> None:
+    report = said("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'")
+    assert missing_file(report) == "data/x.csv"
+    assert path_beside_submitter("data/x.csv", SNAPSHOT) == "/home/ann/project/src/data/x.csv"
+    unpacked = "/d/jobs/1/attempts/1/workers/0/work/data/x.csv"
+    assert path_beside_submitter(unpacked, SNAPSHOT) == "/home/ann/project/data/x.csv"
+    assert path_beside_submitter("/data/x.csv", SNAPSHOT) is None
+    hint = hint_for(report, Facts(SNAPSHOT, beside_submitter="/home/ann/project/src/data/x.csv"))
+    assert hint
+    assert ".clientlibignore" in hint
+    assert hint_for(report, Facts(SNAPSHOT)) is None
+
+
+def test_hint_python_can_not_open_the_script() -> None:
+    assert missing_file(said("", "python: can't open file '/w/a.py': [Errno 2] No such file")) == "/w/a.py"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        said("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+             "workers are out of shared memory. Please try to raise your shared memory limit."),
+        said("RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)"),
+        said("OSError: [Errno 28] No space left on device: '/dev/shm/x'"),
+        said("", exit_code=None, signal=7),
+        said("", exit_code=135),
+    ],
+)  # fmt: skip
+def test_hint_shared_memory(report: RankReport) -> None:
+    assert "/dev/shm is too small" in (hint_for(report, IN_PLACE) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "OSError: [Errno 98] Address already in use",
+    ],
+)
+def test_hint_address_in_use(text: str) -> None:
+    assert "MASTER_PORT" in (hint_for(said(text), IN_PLACE) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_hint_cuda_out_of_memory(text: str) -> None:
+    assert "smaller batch" in (hint_for(said(text), IN_PLACE) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "RuntimeError: nccl2 requires at least one CUDA device",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+    ],
+)
+def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
+    assert "else 'gloo'" in (hint_for(said(text), IN_PLACE) or "")
+
+
+def test_hint_a_missing_module_names_it_and_the_interpreter() -> None:
+    for text in (
+        "ModuleNotFoundError: No module named 'flash_attn.ops'",
+        "/usr/bin/python3: No module named flash_attn.ops",
+    ):
+        hint = hint_for(said("", text), IN_PLACE) or ""
+        assert "module flash_attn.ops" in hint
+        assert "/venv/bin/python -m pip install" in hint
+
+
+def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
+    hint = hint_for(said("ModuleNotFoundError: No module named 'yaml.representer'"), IN_PLACE) or ""
+    assert "add requirements=['pyyaml']" in hint
+
+
+def test_hint_killed() -> None:
+    assert "memory" in (hint_for(said("", exit_code=None, signal=9), IN_PLACE) or "")
+
+
+def test_no_hint_where_the_cause_is_not_known() -> None:
+    assert hint_for(said("ValueError: wrong shape {3}"), IN_PLACE) is None

@@ -1,0 +1,74 @@
+"""The file of what submitters sent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server_stub.files.request_log import Place, RequestLog
+
+RECORDS = st.lists(st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"), max_size=20)
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs=st.lists(RECORDS, max_size=4), cut=st.booleans())
+def test_every_record_is_read_back_over_restarts(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[list[bytes]], cut: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("submissions")
+    written: dict[Place, bytes] = {}
+    for records in runs:
+        submissions = RequestLog(folder, segment_bytes=1000)
+        submissions.open()
+        for record in records:
+            [place] = submissions.append(record)
+            assert place not in written
+            written[place] = record
+        submissions.sync()
+        if cut and records:
+            submissions.append(b"never synced")  # as after a crash between the record and its row
+        submissions.close()
+        assert {place: submissions.read(place) for place in written} == written
+
+
+def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path) -> None:
+    submissions = RequestLog(tmp_path / "s", segment_bytes=100)
+    submissions.open()
+    places = [place for record in (b"a" * 90, b"b" * 500, b"c") for place in submissions.append(record)]
+    assert [place.segment for place in places] == [1, 2, 3]
+    assert submissions.read(places[1]) == b"b" * 500
+    assert stat.S_IMODE((tmp_path / "s" / "00000002.jsonl").stat().st_mode) == 0o600
+
+
+def test_an_erased_record_is_zeros_and_an_unused_segment_goes(tmp_path: Path) -> None:
+    submissions = RequestLog(tmp_path, segment_bytes=10)
+    submissions.open()
+    [first], [second] = submissions.append(b"secret-one"), submissions.append(b"secret-two")
+    submissions.erase(first)
+    assert submissions.read(first) == bytes(10)
+    assert submissions.read(second) == b"secret-two"
+    submissions.drop_unused({second.segment})
+    assert not (tmp_path / "00000001.jsonl").exists()
+    submissions.erase(first)  # gone already: harmless
+    submissions.drop_unused(set())
+    assert submissions.read(second) == b"secret-two", "the newest stays: it is being written"
+
+
+def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:  # a real full disk needs a file system of its own, which needs root
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    submissions = RequestLog(tmp_path, segment_bytes=10)
+    submissions.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            submissions.append(b"record")
+    assert list(tmp_path.iterdir()) == []
+    assert submissions.read(*submissions.append(b"record")) == b"record"

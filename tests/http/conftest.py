@@ -1,0 +1,192 @@
+"""A real server on a real socket: uvicorn in a thread, the real service, and a runtime that runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from fastapi import FastAPI
+
+from client_lib.spec import paths
+from server_stub.app import build
+from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.snapshots import Snapshots
+from server_stub.http import users_file
+from server_stub.http.access_log import Traffic
+from server_stub.http.api.context import Context
+from server_stub.http.auth import FileUsers
+from server_stub.logs import LogHub
+from server_stub.runtimes import log_dir
+from server_stub.serve import Server, uvicorn_config
+from server_stub.service import Service
+from server_stub.settings import Settings
+from server_stub.worker_gateway import WorkerRegistry
+from tests.fakes import FakeRuntime
+
+DEADLINE_S = 20.0
+
+
+@dataclass
+class Api:
+    """One user's view of a server."""
+
+    url: str
+    token: str | None
+    session: requests.Session = field(default_factory=requests.Session)
+
+    def __post_init__(self) -> None:
+        self.session.trust_env = False
+        if self.token:
+            self.session.headers["Authorization"] = f"Bearer {self.token}"
+
+    def __call__(self, method: str, path: str, **options: Any) -> requests.Response:
+        return self.session.request(method, self.url + path, timeout=DEADLINE_S, **options)
+
+    def submit(self, key: str | None = None, code: dict[str, Any] | None = None, **spec: Any) -> requests.Response:
+        body = {"spec": {"script": "echo hello", "type": "binary"} | spec, "code": code or {"mode": "in_place"}}
+        return self("POST", paths.JOBS, json=body, headers={paths.IDEMPOTENCY_KEY: key} if key else {})
+
+
+class PromptServer(Server):
+    """Ends as soon as it is stopped; uvicorn looks every tenth of a second."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._stopped = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        super().stop()
+        self._stopped.set()
+
+
+class Running:
+    """A server, its parts and its users: ann, ben, and root who is admin."""
+
+    def __init__(self, folder: Path, app: FastAPI | None = None, **settings: Any) -> None:
+        users = folder / "users.toml"
+        self.tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "ben", "root")}
+        self.settings = Settings(state_dir=folder, users_file=users, **settings)
+        self.settings.data_dir.mkdir()
+        self.app = app
+        self.access_log = io.StringIO()
+        self.runtime = FakeRuntime()
+        self.parts: Context
+        self.url = ""
+        self._listening = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+        assert self._listening.wait(DEADLINE_S), "the server did not start"
+        if self._failure:
+            raise self._failure
+
+    def as_user(self, name: str) -> Api:
+        return Api(self.url, self.tokens[name])
+
+    def anonymous(self) -> Api:
+        return Api(self.url, None)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run `function` on the server's event loop; its result."""
+
+        async def on_loop() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(on_loop(), self._loop).result(DEADLINE_S)
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        if self._thread.is_alive():
+            self.call(lambda: None)  # the lines of a turn are written at its end
+        return [json.loads(line) for line in self.access_log.getvalue().splitlines()]
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._server.stop)
+            self._thread.join(DEADLINE_S)
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001  # handed to the test's thread
+            self._failure = error
+        finally:
+            self._listening.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        settings = self.settings
+        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
+        snapshots.open()
+        service = Service(settings, self.runtime)
+        await service.start()
+        registry = WorkerRegistry(settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id)
+        uploads = OutputsUpload(settings.outputs_limit_bytes)
+        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
+        assert settings.users_file
+        app = build(self.parts, FileUsers(settings.users_file), self.access_log, self.app)
+        self._server = PromptServer(uvicorn_config(app), self.parts, lambda: None)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            await self._server.listen(listening, self._say_started)
+        self.parts.hub.close()
+        await service.close()
+
+    async def _say_started(self) -> None:
+        self._listening.set()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Start a server with these settings; stopped at the end of the test."""
+    running: list[Running] = []
+
+    def start(**settings: Any) -> Running:
+        folder = tmp_path / f"server{len(running)}"
+        folder.mkdir()
+        running.append(Running(folder, **settings))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for the tests of a module that change nothing in it."""
+    running = Running(tmp_path_factory.mktemp("shared"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Running]) -> Running:
+    return start_server()
+
+
+@pytest.fixture
+def ann(server: Running) -> Api:
+    return server.as_user("ann")
+
+
+@pytest.fixture
+def ben(server: Running) -> Api:
+    return server.as_user("ben")
+
+
+@pytest.fixture
+def root(server: Running) -> Api:
+    return server.as_user("root")

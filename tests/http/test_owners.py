@@ -1,0 +1,180 @@
+"""What a second user must not see, cancel, read or fetch: to others it does not exist.
+
+The routes are taken from the app itself: a new one is tested here, or has to be named among those that hold nothing of
+a single user's.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from client_lib.spec import paths
+from server_stub.app import rest_api
+from tests.http.conftest import Api, Running
+
+JOB = paths.job("train")
+ARCHIVE = b"some archive"
+SHA = hashlib.sha256(ARCHIVE).hexdigest()
+ROUTES = [(method, route.path) for route in iter_route_contexts(rest_api().routes) for method in route.methods]
+OF_ALL_USERS = {
+    ("GET", paths.INFO),
+    ("GET", paths.DOCTOR),
+    ("GET", paths.INSTANCE_TYPES),
+    ("GET", paths.METRICS),
+    ("GET", paths.HEALTHZ),
+    ("GET", paths.READYZ),
+}
+OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER)}
+ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
+VARIANTS = {
+    ("GET", JOB): ["?after_version=0&wait=1"],
+    ("GET", paths.job_logs("train")): ["?follow=true"],
+    ("DELETE", JOB): ["?force=true"],
+}
+ON_A_JOB = sorted(
+    (method, path.replace("{name}", "train").replace("{rank}", "0") + query)
+    for method, path in ROUTES
+    if "{name}" in path and not paths.is_of_workers(path)
+    for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))
+)
+
+
+def test_every_route_is_one_of_those_tested_here() -> None:
+    on_a_snapshot = {(method, f"{paths.SNAPSHOTS}/{{sha256}}") for method, _ in ON_A_SNAPSHOT}
+    of_workers = {(method, path) for method, path in ROUTES if paths.is_of_workers(path)}
+    on_a_job = {(method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")} - of_workers
+    assert set(ROUTES) == OF_ALL_USERS | OF_WHO_ASKS | on_a_snapshot | on_a_job | of_workers
+    assert len(ON_A_JOB) == len(on_a_job) + len(VARIANTS)
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if paths.is_of_workers(route[1])])
+def test_no_user_speaks_for_a_worker(method: str, path: str, shared_server: Running) -> None:
+    assert shared_server.as_user("root")(method, path).json()["code"] == "unauthorized"
+
+
+@pytest.fixture
+def train(ann: Api) -> str:
+    """A job of ann; its id."""
+    return str(ann.submit(name="train").json()["id"])
+
+
+@pytest.fixture(scope="module")
+def shared_train(shared_server: Running) -> str:
+    """The same on a server whose tests change nothing."""
+    return str(shared_server.as_user("ann").submit(name="train").json()["id"])
+
+
+@pytest.mark.parametrize(("method", "path"), ON_A_JOB)
+def test_a_job_of_another_does_not_exist(method: str, path: str, shared_train: str, shared_server: Running) -> None:
+    ann, ben = shared_server.as_user("ann"), shared_server.as_user("ben")
+    mine, missing = ben(method, path), ben(method, path.replace("train", "nowhere"))
+    assert (mine.status_code, mine.json()["code"]) == (404, "not_found")
+    assert mine.json()["message"] == missing.json()["message"].replace("nowhere", "train")
+    assert ann("GET", JOB).json()["state"] == "PENDING"
+
+
+@pytest.mark.parametrize(("method", "path"), ON_A_JOB)
+def test_naming_the_owner_does_not_help(method: str, path: str, shared_train: str, shared_server: Running) -> None:
+    ann, ben = shared_server.as_user("ann"), shared_server.as_user("ben")
+    answer = ben(method, path + ("&" if "?" in path else "?") + "owner=ann")
+    assert answer.status_code in (403, 404)
+    assert shared_train not in answer.text
+    assert ann("GET", JOB).json()["state"] == "PENDING"
+
+
+def test_a_job_is_not_found_by_its_id_either(train: str, ben: Api) -> None:
+    assert ben("GET", paths.job(train)).status_code == 404
+
+
+@pytest.mark.parametrize("owner", [None, "ann", "*"])
+def test_a_list_shows_one_s_own(owner: str | None, train: str, ben: Api) -> None:
+    ben.submit(name="mine")
+    answer = ben("GET", paths.JOBS, params={"owner": owner} if owner else {})
+    assert train not in answer.text
+    if answer.ok:
+        assert {job["owner"] for job in answer.json()["jobs"]} <= {"ben"}
+
+
+def test_two_users_may_use_one_name_and_one_key(ann: Api, ben: Api) -> None:
+    jobs = [api.submit(name="train", key="k") for api in (ann, ben)]
+    assert [answer.status_code for answer in jobs] == [201, 201]
+    assert [api("GET", JOB).json()["owner"] for api in (ann, ben)] == ["ann", "ben"]
+
+
+def test_a_snapshot_of_another_is_not_rendered_either(ann: Api, ben: Api) -> None:
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    body = {"spec": {"script": "echo", "type": "binary"}, "code": {"mode": "snapshot", "sha256": SHA, "root": "/x"}}
+    answers = [api("POST", paths.RENDER, json=body) for api in (ann, ben)]
+    assert answers[0].ok
+    assert (answers[1].status_code, answers[1].text) == (answers[0].status_code, answers[0].text)
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(OF_ALL_USERS))
+def test_what_all_users_see_names_no_job_of_another(
+    method: str, path: str, shared_train: str, shared_server: Running
+) -> None:
+    answer = shared_server.as_user("ben")(method, path)
+    assert answer.ok
+    assert not {shared_train, "train", "ann"} & set(re.split(r"\W+", answer.text))
+
+
+def test_a_snapshot_of_another_does_not_exist_until_its_bytes_are_sent(ann: Api, ben: Api) -> None:
+    path = paths.snapshot(SHA)
+    assert ann("PUT", path, data=ARCHIVE).status_code == 201
+    assert ann("GET", path).content == ARCHIVE
+    assert ann("HEAD", path).headers["Content-Length"] == str(len(ARCHIVE))
+    assert [ben(method, path).status_code for method in ("HEAD", "GET")] == [404, 404]
+    code = {"mode": "snapshot", "sha256": SHA, "root": "/x"}
+    assert ben.submit(code=code).status_code == 404
+    assert ben("PUT", path, data=b"a guess").status_code == 422
+    assert ben("HEAD", path).status_code == 404
+    assert ben("PUT", path, data=ARCHIVE).status_code == 200
+    assert ben("GET", path).content == ARCHIVE
+    assert ben.submit(code=code).status_code == 201
+
+
+def test_an_admin_sees_and_acts_on_all(train: str, ann: Api, root: Api) -> None:
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    assert root("GET", JOB, params={"owner": "ann"}).json()["id"] == train
+    assert train in root("GET", paths.JOBS, params={"owner": "*"}).text
+    assert train not in root("GET", paths.JOBS).text
+    assert root("HEAD", paths.snapshot(SHA)).status_code == 200
+    assert root("POST", paths.job_cancel("train"), params={"owner": "ann"}).status_code == 200
+
+
+def test_where_the_server_shares_jobs_all_see_them(start_server: Callable[..., Running]) -> None:
+    server = start_server(share_jobs=True)
+    ann, ben = server.as_user("ann"), server.as_user("ben")
+    train = ann.submit(name="train").json()["id"]
+    ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    assert ben("GET", JOB, params={"owner": "ann"}).json()["owner"] == "ann"
+    assert train in ben("GET", paths.JOBS, params={"owner": "*"}).text
+    assert ben("GET", paths.snapshot(SHA)).content == ARCHIVE
+
+
+def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, root: Api) -> None:
+    assert ann("GET", paths.INFO).json()["data_dir"] is None
+    assert root("GET", paths.INFO).json()["data_dir"] == str(server.settings.data_dir)
+    assert [api("GET", paths.INFO).json()["user"] for api in (ann, root)] == ["ann", "root"]
+
+
+CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", paths.HEALTHZ), ("GET", paths.READYZ)})
+EVERYTHING = [*ON_A_JOB, *CLOSED, *ON_A_SNAPSHOT, ("GET", "/nowhere")]
+
+
+@pytest.mark.parametrize("token", [None, "clt_wrong"])
+@pytest.mark.parametrize(("method", "path"), EVERYTHING)
+def test_without_a_token_nothing_answers(method: str, path: str, token: str | None, shared_server: Running) -> None:
+    answer = Api(shared_server.url, token)(method, path)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    if method != "HEAD":
+        assert answer.json()["code"] == "unauthorized"
+        assert answer.json()["hint"]
+
+
+def test_health_needs_no_token(server: Running) -> None:
+    assert [server.anonymous()("GET", path).status_code for path in (paths.HEALTHZ, paths.READYZ)] == [200, 200]

@@ -1,0 +1,242 @@
+"""The server as a process: how it starts, what it refuses in one sentence, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from client_lib import __version__
+from client_lib.spec import paths
+from server_stub.settings import PREFIX
+from tests.server_process import DEADLINE_S, ServerProcess
+
+pytestmark = pytest.mark.process
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a server in `<tmp>/<name>`; whatever runs is killed at the end."""
+    started: list[ServerProcess] = []
+
+    def run(*flags: str, state: str = "state", **variables: Any) -> ServerProcess:
+        started.append(ServerProcess(tmp_path / state, *flags, **variables))
+        return started[-1]
+
+    yield run
+    for server in started:
+        server.kill()
+
+
+@pytest.mark.smoke
+def test_it_tells_where_it_listens_answers_and_ends_in_order(start: Start, tmp_path: Path) -> None:
+    server = start()
+    facts = server.facts()
+    assert facts.keys() == {"url", "pid", "version", "boot_id", "host", "started_at", "data_dir"}
+    assert (facts["version"], facts["host"]) == (__version__, socket.gethostname())
+    assert facts["data_dir"] == str(tmp_path / "state" / "data")
+    assert server.get(paths.INFO).json()["admin"]
+    assert server.end() == (0, server_output_without_noise())
+    assert not (tmp_path / "state" / "server.json").exists()
+
+
+def server_output_without_noise() -> Any:
+    class AnyJsonLines:
+        def __eq__(self, other: object) -> bool:
+            return all(json.loads(line) for line in str(other).splitlines())
+
+    return AnyJsonLines()
+
+
+@pytest.mark.smoke
+def test_everything_it_keeps_is_private(start: Start, tmp_path: Path) -> None:
+    start().facts()
+    state = tmp_path / "state"
+    modes = {name: stat.S_IMODE((state / name).stat().st_mode) for name in (".", "data", "server.json", "token")}
+    assert modes == {".": 0o700, "data": 0o700, "server.json": 0o600, "token": 0o600}
+
+
+def test_a_second_server_on_one_data_directory_is_told_who_is_there(start: Start, tmp_path: Path) -> None:
+    facts = start("--data-dir", str(tmp_path / "data")).facts()
+    said = start("--data-dir", str(tmp_path / "data"), state="other").refused()
+    assert f"pid {facts['pid']}, {facts['url']}" in said
+    assert str(tmp_path / "data") in said
+
+
+def test_a_second_server_on_one_state_directory_too(start: Start, tmp_path: Path) -> None:
+    facts = start().facts()
+    said = start("--data-dir", str(tmp_path / "data2")).refused()
+    assert f"pid {facts['pid']}" in said
+    assert json.loads((tmp_path / "state" / "server.json").read_text()) == facts
+
+
+def test_what_a_killed_server_left_is_taken_over(start: Start) -> None:
+    first = start()
+    url = first.facts()["url"]
+    token = (first.state_dir / "token").read_text()
+    first.end(signal.SIGKILL)
+    second = start()
+    assert second.facts()["pid"] == second.process.pid
+    assert second.get(paths.INFO).ok
+    assert (second.state_dir / "token").read_text() == token
+    assert url
+
+
+def test_a_busy_port_is_named(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = start("--port", str(port)).refused()
+    assert f"port {port} of 127.0.0.1" in said
+    assert "--port 0" in said
+
+
+def test_beyond_loopback_it_needs_users(start: Start, tmp_path: Path) -> None:
+    assert "needs --users-file" in start("--host", "0.0.0.0").refused()
+    assert not (tmp_path / "state" / "server.json").exists()
+
+
+def test_beyond_loopback_with_users_it_knows_these_alone(start: Start, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    made = subprocess.run(
+        [sys.executable, "-m", "server_stub", "token", "ann", "--users-file", str(users)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    server = start("--host", "0.0.0.0", "--users-file", str(users))
+    url = server.facts()["url"]
+    headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+    assert requests.get(url + paths.INFO, headers=headers, timeout=DEADLINE_S).json()["user"] == "ann"
+    assert not (tmp_path / "state" / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [("192.0.2.1", "of 192.0.2.1 can't be listened on"), ("no.such.invalid", "'no.such.invalid' is no address")],
+)
+def test_an_address_of_another_machine_is_named(host: str, says: str, start: Start, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text("")
+    assert says in start("--host", host, "--users-file", str(users)).refused()
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "says"),
+    [
+        (["--port", "70000"], {}, "port=70000"),
+        ([], {"CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "-1"}, "max_snapshot_bytes"),
+        (["--users-file", "/nowhere/users.toml"], {}, "/nowhere/users.toml can't be read"),
+        (["--data-dir", "/dev/null/data"], {}, "/dev/null/data can't be used: Not a directory"),
+    ],
+)
+def test_what_can_not_be_is_one_sentence(flags: list[str], variables: dict[str, str], says: str, start: Start) -> None:
+    assert says in start(*flags, **variables).refused()
+
+
+def test_a_variable_that_is_no_setting_any_more_is_named_and_ignored(start: Start) -> None:
+    server = start(**{f"{PREFIX}SPOOL_BYTES": "1000"})
+    server.facts()
+    assert server.output.count(f"{PREFIX}SPOOL_BYTES is no setting of this server") == 1
+
+
+def test_a_read_only_data_directory_is_one_sentence(start: Start, tmp_path: Path) -> None:
+    if not shutil.which("unshare") or os.geteuid() != 0:
+        pytest.skip("a read-only mount, which holds for root too, needs unshare as root")
+    (tmp_path / "data").mkdir()
+    mount = f"mount -t tmpfs -o ro none {tmp_path}/data"
+    serve = f"{sys.executable} -m server_stub --state-dir {tmp_path}/state --data-dir {tmp_path}/data"
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} && exec {serve}"], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    if "mount" in ended.stderr or "unshare" in ended.stderr:
+        pytest.skip("this container may not mount")
+    assert ended.returncode == 1
+    assert f"{tmp_path}/data can't be used: Read-only file system" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_idle_it_ends_and_with_a_request_now_and_then_it_does_not(start: Start) -> None:
+    server = start("--idle-exit-s", "3")
+    server.facts()
+    began = time.monotonic()
+    while time.monotonic() < began + 4.5:
+        assert server.get(paths.INFO).ok
+        time.sleep(0.2)
+    assert server.process.wait(DEADLINE_S) == 0, server.output
+    assert "ending" in server.output
+
+
+def test_who_only_asks_whether_it_lives_does_not_keep_it_alive(start: Start) -> None:
+    server = start("--idle-exit-s", "1")
+    url = server.facts()["url"]
+    deadline = time.monotonic() + DEADLINE_S
+    while server.process.poll() is None and time.monotonic() < deadline:
+        try:
+            requests.get(url + paths.HEALTHZ, timeout=DEADLINE_S)
+        except requests.ConnectionError:
+            break
+        time.sleep(0.05)
+    assert server.process.wait(DEADLINE_S) == 0
+
+
+def test_it_holds_no_descriptor_of_who_started_it(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server_stub", "--state-dir", str(tmp_path / "state")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writer],
+            start_new_session=True,
+        )
+    os.close(writer)
+    try:
+        assert os.read(reader, 1) == b""  # the end: nobody holds the other side, while the server starts or runs
+        assert process.poll() is None
+    finally:
+        os.close(reader)
+        process.kill()
+        process.wait()
+
+
+def test_two_interrupts_end_it_at_once(start: Start) -> None:
+    server = start()
+    server.facts()
+    server.process.send_signal(signal.SIGINT)
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(DEADLINE_S) == 0
+
+
+def test_version_and_help_load_no_server() -> None:
+    for flag in ("--version", "--help"):
+        code = "import sys\nfrom server_stub.__main__ import main\ntry: main([sys.argv[1]])\nexcept SystemExit: pass\n"
+        code += "print([m for m in ('fastapi', 'pydantic', 'sqlalchemy', 'uvicorn') if m in sys.modules])"
+        said = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True, check=True).stdout
+        assert said.splitlines()[-1] == "[]"
+
+
+def test_a_start_at_head_loads_no_migrations(start: Start) -> None:
+    first = start()
+    first.facts()
+    first.end()
+    again = start(PYTHONPROFILEIMPORTTIME="1")
+    again.facts()
+    _, output = again.end()
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in output.splitlines() if line.startswith("import time:")}
+    assert "fastapi" in loaded
+    assert not loaded & {"alembic", "kubernetes", "prometheus_client", "websockets", "torch", "requests"}

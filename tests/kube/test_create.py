@@ -1,0 +1,114 @@
+"""How often the creation of an attempt's objects is repeated, by the answers of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_lib.spec.states import Reason
+from server_stub.runtimes.kube import create
+from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.observe.inventory import Inventory
+from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.refusals import Refusal
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.record import Record
+from server_stub.runtimes.kube.removal import RemovalQueue
+from server_stub.runtimes.kube.render import Objects
+from server_stub.runtimes.kube.workload import Object
+from tests.kube.cases import Builder
+
+pytestmark = pytest.mark.anyio
+
+RESTART_S = 30.0  # so long after its start an API server may say 403 and 404 to whom it knows well
+
+
+class Answers:
+    """Answers each try to create the workload with the next of these, and then always with the last."""
+
+    def __init__(self, *answers: ApiError | None) -> None:
+        self._answers = list(answers)
+        self.tries = 0
+
+    def create_workload(self, job: Object) -> Object:
+        self.tries += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is not None:
+            raise answer
+        return {**job, "metadata": {**job["metadata"], "uid": "made"}}
+
+    def creations(self, objects: Objects, job: Object) -> list[Callable[[], None]]:
+        return []
+
+    def find_own(self, job: Object) -> None:
+        return None
+
+
+class Site:
+    """One attempt that is made there; waiting takes no time, and is counted."""
+
+    def __init__(self, *answers: ApiError | None) -> None:
+        case = Builder().build("train")
+        self.api = Answers(*answers)
+        self.said: list[Refusal] = []
+        self.waited_s = 0.0
+        self.made: list[Workload] = []
+        api: Any = self.api
+        unused: Any = None
+        cluster = Cluster(
+            PYTORCHJOB,
+            case.cluster,
+            case.catalogue,
+            api,
+            Inventory(),
+            registry=unused,
+            logs=unused,
+            removals=RemovalQueue(),
+        )
+        self._creator = ObjectCreator(case.attempt, cluster, self._take, self.said.append, self._pause)
+
+    async def _take(self, job: Workload) -> None:
+        self.made.append(job)
+
+    async def _pause(self, limit_s: float) -> None:
+        self.waited_s += limit_s
+
+    async def make(self, limit_s: float = 3600.0) -> GivenUp | None:
+        return await self._creator.create("token", Record(), lambda: self.waited_s > limit_s)
+
+
+@pytest.mark.parametrize(("status", "text"), [(403, "forbidden: User x"), (404, "could not find the resource")])
+async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(status: int, text: str) -> None:
+    site = Site(ApiError(status, text))
+    given_up = await site.make()
+    assert given_up is not None
+    assert (given_up.reason, given_up.uid) == (Reason.START_FAILED, None)
+    assert site.waited_s >= RESTART_S
+    assert text in site.said[0].message  # and the job says so meanwhile
+    assert site.api.tries == create.FEW_TRIES
+
+
+async def test_what_can_not_become_better_is_given_up_at_once() -> None:
+    site = Site(ApiError(422, "spec.x: Invalid value"))
+    given_up = await site.make()
+    assert given_up is not None
+    assert "spec.x: Invalid value" in given_up.message
+    assert (site.api.tries, site.waited_s, site.said) == (1, 0.0, [])
+
+
+async def test_a_cluster_that_is_away_is_waited_for_however_long() -> None:
+    site = Site(*[ApiError(0, "refused")] * 200, None)
+    assert await site.make() is None
+    assert site.api.tries == 201
+    assert [job.uid for job in site.made] == ["made"]
+    assert {met.reason for met in site.said} == {Reason.QUEUED}
+
+
+async def test_who_is_told_to_stop_while_it_waits_leaves_nothing() -> None:
+    site = Site(ApiError(503, "away"))
+    assert await site.make(limit_s=60.0) == GivenUp(Reason.CANCELLED, "stopped while it waited", None)
+    assert site.made == []

@@ -1,0 +1,167 @@
+"""What is made on a real API server, whose it is, and what becomes of tries that are repeated or come too late."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from server_stub.runtimes.kube.api import connect
+from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken, ObjectsApi
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.render import Objects, render
+from server_stub.runtimes.kube.workload import Object
+from tests.cluster import Cluster
+from tests.cluster.errors import ApiError
+from tests.kube import cases
+from tests.kube.test_real_api import PATHS
+
+NAMESPACE = "acts"
+
+pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True)
+class Place:
+    """One namespace: what is done there, and what is there."""
+
+    api: ObjectsApi
+    cluster: Cluster
+
+    def make(self, objects: Objects) -> Object:
+        """All of an attempt, as `making` does it."""
+        job = self.api.create_workload(objects.workload)
+        for make in self.api.creations(objects, job):
+            make()
+        return job
+
+    def find(self, wanted: Object) -> Any:
+        return self.cluster.api.get(path_of(wanted))
+
+    def owners(self, wanted: Object) -> set[str]:
+        return {each["uid"] for each in self.find(wanted)["metadata"].get("ownerReferences", ())}
+
+
+def path_of(wanted: Object) -> str:
+    return f"{PATHS[wanted['kind']].format(NAMESPACE)}/{wanted['metadata']['name']}"
+
+
+@pytest.fixture(scope="module")
+def place(control_plane: Cluster) -> Place:
+    control_plane.namespace(NAMESPACE)
+    return Place(ObjectsApi(connect(control_plane.kubeconfig, None), NAMESPACE, PYTORCHJOB), control_plane)
+
+
+@pytest.fixture
+def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
+    """Renders one; of another job each time, but for what is given."""
+    made: list[Objects] = []
+
+    def new(**changes: Any) -> Objects:
+        case = cases.case("gang")
+        among_few = f"ab{uuid.uuid4().hex[2:]}"  # whose launcher is one object
+        usual = {"job_id": among_few, "job_name": f"job-{uuid.uuid4().hex[:8]}"}
+        cluster = replace(case.cluster, namespace=NAMESPACE, launcher=changes.pop("launcher", b"one"))
+        made.append(render(replace(case.attempt, **(usual | changes)), PYTORCHJOB, cluster, case.catalogue, "token"))
+        return made[-1]
+
+    yield new
+    for objects in made:
+        for each in objects.all():
+            try:
+                place.cluster.api.merge(path_of(each), {"metadata": {"finalizers": None}})
+                place.cluster.api.delete(path_of(each))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+
+def test_everything_of_an_attempt_is_owned_by_its_job(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    uid = place.make(objects)["metadata"]["uid"]
+    assert [each["kind"] for each in objects.owned()] == ["ConfigMap", "Secret", "Secret", "NetworkPolicy"]
+    for each in objects.all():
+        assert place.owners(each) == (set() if each["kind"] == PYTORCHJOB.name else {uid}), each["kind"]
+
+
+def test_what_jobs_share_is_owned_by_each_of_them(place: Place, attempt: Callable[..., Objects]) -> None:
+    one, other, third = attempt(), attempt(), attempt(launcher=b"of another version")
+    uids = {place.make(one)["metadata"]["uid"], place.make(other)["metadata"]["uid"]}
+    alone = place.make(third)["metadata"]["uid"]
+    assert place.owners(one.launcher) == uids
+    assert place.owners(third.launcher) == {alone}
+    assert place.find(one.launcher)["immutable"]
+
+
+def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    first = place.make(objects)
+    versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()]
+    assert place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
+    assert [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()] == versions
+    assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
+
+
+def test_what_is_made_is_not_sent_back(place: Place, attempt: Callable[..., Objects]) -> None:
+    """The launcher has 150 kB."""
+    made = place.api.create_workload(attempt().workload)
+    assert "spec" not in made
+    assert made["metadata"]["uid"]
+
+
+def test_what_is_of_somebody_else_is_left_alone(place: Place, attempt: Callable[..., Objects]) -> None:
+    theirs, ours = attempt(job_name="wanted"), attempt(job_name="wanted")
+    uid = place.make(theirs)["metadata"]["uid"]
+    with pytest.raises(NameTaken, match="PyTorchJob wanted"):
+        place.api.create_workload(ours.workload)
+    assert place.api.find_own(ours.workload) is None
+    assert place.api.find_own(theirs.workload) is not None
+    assert place.find(theirs.workload)["metadata"]["uid"] == uid
+
+
+def test_what_is_being_deleted_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    place.cluster.api.merge(path_of(objects.workload), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.api.delete_workload(name, uid)
+    found = place.find(objects.workload)["metadata"]
+    assert found["deletionTimestamp"]
+    assert "foregroundDeletion" in found["finalizers"]  # gone only when its pods are
+    with pytest.raises(BeingDeleted, match=f"PyTorchJob {name}"):
+        place.api.create_workload(objects.workload)
+
+
+def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    next_gang = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4())}}
+    make, *_ = place.api.creations(objects, next_gang)
+    with pytest.raises(BeingDeleted, match="ConfigMap"):
+        make()
+
+
+def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+    before, after = attempt(job_name="again"), attempt(job_name="again")
+    job = place.make(before)
+    place.cluster.api.merge(path_of(before.owned()[0]), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"], in_background=True)
+    assert place.api.find_own(before.workload) is None  # at once; what it owns goes when the garbage collector comes
+    found = place.api.create_workload(after.workload)
+    make, *_ = place.api.creations(after, found)
+    with pytest.raises(BeingDeleted, match="ConfigMap"):
+        make()
+
+
+def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:
+    objects = attempt()
+    job = place.make(objects)
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    place.api.delete_workload(name, str(uuid.uuid4()))
+    place.api.delete_workload("was-never", uid)
+    assert place.api.find_by_uid(name, uid) is not None
+    assert place.api.find_by_uid(name, str(uuid.uuid4())) is None
+    assert place.api.find_by_uid("was-never", uid) is None

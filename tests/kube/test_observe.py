@@ -1,0 +1,463 @@
+"""What is said of objects that a real cluster gave (recorded.json), and that any object at all has a meaning."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import WorkerInfo
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.observe import ClusterState, Interpretation, observe, parse, reason_map, taken_away
+from server_stub.runtimes.kube.observe.reason_map import StatusField
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
+from server_stub.runtimes.verdict import Stage
+from server_stub.worker_gateway import WorkerView
+
+RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded.json").read_text())
+
+LABELS = {names.JOB_ID: "j", names.ATTEMPT: "1", names.MANAGED_BY: names.OURS}
+
+
+def sight(name: str, n_workers: int = 1) -> ClusterState:
+    """A recorded case, in which no worker has said a word."""
+    case = RECORDED[name]
+    pods = tuple(pod for raw in case["pods"] if (pod := parse.pod(raw, PYTORCHJOB)))
+    events = tuple(map(parse.event, case["events"]))
+    silent = tuple(map(WorkerView, range(n_workers)))
+    return ClusterState(n_workers, parse.workload(case["job"], PYTORCHJOB), pods, events, silent)
+
+
+def message(name: str, n_workers: int = 1) -> str:
+    return observe(sight(name, n_workers)).blocker.message
+
+
+def lost(seen: Interpretation, worker: int = 0) -> tuple[Reason, str]:
+    assert seen.workers[worker].stage is Stage.LOST
+    return seen.workers[worker].lost_reason, seen.workers[worker].lost_because
+
+
+# --- why it waits
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpu", "0/1 nodes have 8 nvidia.com/gpu free; waits since 17:34 UTC"),
+        ("cpu", "0/1 nodes have 100 cpu free; waits since 17:34 UTC"),
+        ("select", "0/1 nodes can take it: 1 node(s) didn't match Pod's node affinity/selector; waits since 17:34 UTC"),
+    ],
+)
+def test_a_gang_without_room_says_what_is_missing_and_since_when(name: str, said: str) -> None:
+    seen = observe(sight(name, 2))
+    assert (seen.blocker.reason, seen.blocker.message) == (Reason.UNSCHEDULABLE, said)
+    assert [info.state for info in seen.infos] == ["waiting", "waiting"]
+
+
+def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
+    seen = observe(sight("quota2", 3))
+    assert seen.blocker.reason is Reason.UNSCHEDULABLE
+    assert seen.blocker.message == (
+        "quota 'team' allows 0.293 GiB of memory, 0.195 are used, this job wants 0.586 GiB of memory"
+    )
+
+
+def test_a_quota_of_gpus_counts_what_others_use() -> None:
+    text = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: {}"
+    text = text.format("requests.nvidia.com/gpu=4")
+    failed = parse.Event("e", "job", True, "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
+    job = sight("gpu").workload
+    pod = replace(sight("gpu").pods[0], worker=0)
+    assert job is not None
+    seen = observe(ClusterState(2, replace(job, uid="job"), (pod,), (failed,), (WorkerView(0), WorkerView(1))))
+    assert seen.blocker.reason is Reason.UNSCHEDULABLE
+    # one of the two pods is there and counts as used
+    assert "quota" not in seen.blocker.message or "2 are used, this job wants 4 GPUs" in seen.blocker.message
+    only = observe(ClusterState(2, replace(job, uid="job"), (), (failed,), (WorkerView(0), WorkerView(1))))
+    assert only.blocker.message == "quota 'team' allows 4 GPUs, 4 are used, this job wants 4 GPUs"
+
+
+def test_pod_security_that_refuses_is_hopeless_and_says_what_is_wrong() -> None:
+    seen = observe(sight("loose", 2))
+    assert seen.blocker.permanent
+    assert seen.blocker.reason is Reason.START_FAILED
+    assert seen.blocker.message.startswith(
+        "the namespace's Pod Security level 'restricted' refuses the pods: allowPrivilegeEscalation != false"
+    )
+
+
+def test_an_image_that_is_not_there_is_named() -> None:
+    assert message("never-pull") == (
+        "image 'localhost/none:local' can't be pulled: it is not on the node, and its pull policy is Never"
+    )
+    assert message("pull").startswith("image 'registry.invalid/none:1' can't be pulled: ")
+    blocker = observe(sight("pull")).blocker
+    assert blocker.reason is Reason.IMAGE_PULL
+    assert (
+        blocker.counts_toward_timeout
+    )  # nobody else should wait for the place of a job that waits for what may never be
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('failed to resolve reference "r.io/x:y": r.io/x:y: not found', "not found"),
+        (
+            'failed to resolve reference "docker.io/me/x:y": pull access denied, repository does not exist or may '
+            "require authorization: server message: insufficient_scope: authorization failed",
+            "not found, or the registry wants a pull secret",
+        ),
+        (
+            "pulling from host r.io failed with status code [manifests y]: 401 Unauthorized",
+            "the registry refuses it (pulling from host r.io failed with status code [manifests y]: 401 Unauthorized)",
+        ),
+        ("failed to do request: Head: dial tcp: lookup r.io: no such host", "lookup r.io: no such host"),
+        ("", ""),
+    ],
+)
+def test_why_an_image_can_not_be_pulled_is_said_in_few_words(text: str, why: str) -> None:
+    case = sight("pull")
+    pod = replace(case.pods[0], image="x:y", main=parse.Container("pytorch", parse.StatusReason("ErrImagePull", text)))
+    seen = observe(replace(case, pods=(pod,), events=()))
+    assert seen.blocker.message == "image 'x:y' can't be pulled" + (f": {why}" if why else "")
+
+
+def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> None:
+    case = sight("pull")
+    init = parse.Container(
+        "init-pytorch", parse.StatusReason("ErrImagePull", "r.io/debian:12: not found"), image="r.io/debian:12"
+    )
+    waits = replace(case.pods[0], init=(init,), main=parse.Container("pytorch", parse.StatusReason("PodInitializing")))
+    assert observe(replace(case, pods=(waits,))).blocker.message == (
+        "image 'r.io/debian:12' can't be pulled: not found; the training operator's container init-pytorch is to run it"
+    )
+    creating = replace(waits, init=(replace(init, waiting=parse.StatusReason("PodInitializing")),))
+    pulling = parse.Event("e", waits.uid, False, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
+    message = observe(replace(case, pods=(creating,), events=(pulling,))).blocker.message
+    assert message.startswith("image 'r.io/debian:12' is being pulled on node ")
+
+
+def test_a_pull_secret_that_is_missing_is_named() -> None:
+    case = sight("pull")
+    text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
+    missing = parse.Event("e", case.pods[0].uid, True, "FailedToRetrieveImagePullSecret", text, "")
+    message = observe(replace(case, events=(missing,))).blocker.message
+    assert message.endswith("; there is no pull secret a, b")
+
+
+def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
+    failing = sight("pull")
+    pod = replace(failing.pods[0], worker=1, uid="other", main=parse.Container("pytorch", parse.StatusReason("")))
+    pulling = parse.Event("e", "other", False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    for pods in ((failing.pods[0], pod), (pod, failing.pods[0])):
+        both = observe(
+            replace(failing, n_workers=2, pods=pods, events=(pulling,), views=(WorkerView(0), WorkerView(1)))
+        )
+        assert "can't be pulled" in both.blocker.message
+        assert both.blocker.counts_toward_timeout
+
+
+def test_a_name_that_no_image_can_have_is_hopeless() -> None:
+    blocker = observe(sight("bad-image-name")).blocker
+    assert blocker.permanent
+    assert blocker.message == (
+        "image 'localhost/None:x:y' can't be pulled: invalid reference format: repository name (None) must be lowercase"
+    )
+
+
+def test_an_image_that_is_being_pulled_says_so() -> None:
+    case = sight("never-pull")
+    creating = replace(case.pods[0], main=parse.Container("pytorch", parse.StatusReason("ContainerCreating")))
+    pulling = parse.Event("e", creating.uid, False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    seen = observe(replace(case, pods=(creating,), events=(pulling,)))
+    assert seen.blocker.reason is Reason.IMAGE_PULL
+    assert seen.blocker.message == ("image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC")
+    assert not seen.blocker.counts_toward_timeout  # a gang may take its time for it
+    pulled = replace(pulling, reason="Pulled", at="2026-11-21T12:02:00Z")
+    assert observe(replace(case, pods=(creating,), events=(pulling, pulled))).blocker.reason is Reason.STARTING
+
+
+def test_a_job_that_no_operator_has_seen_says_so() -> None:
+    case = replace(sight("running", 2), pods=())
+    assert observe(case).blocker.message == "the operator has made no pod yet; waits since 17:34 UTC"
+
+
+def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> None:
+    """Also one whose pods went while nobody looked; of pods that are there, they themselves tell."""
+    job = sight("running", 2).workload
+    assert job is not None
+    failed = replace(
+        job,
+        conditions=(
+            *job.conditions,
+            (parse.StatusReason("Failed", "1 Worker replica(s) failed."), manifest.CONDITIONS["Failed"]),
+        ),
+    )
+    seen = observe(ClusterState(2, failed, views=(WorkerView(0), WorkerView(1))))
+    assert seen.blocker.permanent
+    assert seen.blocker.message == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
+    assert not observe(replace(sight("running", 2), workload=failed)).blocker.permanent
+
+
+def test_a_condition_that_the_table_lacks_is_reported() -> None:
+    raw = json.loads(json.dumps(RECORDED["running"]["job"]))
+    raw["status"]["conditions"] = [{"type": "Melting", "status": "True"}]
+    seen = observe(replace(sight("running", 2), workload=parse.workload(raw, PYTORCHJOB)))
+    assert seen.unknown == ("Kubernetes says 'Melting' (job) of a PyTorchJob, a word that this server does not know",)
+
+
+def test_a_suspended_job_waits_for_its_queue() -> None:
+    job = sight("running", 2).workload
+    assert job is not None
+    suspended = parse.StatusReason("Suspended", "", "2026-11-21T12:01:00Z")
+    job = replace(job, queue="team", conditions=((suspended, manifest.CONDITIONS["Suspended"]),))
+    seen = observe(ClusterState(2, job, views=(WorkerView(0), WorkerView(1))))
+    assert (seen.blocker.reason, seen.blocker.message) == (
+        Reason.QUEUED,
+        "waits for queue 'team'; waits since 12:01 UTC",
+    )
+    assert not seen.blocker.counts_toward_timeout
+
+
+def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:
+    case = sight("running", 2)
+    assert message("running", 2) == "0 of 2 workers are prepared"
+    uids = [pod.uid for pod in sorted(case.pods, key=lambda pod: pod.worker)]
+    views = (WorkerView(0, uids[0], state="ready"), WorkerView(1, uids[1], state="preparing"))
+    seen = observe(replace(case, views=views))
+    assert seen.blocker.message == "1 of 2 workers are prepared"
+    assert [worker.stage for worker in seen.workers] == [Stage.READY, Stage.STARTING]
+    started = tuple(replace(view, state="started") for view in views)
+    assert {worker.stage for worker in observe(replace(case, views=started)).workers} == {Stage.STARTED}
+
+
+def test_where_pods_reach_no_server_a_container_that_runs_counts_as_started() -> None:
+    assert {worker.stage for worker in observe(replace(sight("running", 2), views=())).workers} == {Stage.STARTED}
+
+
+# --- why it ended
+
+
+def test_a_worker_that_used_too_much_memory_is_said_with_its_limit() -> None:
+    assert lost(observe(sight("oom"))) == (
+        Reason.OUT_OF_MEMORY,
+        "worker 0 was killed for using more than its 0.5 GiB of memory",
+    )
+
+
+def test_a_child_that_used_too_much_memory_is_out_of_memory_though_the_container_ended_with_0() -> None:
+    assert lost(observe(sight("oom-child")))[0] is Reason.OUT_OF_MEMORY
+
+
+def test_a_report_of_a_killed_rank_becomes_out_of_memory_where_the_kernel_says_so() -> None:
+    case = sight("oom-child")
+    report = {"reason": "Signal", "message": "rank 1 was killed by signal 9", "exit_code": 137, "ranks": []}
+    seen = observe(replace(case, views=(WorkerView(0, case.pods[0].uid, report=report),)))
+    assert seen.workers[0].report == report | {
+        "reason": "OutOfMemory",
+        "message": "worker 0 was killed for using more than its 0.5 GiB of memory",
+    }
+
+
+def test_an_image_without_python_says_what_to_take() -> None:
+    assert lost(observe(sight("no-python"))) == (
+        Reason.START_FAILED,
+        "image 'localhost/python:local' has no python9, which starts the worker: take an image with Python 3",
+    )
+
+
+def test_a_launcher_that_dies_without_a_word_is_lost_with_its_exit_code() -> None:
+    assert lost(observe(sight("segv"))) == (
+        Reason.LAUNCHER_LOST,
+        "worker 0 ended with exit code 139 and left no report",
+    )
+
+
+def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
+    digest = {"reason": "ExitCode", "message": "rank 0 ended with exit code 3", "exit_code": 3, "ended_at": "2026"}
+    pod = sight("term").pods[0]
+    assert pod.main.ended is not None
+    ended = replace(pod.main.ended, message=json.dumps(digest))
+    seen = observe(replace(sight("term"), pods=(replace(pod, main=replace(pod.main, ended=ended)),)))
+    assert seen.workers[0].stage is Stage.ENDED
+    assert seen.workers[0].report == digest | {"ranks": []}
+
+
+def test_the_report_of_a_worker_counts_whatever_became_of_its_pod() -> None:
+    report = {"reason": "Completed", "message": "", "exit_code": 0, "ended_at": "2026", "ranks": []}
+    seen = observe(replace(sight("oom"), pods=(), views=(WorkerView(0, "uid", report=report),)))
+    assert seen.workers[0].stage is Stage.ENDED
+    assert not seen.workers[0].failed
+
+
+def test_a_pod_that_took_the_place_of_one_that_ran_is_none_of_this_attempt() -> None:
+    pod = sight("running", 2).pods[0]
+    views = (WorkerView(0, "another"), WorkerView(1))
+    seen = observe(replace(sight("running", 2), pods=(replace(pod, worker=0),), views=views))
+    assert lost(seen)[0] is Reason.PREEMPTED
+
+
+def test_a_pod_that_goes_before_it_spoke_may_be_replaced() -> None:
+    gone = replace(sight("running", 2).pods[0], worker=0, gone=True, main=parse.Container("pytorch"))
+    assert (
+        observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0),))).workers[0].stage is Stage.STARTING
+    )
+    spoke = observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0, gone.uid),)))
+    assert lost(spoke) == (Reason.DELETED_EXTERNALLY, "the pod of worker 0 was deleted by someone else")
+
+
+def test_a_pod_that_is_taken_away_says_by_whom() -> None:
+    pod = replace(
+        sight("running", 2).pods[0],
+        worker=0,
+        gone=True,
+        disruption=parse.StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+    )
+    seen = observe(replace(sight("running", 1), pods=(pod,), views=(WorkerView(0, pod.uid),)))
+    assert lost(seen) == (
+        Reason.NODE_LOST,
+        "worker 0 was taken away from node node1: Taint manager: deleting due to NoExecute taint",
+    )
+
+
+def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
+    case = sight("running", 2)
+    assert (
+        taken_away(replace(case, workload=None), "PyTorchJob train")[1]
+        == "PyTorchJob train was deleted by someone else"
+    )
+    pods = (replace(case.pods[0], deleting=True), case.pods[1])
+    assert taken_away(replace(case, pods=pods), "PyTorchJob train") == (
+        Reason.DELETED_EXTERNALLY,
+        f"the pod of worker {pods[0].worker} was deleted by someone else",
+    )
+
+
+# --- total
+
+
+def test_every_word_of_the_table_has_a_meaning_and_every_kind_has_words() -> None:
+    for kind in StatusField:
+        assert reason_map.TABLE[kind]
+        for word in reason_map.TABLE[kind]:
+            assert reason_map.meaning(kind, word).known
+
+
+@given(kind=st.sampled_from(StatusField), word=st.text())
+def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(kind: StatusField, word: str) -> None:
+    known = word in reason_map.TABLE[kind] or (kind is StatusField.REFUSED and word.startswith("OutOf"))
+    assert reason_map.meaning(kind, word).known is known
+
+
+def test_an_unknown_word_is_said_aloud() -> None:
+    pod = replace(
+        sight("pull").pods[0], main=parse.Container("pytorch", parse.StatusReason("ErrImageMelted", "too hot"))
+    )
+    seen = observe(replace(sight("pull"), pods=(pod,)))
+    assert "too hot" in seen.blocker.message
+    assert seen.unknown == (
+        "Kubernetes says 'ErrImageMelted' (waiting) of a pod, a word that this server does not know",
+    )
+
+
+TEXT = st.one_of(
+    st.none(), st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]), st.text()
+)
+ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in reason_map.TABLE.values() for word in table})), TEXT)
+STATE = st.one_of(
+    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}),
+    st.fixed_dictionaries({"running": st.fixed_dictionaries({}, optional={"startedAt": TEXT})}),
+    st.fixed_dictionaries(
+        {
+            "terminated": st.fixed_dictionaries(
+                {"exitCode": st.integers(0, 255)}, optional={"reason": ANY_WORD, "message": TEXT}
+            )
+        }
+    ),
+    st.just({}),
+)
+CONDITION = st.fixed_dictionaries(
+    {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready", "Suspended", "Created"])},
+    optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": ANY_WORD, "message": TEXT},
+)
+CONTAINERS = st.lists(st.fixed_dictionaries({"name": st.sampled_from(["pytorch", "init"]), "state": STATE}), max_size=2)
+POD = st.builds(
+    lambda status, spec, index, uid, gone: (
+        {
+            "metadata": {
+                "name": "p",
+                "uid": uid,
+                "labels": LABELS | {manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: str(index)},
+            }
+            | gone,
+            "spec": spec,
+            "status": status,
+        }
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "phase": st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Unknown"]),
+            "reason": ANY_WORD,
+            "message": TEXT,
+            "conditions": st.one_of(st.none(), st.lists(CONDITION, max_size=3)),
+            "containerStatuses": st.one_of(st.none(), CONTAINERS),
+            "initContainerStatuses": CONTAINERS,
+        },
+    ),
+    st.fixed_dictionaries({}, optional={"nodeName": TEXT, "containers": st.just([{"name": "pytorch", "image": "x"}])}),
+    st.integers(0, 2),
+    st.sampled_from("abc"),
+    st.sampled_from([{}, {"deletionTimestamp": "2026-11-21T12:01:00Z"}]),
+)
+EVENT = st.fixed_dictionaries(
+    {"metadata": st.just({"uid": "e"}), "involvedObject": st.fixed_dictionaries({"uid": st.sampled_from("jab")})},
+    optional={
+        "reason": st.one_of(st.sampled_from(["FailedCreatePod", "Pulling", "FailedMount"]), TEXT),
+        "message": TEXT,
+        "lastTimestamp": TEXT,
+    },
+)
+VIEW = st.builds(
+    WorkerView,
+    worker=st.just(0),
+    pod_uid=st.sampled_from([None, "a", "b"]),
+    state=st.sampled_from([None, "preparing", "ready", "started", "ended"]),
+    report=st.sampled_from([None, {"reason": "Signal", "message": "", "exit_code": 1, "ended_at": "x", "ranks": []}]),
+)
+JOB = st.one_of(
+    st.none(),
+    st.builds(
+        lambda conditions: {"metadata": {"uid": "j", "labels": LABELS}, "status": conditions},
+        st.fixed_dictionaries({}, optional={"conditions": st.lists(CONDITION, max_size=3)}),
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JOB, st.lists(POD, max_size=4), st.lists(EVENT, max_size=3), st.lists(VIEW, max_size=3), st.integers(1, 3))
+def test_any_sight_means_something(
+    job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int
+) -> None:
+    known = tuple(pod for raw in pods if (pod := parse.pod(raw, PYTORCHJOB)))
+    given_ = ClusterState(
+        n_workers,
+        parse.workload(job, PYTORCHJOB) if job else None,
+        known,
+        tuple(map(parse.event, events)),
+        tuple(views),
+    )
+    seen = observe(given_)
+    assert len(seen.workers) == len(seen.infos) == n_workers
+    assert all(isinstance(info, WorkerInfo) for info in seen.infos)
+    assert seen.blocker.reason in Reason
+    for worker in seen.workers:
+        assert worker.stage is not Stage.LOST or (worker.lost_because and worker.lost_reason is not Reason.COMPLETED)
+    assert observe(given_) == seen  # pure
+    assert taken_away(given_, "PyTorchJob train")[0] is not Reason.COMPLETED

@@ -1,0 +1,87 @@
+"""Lines that a thread reads faster, or slower, than the event loop takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from server_stub.runtimes.kube.api import pod_log
+from server_stub.runtimes.kube.api.pod_log import LogHandover
+
+
+class Taker:
+    """Takes batches on the loop, each as slowly as the test says."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.batches: list[bytes] = []
+        self._pause_s = pause_s
+
+    async def append(self, data: bytes) -> int:
+        await asyncio.sleep(self._pause_s)
+        self.batches.append(data)
+        return data.count(b"\n")
+
+
+def handed(taker: Taker, lines: list[bytes], after_each: Callable[[], None] = lambda: None) -> int:
+    """From a thread of its own, to this loop."""
+
+    async def main() -> int:
+        handing = LogHandover(taker.append, asyncio.get_running_loop())
+
+        def read() -> int:
+            for line in lines:
+                handing.add(line)
+                after_each()
+            return handing.finish()
+
+        return await asyncio.to_thread(read)
+
+    return asyncio.run(main())
+
+
+def test_all_lines_arrive_once_and_in_order_in_few_batches() -> None:
+    taker, lines = Taker(0.01), [b"%d" % number for number in range(50_000)]
+    assert handed(taker, lines) == len(lines)
+    assert b"".join(taker.batches).splitlines() == lines
+    assert len(taker.batches) < 1000
+
+
+def test_a_line_does_not_wait_for_the_next_one() -> None:
+    taker, seen = Taker(), []
+
+    def arrived() -> None:
+        deadline = time.monotonic() + 30
+        while len(taker.batches) == len(seen):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        seen.append(taker.batches[-1])
+
+    assert handed(taker, [b"a", b"b", b"c"], arrived) == 3
+    assert seen == [b"a\n", b"b\n", b"c\n"]
+
+
+def test_a_reader_waits_where_too_much_lies_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_log, "WAITING_BYTES", 1000)
+    taker = Taker(0.01)
+    assert handed(taker, [b"x" * 100] * 200) == 200
+    assert max(map(len, taker.batches)) < 1500
+
+
+def test_a_batch_that_is_refused_is_the_readers_error() -> None:
+    async def refuse(data: bytes) -> int:
+        raise OSError("the disk is full")
+
+    async def main() -> None:
+        handing = LogHandover(refuse, asyncio.get_running_loop())
+
+        def read() -> None:
+            handing.add(b"a")
+            handing.finish()
+
+        with pytest.raises(OSError, match="the disk is full"):
+            await asyncio.to_thread(read)
+
+    asyncio.run(main())

@@ -1,0 +1,175 @@
+"""What the client makes of bodies: whole ones, cut ones and foreign ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.errors import BadResponse, NotFound, ServerUnreachable
+from client_lib.log_reading.frames import FrameStream, Params, Records, read_frames
+from client_lib.log_reading.reader import MAX_LINE, log_entries, log_lines, log_params, settled_entries
+from client_lib.transport.retry import Transient
+from client_lib.worker.format import JOB_STREAMS
+
+STATE = b'@state {"state": "RUNNING"}\n'
+END = b'@end {"state": "SUCCEEDED"}\n'
+
+
+def records(*lines: tuple[str, bytes], attempt: int = 1, begin: int = 0) -> bytes:
+    """One frame of records: (rank, stream and mark; text)."""
+    stamp = "2026-11-21T10:58:55.123456Z"
+    data = b"".join(
+        b"%d %b %b %b\n" % (n, stamp.encode(), where.encode(), text) for n, (where, text) in enumerate(lines)
+    )
+    return b"@log %d 0 %d %d\n%b" % (attempt, begin + len(data), len(data), data)
+
+
+class Bodies:
+    """An OpenStream that gives one body after the other, and keeps what it was asked."""
+
+    def __init__(self, *bodies: bytes | Exception) -> None:
+        self.bodies = list(bodies)
+        self.asked: list[dict[str, object]] = []
+
+    def __call__(self, params: Params) -> Iterator[bytes]:
+        self.asked.append(dict(params))
+        body = self.bodies.pop(0)
+        if isinstance(body, Exception):
+            raise body
+        yield body
+
+
+def test_an_entry_holds_all_that_is_known_of_a_line():
+    body = STATE + records(("3 stderr", b"loss 0.25"), ("- train.log", b"")) + END
+    first, second = log_entries(Bodies(body), {})
+    moment = datetime(2026, 11, 21, 10, 58, 55, 123456, timezone.utc)
+    assert first == (moment, 0, 3, 1, 0, "stderr", "", "loss 0.25")
+    assert first.time.utcoffset() == timedelta(0)
+    assert (second.rank, second.stream, second.text) == (None, "train.log", "")
+
+
+@given(st.data())
+def test_frames_are_the_same_however_the_bytes_arrive(data: st.DataObject):
+    body = STATE + records(("0 stdout", b"a\r\x85b"), ("0 stdout", b"@end {}")) + b"@ping\n@newer 1 2\n" + END
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(body)))))
+    pieces = [body[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+    assert list(read_frames(pieces)) == list(read_frames([body]))
+
+
+def test_pieces_become_whole_lines_and_characters():
+    text = "prefix ✓ suffix".encode()
+    body = STATE + records(("0 stdout+", text[:8]), ("1 stdout", b"between"), ("0 stdout", text[8:])) + END
+    assert list(log_lines(Bodies(body), {})) == ["between", "prefix ✓ suffix"]
+    entries = list(log_entries(Bodies(body), {}))
+    assert [entry.kind for entry in entries] == ["+", "", ""]
+    assert entries[0].text + entries[2].text == "prefix ✓ suffix"
+
+
+def test_bytes_that_are_no_utf8_become_replacement_characters():
+    body = STATE + records(("0 stdout", b"caf\xe9 \xe2\x9c"), ("0 stdout", b"+ next")) + END
+    assert list(log_lines(Bodies(body), {})) == ["caf� �", "+ next"]
+    assert [entry.text for entry in log_entries(Bodies(body), {})] == ["caf� �", "+ next"]
+
+
+def test_a_line_without_end_is_given_in_pieces_that_fit_in_memory():
+    piece = b"x" * 16_384
+    frames = [records(*[("0 stdout+", piece)] * 50) for _ in range(20)]
+    lines = list(log_lines(Bodies(STATE + b"".join(frames) + END), {}))
+    assert sum(map(len, lines)) == 20 * 50 * len(piece)
+    assert max(map(len, lines)) <= MAX_LINE
+
+
+def test_lines_hold_the_last_progress_of_each_run():
+    bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
+    body = STATE + records(*bars, ("0 stderr", b"done"), *bars) + END
+    assert list(log_lines(Bodies(body), {})) == ["99 %", "done", "99 %"]
+    assert [entry.text for entry in log_entries(Bodies(body), {})] == ["1 %", "99 %", "done", "1 %", "99 %"]
+
+
+def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for():
+    said = ("- launcher", b"OMP_NUM_THREADS=1")
+    body = STATE + records(said, ("0 stdout", b"7 - launcher x"), ("- train.log", b"- launcher"), said) + END
+    bodies = Bodies(body, body, body)
+    assert list(log_lines(bodies, {})) == ["7 - launcher x", "- launcher"]
+    assert "OMP_NUM_THREADS=1" in list(log_lines(bodies, {"stream": ["launcher", "stdout"]}))
+    list(log_lines(bodies, {"tail": "2"}))
+    assert bodies.asked == [{}, {"stream": ["launcher", "stdout"]}, {"tail": "2", "stream": list(JOB_STREAMS)}]
+    assert "launcher" in [entry.stream for entry in log_entries(Bodies(body), {})]
+
+
+def test_entries_can_be_asked_for_without_what_progress_redraws():
+    bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
+    body = STATE + records(*bars, ("0 stdout", b"line"), ("0 stderr", b"done"), *bars) + END
+    settled = settled_entries(log_entries(Bodies(body), {}))
+    assert [entry.text for entry in settled] == ["line", "99 %", "done", "99 %"]
+
+
+def test_an_unfinished_line_of_an_attempt_comes_before_the_next_attempt():
+    body = STATE + records(("0 stdout+", b"dying")) + records(("0 stdout", b"again"), attempt=2) + END
+    assert list(log_lines(Bodies(body), {})) == ["dying", "again"]
+
+
+def test_a_cut_body_is_resumed_where_its_last_whole_frame_ended():
+    first, second = records(("0 stdout", b"one")), records(("0 stdout", b"two"), begin=100)
+    bodies = Bodies(STATE + first + second[:-3], Transient(ServerUnreachable("restarting")), STATE + second + END)
+    assert list(log_lines(bodies, {"follow": "true"})) == ["one", "two"]
+    end = str(len(first) - first.index(b"\n") - 1)
+    assert bodies.asked[1:] == [{"follow": "true", "cursor": f"1.0:{end}"}] * 2
+
+
+def test_tail_is_asked_for_once_only():
+    skipped = b'@state {"state": "RUNNING", "cursor": "1.0:500,1.1:70"}\n'
+    bodies = Bodies(skipped, STATE + END)
+    facts: list[dict] = []
+    list(log_entries(bodies, log_params(tail=5, since="10m"), on_state=facts.append))
+    assert bodies.asked == [{"tail": "5", "since": "10m"}, {"cursor": "1.0:500,1.1:70"}]
+    assert facts == [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
+
+
+def test_the_cursor_serves_another_process():
+    body = STATE + records(("0 stdout", b"one"))
+    stream = FrameStream(Bodies(body), {})
+    frames = iter(stream)
+    while not isinstance(next(frames), Records):
+        pass
+    again = Bodies(STATE + END)
+    assert list(log_lines(again, log_params(cursor=stream.cursor))) == []
+    assert again.asked == [{"cursor": stream.cursor}]
+
+
+def test_an_error_of_the_server_is_raised_at_once():
+    with pytest.raises(NotFound):
+        list(log_lines(Bodies(NotFound("no job named x")), {}))
+
+
+def test_a_server_that_stays_away_is_said_after_a_while():
+    def refuse(params: Params) -> Iterator[bytes]:
+        raise Transient(ServerUnreachable("nobody is there"))
+
+    with pytest.raises(ServerUnreachable, match="nobody is there"):
+        list(log_lines(refuse, {}, retry_s=0.2))
+
+
+def test_a_stream_that_never_ends_properly_is_said_after_a_while():
+    with pytest.raises(BadResponse, match="ended in the middle"):
+        list(log_lines(lambda params: [], {}, retry_s=0.2))
+
+
+@pytest.mark.parametrize("body", [b"<html>\n", b"@log 1 2\n", b"@log 1 0 5 -1\n", b"@state {\n", b"@gap 1\n", b"{}\n"])
+def test_a_body_that_is_no_log_stream_is_said(body: bytes):
+    with pytest.raises(BadResponse, match=r"log stream"):
+        list(log_lines(Bodies(body), {}))
+
+
+def test_parameters_that_were_not_given_are_not_sent():
+    assert log_params() == {}
+    assert log_params(follow=True, rank=0, stream=["stdout", "stderr"], tail=0) == {
+        "follow": "true",
+        "rank": ["0"],
+        "stream": ["stdout", "stderr"],
+        "tail": "0",
+    }

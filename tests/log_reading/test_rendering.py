@@ -1,0 +1,119 @@
+"""What a followed log looks like on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from client_lib.log_reading.reader import GOES_ON, LINE, PROGRESS, LogEntry
+from client_lib.log_reading.rendering import LogPrinter
+from tests.logs.support import START
+
+
+def entry(
+    text: str, *, rank: int | None = 0, kind: str = LINE, at: float = 0.0, stream: str = "stdout", worker: int = 0
+) -> LogEntry:
+    return LogEntry(START + timedelta(seconds=at), worker, rank, 1, 0, stream, kind, text)
+
+
+def printed(printer: LogPrinter, *entries: LogEntry) -> str:
+    return "".join(printer.feed(one) for one in entries) + printer.close()
+
+
+def screen(text: str) -> list[str]:
+    """The rows that a terminal shows."""
+    rows, row, column = [""], 0, 0
+    while text:
+        if text.startswith("\x1b["):
+            code = next(at for at, letter in enumerate(text) if letter.isalpha() and at > 1)
+            if text[code] == "A":
+                row -= int(text[2:code])
+            elif text[code] == "J":
+                rows = [*rows[:row], rows[row][:column]]
+            text = text[code + 1 :]
+            continue
+        letter, text = text[0], text[1:]
+        if letter == "\r":
+            column = 0
+        elif letter == "\n":
+            row, column = row + 1, 0
+            rows += [""] * (row + 1 - len(rows))
+        else:
+            rows[row] = rows[row][:column] + letter + rows[row][column + 1 :]
+            column += 1
+    return rows
+
+
+def test_lines_carry_their_rank():
+    assert printed(LogPrinter(), entry("a"), entry("b", rank=3)) == "[0] a\n[3] b\n"
+
+
+def test_lines_of_no_rank_carry_their_stream_and_a_workers_number():
+    shared = entry("epoch 1", rank=None, stream="train.log")
+    of_second = entry("epoch 1", rank=None, stream="train.log", worker=1)
+    assert printed(LogPrinter(), shared, of_second) == "[train.log] epoch 1\n[train.log 1] epoch 1\n"
+
+
+def test_one_process_needs_no_prefix():
+    assert printed(LogPrinter(prefix=False), entry("a")) == "a\n"
+
+
+def test_stamps_are_utc_with_milliseconds():
+    assert printed(LogPrinter(timestamps=True), entry("a", at=1.25)) == "2026-11-21T10:00:01.250Z [0] a\n"
+
+
+def test_a_line_that_goes_on_is_marked_on_both_sides():
+    text = printed(
+        LogPrinter(), entry("load", kind=GOES_ON), entry("other", rank=1), entry("ing", kind=GOES_ON), entry("")
+    )
+    assert text == "[0] load…\n[1] other\n[0] …ing…\n[0] …\n"
+
+
+def test_a_pipe_gets_the_last_progress_of_a_run_only():
+    bars = [entry(f"{percent} %", kind=PROGRESS, stream="stderr") for percent in (1, 2, 3)]
+    done = entry("done", stream="stderr")
+    assert printed(LogPrinter(), *bars, done) == "[0] 3 %\n[0] done\n"
+    assert printed(LogPrinter(), *bars) == "[0] 3 %\n"
+    assert printed(LogPrinter(), *bars, entry("of stdout")) == "[0] of stdout\n[0] 3 %\n"
+
+
+def test_a_terminal_redraws_progress_below_the_lines():
+    printer = LogPrinter(columns=20)
+    text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.feed(entry("5 %", rank=1, kind=PROGRESS))
+    assert screen(text) == ["[0] 1 %", "[1] 5 %"]
+    text += printer.feed(entry("2 %", kind=PROGRESS)) + printer.feed(entry("line", stream="stderr"))
+    assert screen(text) == ["[0] line", "[0] 2 %", "[1] 5 %"]
+    text += printer.feed(entry("100 %")) + printer.feed(entry("x" * 50, rank=1, kind=PROGRESS))
+    assert screen(text) == ["[0] line", "[0] 100 %", "[1] " + "x" * 15]
+    text += printer.close()
+    assert screen(text) == ["[0] line", "[0] 100 %", "[1] " + "x" * 50, ""]
+
+
+def test_others_can_write_above_the_bars_of_a_terminal():
+    printer = LogPrinter(columns=20, prefix=False)
+    text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.clear() + "of another\n"
+    assert screen(text) == ["of another", ""]
+    text += printer.feed(entry("2 %", kind=PROGRESS))
+    assert screen(text) == ["of another", "2 %"]
+    assert LogPrinter().clear() == ""
+
+
+def test_identical_lines_of_several_ranks_become_one():
+    lines = [entry("loading", rank=rank, at=0.01 * rank) for rank in (0, 1, 2, 5)]
+    assert printed(LogPrinter(collapse=True), *lines) == "[0-2,5] loading\n"
+
+
+def test_collapsing_keeps_the_order_of_each_rank():
+    lines = [entry("a"), entry("x", rank=1), entry("a", rank=1), entry("b"), entry("b", rank=1)]
+    assert printed(LogPrinter(collapse=True), *lines) == "[0] a\n[1] x\n[1] a\n[0-1] b\n"
+
+
+def test_the_same_line_twice_is_two_lines():
+    assert printed(LogPrinter(collapse=True), entry("a"), entry("a")) == "[0] a\n[0] a\n"
+
+
+def test_a_line_waits_a_moment_only_for_its_twins():
+    printer = LogPrinter(collapse=True)
+    assert printer.feed(entry("a")) == ""
+    assert printer.feed(entry("b", at=0.5)) == "[0] a\n"
+    assert printer.idle() == "[0] b\n"
+    assert printed(printer, entry("a", rank=1, at=0.6)) == "[1] a\n"

@@ -1,0 +1,131 @@
+"""Logs printed to real files and pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from client_lib.log_reading.frames import Params
+from client_lib.log_reading.text_output import LogOutput, several_ranks
+from client_lib.spec.job import JobSpec
+from tests.log_reading.test_reader import END, STATE, records
+from tests.logs.support import eventually
+
+SAID = ("- launcher", b"OMP_NUM_THREADS=1")
+
+
+class Bodies:
+    """`Api.open_logs`: each piece is a block that arrives by itself."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+        self.asked = 0
+
+    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        self.asked += 1
+        yield from self.pieces
+
+
+def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixture[str]):
+    body, out = STATE + records(SAID, ("0 stdout", b"hello")) + END, io.StringIO()
+    LogOutput("train-1", out).write(Bodies(body), {})
+    assert out.getvalue() == "[0] hello\n"
+    assert capsys.readouterr().err == "job train-1, worker 0: OMP_NUM_THREADS=1\n"
+
+
+def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    out = io.StringIO()
+    LogOutput("train-1", out).write(Bodies(STATE + records(SAID) + END), {"stream": ["launcher"]})
+    assert (out.getvalue(), capsys.readouterr().err) == ("[launcher] OMP_NUM_THREADS=1\n", "")
+
+
+def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):
+    waits = b'@state {"state": "PENDING", "reason": "Queued", "message": "%b"}\n'
+    body = waits % b"" + waits % b"3 jobs before it" + waits % b"3 jobs before it" + END
+    LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
+    assert capsys.readouterr().err == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
+
+
+@pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "by block"])
+def test_a_reader_that_goes_away_ends_the_printing(buffering: int):
+    """`python script.py | head -1`: the error of our own output is no broken connection, which would be tried again."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    bodies = Bodies(STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)])  # and no end
+    with open(writer, "w", buffering) as out:
+        with pytest.raises(BrokenPipeError):
+            LogOutput("train-1", out, retry_s=5.0).write(bodies, {"follow": "true"})
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), writer)  # what is left in the buffer has to go somewhere
+    assert bodies.asked == 1
+
+
+class Quiet:
+    """`Api.open_logs`: a job that prints these lines, and nothing more until `ends` is set."""
+
+    def __init__(self, *lines: tuple[str, bytes]) -> None:
+        self.lines = lines
+        self.ends = threading.Event()
+
+    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        yield STATE + records(*self.lines)
+        assert self.ends.wait(10)
+        yield END
+
+
+def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
+    job, out = Quiet(("0 stdout", b"loading"), ("1 stdout", b"loading")), io.StringIO()
+    with ThreadPoolExecutor() as pool:
+        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
+        eventually(lambda: out.getvalue() == "[0-1] loading\n")
+        job.ends.set()
+        printing.result()
+    assert out.getvalue() == "[0-1] loading\n"
+    assert "client_lib-idle" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
+    def interrupted(params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        yield STATE + records(("0 stdout", b"loading"))
+        raise KeyboardInterrupt
+
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        LogOutput("train-1", out, collapse=True).write(interrupted, {"follow": "true"})
+    assert out.getvalue() == "[0] loading\n"
+
+
+def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    job = Quiet(("0 stdout", b"loading"))
+    with open(writer, "w") as out, ThreadPoolExecutor() as pool:
+        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
+        eventually(lambda: "client_lib-idle" not in [thread.name for thread in threading.enumerate()])
+        job.ends.set()
+        with pytest.raises(BrokenPipeError):
+            printing.result()
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), writer)  # what is left in the buffer has to go somewhere
+
+
+@pytest.mark.parametrize(
+    ("spec", "several"),
+    [
+        ({"n_workers": 2}, True),
+        ({"processes_per_worker": 2}, True),
+        ({"processes_per_worker": 1}, False),
+        ({"instance_type": "cpu.2C.8G"}, False),
+        ({"type": "nogpu"}, False),
+        ({}, True),
+    ],
+)
+def test_only_what_certainly_is_one_process_prints_without_ranks(spec: dict[str, Any], several: bool) -> None:
+    assert several_ranks(spec) is several
+    assert several_ranks(JobSpec(script="a.py", **spec).model_dump()) is several

@@ -1,0 +1,144 @@
+"""What followers share, and what they can count on while nothing happens."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from client_lib.log_reading.frames import Records, read_frames
+from server_stub.logs import LogHub, LogQuery, stream
+from server_stub.logs.render import Frames
+from tests.logs import log_server
+from tests.logs.log_server import FileSource, log_directory, read_job, write_job
+from tests.logs.support import LogWriter
+
+FOLLOW = LogQuery(follow=True)
+
+
+async def until(body: AsyncIterator[bytes], wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        seen += await asyncio.wait_for(anext(body), 10)
+    return seen
+
+
+def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource(), log_directory, heartbeat_s=0.1)
+        body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
+        for _ in range(3):
+            await until(body, b"@ping\n")
+        await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
+
+
+def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource(), log_directory)
+        bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
+        for body in bodies:
+            await anext(body)
+        rest = [asyncio.ensure_future(anext(body, b"over")) for body in bodies]
+        await asyncio.sleep(0.01)
+        writer.write("last words")
+        hub.close()
+        for body, coming in zip(bodies, rest, strict=True):
+            seen = await coming
+            while (more := await anext(body, b"over")) != b"over":
+                seen += more
+            assert b"@end" not in seen
+        assert hub.followers == 0
+
+    asyncio.run(scene())
+
+
+def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource(), log_directory)
+        bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
+        for body in bodies:
+            await anext(body)
+        coming = [asyncio.ensure_future(anext(body)) for body in bodies]
+        await asyncio.sleep(0.01)
+        writer.write("one line")
+        first, *others = [await frame for frame in coming]
+        assert b"one line" in first
+        assert all(frame is first for frame in others)
+        for body in bodies:
+            await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
+
+
+def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter):
+    async def scene() -> int:
+        hub = LogHub(FileSource(), log_directory)
+        files = len(os.listdir("/dev/fd"))
+        for _ in range(20):
+            body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
+            await anext(body)
+            await body.aclose()
+        assert hub.followers == 0
+        for _ in range(10):  # cancelled tasks need a turn or two to end
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+        left = len(os.listdir("/dev/fd")) - files
+        hub.close()
+        return left
+
+    gc.collect()  # what earlier tests left
+    assert asyncio.run(scene()) <= 0
+
+
+def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource(), log_directory)
+        body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
+        await anext(body)
+        written = b"".join(
+            writer.append([writer.record(f"line {n}") for n in range(100)]) for _ in range(200)
+        )  # while the reader takes nothing
+        log_server.write_job(tmp_path, state="SUCCEEDED", reason="Completed")
+        pieces = [piece async for piece in body]
+        records = [frame.data for frame in read_frames(pieces) if isinstance(frame, Records)]
+        assert b"".join(records) == written
+        assert max(map(len, pieces)) < 70_000
+        hub.close()
+
+    asyncio.run(scene())
+
+
+def test_history_leaves_the_event_loop_to_others(tmp_path: Path):
+    write_job(tmp_path, n_workers=2)
+    for worker in range(2):
+        log = LogWriter(log_directory(tmp_path, 1, worker))
+        for block in range(100):
+            log.append([log.record("x" * 80, at=block, rank=worker) for _ in range(500)])
+
+    async def scene() -> float:
+        hub = LogHub(FileSource(), log_directory)
+        longest = 0.0
+
+        async def others() -> None:
+            nonlocal longest
+            while True:
+                began = time.perf_counter()
+                await asyncio.sleep(0)
+                longest = max(longest, time.perf_counter() - began)
+
+        watch = asyncio.ensure_future(others())
+        async for _ in stream(hub, read_job(tmp_path), LogQuery(ranks=frozenset({1})), Frames()):
+            pass
+        watch.cancel()
+        hub.close()
+        return longest
+
+    # one slice takes about a millisecond; the whole history about a hundred times that
+    assert min(asyncio.run(scene()) for _ in range(3)) < 0.03

@@ -1,0 +1,54 @@
+"""A reader with little room gets the lines in order, whole and once, however slow it is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from client_lib.log_reading.reader import log_lines
+from client_lib.spec.paths import LOG_FRAMES, job_logs
+from tests.logs.log_server import NAME, write_job
+from tests.logs.support import LogWriter, Server, eventually
+
+
+def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):
+    """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
+    with _follow(server) as connection:
+        eventually(lambda: server.followers() == 1)
+        sent = [f"{number} " + "x" * 5000 for number in range(2000)]
+        for text in sent:
+            writer.write(text)
+        write_job(tmp_path, state="SUCCEEDED", reason="Completed")
+        assert list(log_lines(lambda _: _body(connection), {}, retry_s=0)) == sent
+
+
+def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter):
+    with _follow(server) as connection:
+        eventually(lambda: server.followers() == 1)
+        for number in range(2000):
+            writer.write(f"{number} " + "x" * 5000)
+        connection.recv(1)
+    eventually(lambda: server.followers() == 0)
+
+
+def _follow(server: Server) -> socket.socket:
+    """A reader with little room."""
+    at = urlsplit(server.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(30)
+    connection.connect((at.hostname, at.port))
+    head = f"GET {job_logs(NAME)}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def _body(connection: socket.socket) -> Iterator[bytes]:
+    with connection.makefile("rb") as answer:
+        while answer.readline() != b"\r\n":
+            pass
+        while size := int(answer.readline(), 16):
+            yield answer.read(size)
+            answer.readline()

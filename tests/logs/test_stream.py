@@ -1,0 +1,302 @@
+"""The stream of one job, over a real socket, with inotify and with its polling twin."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from client_lib.errors import NotFound
+from client_lib.log_reading.reader import log_entries, log_lines, log_params
+from client_lib.spec.paths import LOG_FRAMES, NDJSON
+from tests.logs.log_server import log_directory, write_job
+from tests.logs.support import LogWriter, Server, eventually, stamp
+
+
+def lines(server: Server, **asked: object) -> list[str]:
+    return list(log_lines(server.open_stream, log_params(**asked)))
+
+
+def finish(folder: Path) -> None:
+    write_job(folder, state="SUCCEEDED", reason="Completed")
+
+
+def test_the_whole_log_comes_in_its_order(server: Server, writer: LogWriter):
+    for number in range(5000):
+        writer.write(f"line {number}", rank=number % 3)
+    assert lines(server) == [f"line {number}" for number in range(5000)]
+
+
+def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(server: Server, writer: LogWriter):
+    data = b"".join(writer.write(f"line {number}") for number in range(10))
+    with server.get(LOG_FRAMES) as response:
+        body = response.content
+    assert b"@log 1 0 %d %d\n%b" % (len(data), len(data), data) in body
+    assert body.startswith(b"@state {")
+    assert body.splitlines()[-1].startswith(b"@end {")
+
+
+def test_proxies_are_told_not_to_hold_the_stream_back(server: Server, writer: LogWriter):
+    with server.get() as response:
+        assert response.headers["X-Accel-Buffering"] == "no"
+        assert response.headers["Cache-Control"] == "no-store, no-transform"
+
+
+@pytest.mark.smoke
+def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
+    server: Server, writer: LogWriter, tmp_path: Path
+):
+    writer.write("before")
+    followed = log_lines(server.open_stream, log_params(follow=True))
+    assert next(followed) == "before"
+    for number in range(20):
+        writer.write(f"live {number}")
+        assert next(followed) == f"live {number}"
+    writer.write("last")
+    finish(tmp_path)
+    assert list(followed) == ["last"]
+
+
+def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tmp_path: Path):
+    write_job(tmp_path, state="PENDING", reason="Queued", message="waits for 2 of 8 GPUs", n_workers=2)
+    states: list[str] = []
+    seen: list[str] = []
+
+    def follow() -> None:
+        on_state = lambda facts: states.append(facts["message"] or facts["state"])  # noqa: E731
+        seen.extend(log_lines(server.open_stream, log_params(follow=True), on_state=on_state))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    eventually(lambda: states == ["waits for 2 of 8 GPUs"])
+    LogWriter(log_directory(tmp_path, 1, 1)).write("from worker 1")
+    eventually(lambda: seen == ["from worker 1"])
+    write_job(tmp_path, state="RUNNING", reason="Running", message="")
+    LogWriter(log_directory(tmp_path, 1, 0)).write("from worker 0")
+    eventually(lambda: len(seen) == 2 and states[-1] == "RUNNING")
+    finish(tmp_path)
+    thread.join(timeout=10)
+    assert seen == ["from worker 1", "from worker 0"]
+    assert states == ["waits for 2 of 8 GPUs", "RUNNING", "SUCCEEDED"]
+
+
+def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter, tmp_path: Path):
+    followed = log_entries(server.open_stream, log_params(follow=True))
+    writer.write("first")
+    assert next(followed).attempt == 1
+    write_job(tmp_path, state="RESTARTING", reason="ExitCode", attempt=2)
+    LogWriter(log_directory(tmp_path, 2, 0)).write("second")
+    entry = next(followed)
+    assert (entry.attempt, entry.seq, entry.text) == (2, 0, "second")
+    finish(tmp_path)
+    assert list(followed) == []
+
+
+def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_path: Path):
+    write_job(tmp_path, n_workers=3)
+    for worker in range(3):
+        log = LogWriter(log_directory(tmp_path, 1, worker))
+        for number in range(2000):
+            log.write(f"{3 * number + worker}", at=(3 * number + worker) / 10, rank=worker)
+    assert lines(server) == [str(number) for number in range(6000)]
+
+
+def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server, tmp_path: Path):
+    write_job(tmp_path, attempt=2)
+    LogWriter(log_directory(tmp_path, 1, 0)).write("one", at=9)
+    LogWriter(log_directory(tmp_path, 2, 0)).write("two", at=1)
+    assert lines(server) == ["one", "two"]
+    assert lines(server, attempt=1) == ["one"]
+    with pytest.raises(NotFound, match="attempt 3"):
+        lines(server, attempt=3)
+
+
+def plan(folder: Path, attempt: int, **counts: int) -> None:
+    worker = log_directory(folder, attempt, 0).parent
+    worker.mkdir(parents=True, exist_ok=True)
+    (worker / "plan.json").write_text(json.dumps(counts))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_rank_that_no_attempt_has_is_refused_with_those_that_there_are(server: Server, tmp_path: Path, follow: bool):
+    write_job(tmp_path, n_workers=2, attempt=2, state="SUCCEEDED", reason="Completed")
+    plan(tmp_path, 1, n_workers=2, processes_per_worker=4)
+    assert lines(server, rank=9, follow=follow) == []  # of the second nobody knows it yet
+    plan(tmp_path, 2, n_workers=2, processes_per_worker=1)
+    assert lines(server, rank=[0, 7], follow=follow) == []
+    with pytest.raises(NotFound, match="no rank 8") as refused:
+        lines(server, rank=[0, 9, 8], follow=follow)
+    assert refused.value.hint == "its ranks are 0 to 7"
+    with pytest.raises(NotFound, match="no rank 2"):
+        lines(server, rank=2, attempt=2, follow=follow)
+
+
+def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter):
+    for number in range(3000):
+        writer.write(f"out {number}", rank=number % 12)
+        writer.write(f"err {number}", rank=number % 12, stream="stderr")
+    writer.write("loss", rank="-", stream="train.log")
+    assert lines(server, rank=1) == [f"{s} {n}" for n in range(3000) if n % 12 == 1 for s in ("out", "err")]
+    assert lines(server, rank=[1, 11], stream="stderr") == [f"err {n}" for n in range(3000) if n % 12 in (1, 11)]
+    assert lines(server, stream="train.log") == ["loss"]
+
+
+@pytest.mark.parametrize("tail", [0, 1, 7, 4999, 5000, 6000])
+def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path: Path, tail: int):
+    write_job(tmp_path, n_workers=2)
+    logs = [LogWriter(log_directory(tmp_path, 1, worker)) for worker in range(2)]
+    for number in range(5000):
+        log = logs[number % 2]
+        log.write(f"line {number}", at=number)
+        if number % 1000 == 0:
+            log.new_segment()
+    assert lines(server, tail=tail) == [f"line {number}" for number in range(max(0, 5000 - tail), 5000)]
+
+
+def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, writer: LogWriter):
+    for number in range(2000):
+        writer.write(f"line {number}", rank=number % 2)
+        writer.write(f"{number} %", rank=number % 2, stream="stderr", kind="~")
+    assert lines(server, tail=2, rank=0, stream="stdout") == ["line 1996", "line 1998"]
+    assert [line for line in lines(server, tail=2) if line.startswith("line")] == ["line 1998", "line 1999"]
+
+
+def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path):
+    write_job(tmp_path, attempt=2)
+    for attempt in (1, 2):
+        log = LogWriter(log_directory(tmp_path, attempt, 0))
+        for number in range(3):
+            log.write(f"{attempt}.{number}", at=attempt)
+    assert lines(server, tail=4) == ["1.2", "2.0", "2.1", "2.2"]
+
+
+def test_since_begins_at_a_time(server: Server, writer: LogWriter):
+    for number in range(4000):
+        writer.write(f"line {number}", at=number)
+        if number % 1500 == 0:
+            writer.new_segment()
+    for since in (0, 1, 1499, 1500, 1501, 2345, 3999, 4000):
+        assert lines(server, since=stamp(since)) == [f"line {number}" for number in range(since, 4000)]
+
+
+def test_follow_with_tail_goes_on_behind_it(server: Server, writer: LogWriter, tmp_path: Path):
+    for number in range(10):
+        writer.write(f"line {number}")
+    followed = log_lines(server.open_stream, log_params(follow=True, tail=2))
+    assert list(islice(followed, 2)) == ["line 8", "line 9"]
+    writer.write("line 10")
+    finish(tmp_path)
+    assert list(followed) == ["line 10"]
+
+
+def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: Path):
+    for _ in range(3):
+        writer.write("head")
+    writer.new_segment()
+    lost = writer.path
+    for _ in range(5):
+        writer.write("lost")
+    writer.new_segment()
+    writer.write("tail")
+    writer.new_segment()
+    writer.seq += 7
+    writer.write("behind a hole")
+    lost.unlink()
+    gaps: list[int] = []
+    got = list(log_lines(server.open_stream, log_params(), on_gap=lambda gap: gaps.append(gap.records)))
+    assert got == ["head"] * 3 + ["tail", "behind a hole"]
+    assert gaps == [5, 7]
+
+
+def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWriter):
+    responses = [server.get(LOG_FRAMES, follow="true") for _ in range(3)]
+    eventually(lambda: server.followers() == 3)
+    for response in responses:
+        response.close()
+    eventually(lambda: server.followers() == 0)
+
+
+def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_path: Path):
+    got: list[list[str]] = [[] for _ in range(60)]
+    threads = [
+        threading.Thread(target=lambda seen=seen: seen.extend(lines(server, follow=True)), daemon=True) for seen in got
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: server.followers() == 60)
+    for number in range(50):
+        writer.write(f"line {number}")
+    finish(tmp_path)
+    for thread in threads:
+        thread.join(timeout=20)
+    assert all(seen == [f"line {number}" for number in range(50)] for seen in got)
+
+
+def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writer: LogWriter):
+    writer.write("a long", rank=1, kind="+")
+    writer.write(" line", rank=1)
+    for percent in (1, 50, 99):
+        writer.write(f"{percent} %", kind="~")
+    writer.write(b"caf\xe9 \xff")
+    assert server.text() == "[1] a long…\n[1] … line\n[0] 99 %\n[0] caf� �\n"
+    assert server.text(rank=1, timestamps=True) == f"{stamp(0)} a long…\n{stamp(0)} … line\n"
+
+
+def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter):
+    writer.write("OMP_NUM_THREADS=1", rank="-", stream="launcher")
+    writer.write("epoch 1", rank="-", stream="train.log")
+    assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[train.log] epoch 1\n"
+    assert server.text(stream="stdout") == ""
+
+
+def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
+    data = writer.write("hello", rank=3)
+    with server.get(NDJSON) as response:
+        objects = [json.loads(line) for line in response.content.splitlines()]
+    place = {"time": stamp(0), "attempt": 1, "worker": 0, "rank": 3, "seq": 0}
+    record = place | {"stream": "stdout", "kind": "", "text": "hello", "position": f"1.0:{len(data)}"}
+    assert objects[1:-1] == [record]
+    assert (objects[0]["event"], objects[-1]["event"]) == ("state", "end")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"stream": "stdlog"}, "stream 'stdlog' is unknown"),
+        ({"tail": -1}, "tail=-1"),
+        ({"rank": -1}, "rank=-1"),
+        ({"attempt": 0}, "attempt=0"),
+        ({"since": "yesterday"}, "since='yesterday'"),
+        ({"cursor": "1:2"}, "cursor part '1:2'"),
+    ],
+)
+def test_a_parameter_that_means_nothing_is_refused_by_name(server: Server, writer: LogWriter, asked: dict, said: str):
+    response = server.get(**asked)
+    assert response.status_code == 422
+    assert said in response.json()["message"]
+
+
+def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer: LogWriter, tmp_path: Path):
+    writer.write("line")
+    followed = log_lines(server.open_stream, log_params(follow=True))
+    assert next(followed) == "line"
+    (tmp_path / "job.json").unlink()
+    with pytest.raises(NotFound):
+        next(followed)
+
+
+def test_a_record_that_is_half_written_waits_for_its_end(server: Server, writer: LogWriter, tmp_path: Path):
+    followed = log_lines(server.open_stream, log_params(follow=True))
+    writer.write("whole")
+    assert next(followed) == "whole"
+    record = writer.record("in two halves")
+    writer.append([record[:20]])
+    time.sleep(0.05)  # the half is seen, or not: either is fine
+    writer.append([record[20:]])
+    assert next(followed) == "in two halves"
+    finish(tmp_path)
+    assert list(followed) == []

@@ -1,0 +1,90 @@
+"""Arguments of earlier years: each is accepted with one warning that says what to write today, or refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+
+from client_lib import InvalidRequest, Job, NotSupported
+from client_lib.mlspace.old_arguments import NAMES, TODAY
+
+GIVEN: dict[str, Any] = {
+    "n_gpus": 4,
+    "detached": True,
+    "warm_cache": False,
+    "memory_limit": "16Gi",
+    "cpu_limit": 4,
+    "spark_executor_memory": 2.5,
+    "cuda11": True,
+    "preflight_check": False,
+    "forbid_s3": True,
+    "forbid_internet": True,
+    "in_communal_cluster": True,
+}
+
+
+def test_these_are_all() -> None:
+    assert set(GIVEN) == NAMES == set(TODAY)
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_each_is_one_deprecation_warning_that_names_it(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=name) as caught:
+        Job(script="train.py", **{name: GIVEN[name]})
+    assert len(caught) == 1
+    assert str(caught[0].message).startswith(name)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_none_counts_as_not_given(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Job(script="train.py", **{name: None})
+
+
+def test_an_argument_that_job_never_had_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_gpu'"):
+        Job(script="train.py", n_gpu=4)  # type: ignore[call-arg]
+
+
+def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signature_see_all() -> None:
+    assert not NAMES & set(Job.__init__.__code__.co_varnames)
+    assert set(inspect.signature(Job.__init__).parameters) >= NAMES
+
+
+def spec_of(**old: Any) -> Any:
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        return Job(script="train.py", **old).spec
+
+
+def test_n_gpus_is_an_instance_type_that_says_nothing_of_the_card() -> None:
+    assert spec_of(n_gpus=4).instance_type == "gpu.4gpu"
+    assert spec_of(n_gpus=4, instance_type="a100.8gpu").instance_type == "a100.8gpu"
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "4"])
+def test_n_gpus_is_a_number(wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match="n_gpus"):
+        Job(script="train.py", n_gpus=wrong)
+
+
+def test_forbid_internet_is_internet_the_other_way_round() -> None:
+    assert spec_of(forbid_internet=True).internet is False
+    assert spec_of(forbid_internet=False).internet is True
+    assert spec_of(forbid_internet=True, internet=True).internet is True
+
+
+def test_a_warm_cache_can_t_be_had() -> None:
+    with pytest.raises(NotSupported, match="warm_cache=True"):
+        Job(script="train.py", warm_cache=True)
+
+
+def test_job_type_has_the_platform_s_names_and_the_refused_ones_say_why() -> None:
+    assert Job(script="sleep 1", type=Job.Type.binary).spec.type == "binary"
+    assert f"{Job.Type.pytorch2}" == "pytorch2"
+    with pytest.raises(InvalidRequest, match="type='horovod': does not run here"):
+        Job(script="train.py", type=Job.Type.horovod)

@@ -1,0 +1,92 @@
+"""What a job looks like, and what is said of one that failed: pure functions of a JobInfo."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from client_lib.errors import JobCancelled, JobFailed
+from client_lib.reports import display
+from client_lib.reports import failure as failure_report
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, Failure, JobInfo
+
+T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
+
+
+def job(state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any) -> JobInfo:
+    fields = {"spec": JobSpec(script="train.py"), "started_at": T0, "message": ""} | more
+    return JobInfo(
+        name="train-x7k2m",
+        id="i",
+        owner="me",
+        version=1,
+        runtime="local",
+        state=state,
+        reason=reason,
+        code=CodeInPlace(),
+        created_at=T0,
+        **fields,
+    )
+
+
+def failed(**failure: Any) -> JobInfo:
+    return job(State.FAILED, Reason.EXIT_CODE, failure=Failure(**failure))
+
+
+def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
+    info = failed(
+        worker=1,
+        rank=3,
+        exit_code=137,
+        meaning="killed, most often out of memory",
+        exception="MemoryError: no more",
+        last_lines=[f"line {n}" for n in range(50)],
+        hint="ask for less",
+    )
+    error = failure_report.ended(info)
+    assert isinstance(error, JobFailed)
+    first, exception, head, *lines = error.message.splitlines()
+    assert first == (
+        "job train-x7k2m FAILED (ExitCode): rank 3 on worker 1 ended with exit code 137 "
+        "(killed, most often out of memory)"
+    )
+    assert (exception, head) == ("MemoryError: no more", "The last lines of rank 3:")
+    assert lines == [f"    line {n}" for n in range(30, 50)]
+    assert error.hint == "ask for less\nsee more: client-lib logs train-x7k2m --rank 3"
+    assert error.info is info
+
+
+def test_a_failure_without_a_rank_tells_the_message() -> None:
+    info = job(State.FAILED, Reason.NODE_LOST, message="the machine was rebooted")
+    assert failure_report.report(info) == "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
+    assert failure_report.hint(info) == "see more: client-lib logs train-x7k2m"
+
+
+def test_the_attempt_is_told_from_the_second_on() -> None:
+    info = job(State.FAILED, Reason.TIMEOUT, message="stop_timer", attempt=3)
+    assert failure_report.report(info).endswith("stop_timer in attempt 3")
+
+
+def test_a_cancelled_job_is_told_as_cancelled() -> None:
+    error = failure_report.ended(job(State.CANCELLED, Reason.CANCELLED, message="by ann"))
+    assert isinstance(error, JobCancelled)
+    assert error.message == "job train-x7k2m was cancelled (by ann)"
+
+
+def test_a_notebook_s_table_escapes_what_users_write() -> None:
+    info = job(message="<script>alert(1)</script>", spec=JobSpec(script="'<b>.py'"))
+    shown = display.as_html(info, T0 + timedelta(seconds=75), note="<i>")
+    assert "<script>" not in shown
+    assert "<b>.py" not in shown
+    assert "<i>" not in shown
+    assert "0:01:15" in shown
+
+
+def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
+    assert "base_image is not pulled here" in display.as_html(job(notices=["base_image is not pulled here"]), T0)
+
+
+def test_a_waiting_job_shows_how_long_it_waits() -> None:
+    assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1:00:00"

@@ -1,0 +1,131 @@
+"""`explain`: from a job and its events to why it waits, why it failed, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib import Client, Job, JobFailed
+from client_lib.cli.app import COMMANDS
+from client_lib.reports import explanation
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, Event, Failure, JobInfo, WorkerInfo
+
+T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
+
+
+def job(state: State, reason: Reason, message: str = "", **more: Any) -> JobInfo:
+    return JobInfo(
+        name="train",
+        id="i",
+        owner="me",
+        version=1,
+        runtime="kubernetes",
+        state=state,
+        reason=reason,
+        message=message,
+        spec=JobSpec(script="train.py"),
+        code=CodeInPlace(),
+        created_at=T0,
+        **more,
+    )
+
+
+def event(seconds: float, state: State, reason: Reason, message: str = "", attempt: int = 1) -> Event:
+    return Event(time=T0 + timedelta(seconds=seconds), attempt=attempt, state=state, reason=reason, message=message)
+
+
+def lines(info: JobInfo, *events: Event, after_s: float = 100) -> list[str]:
+    return explanation.explain(info, events, T0 + timedelta(seconds=after_s)).splitlines()
+
+
+def test_a_pending_job_says_why_for_how_long_and_what_came_before() -> None:
+    full = "0/3 nodes have 8 nvidia.com/gpu free"
+    info = job(State.PENDING, Reason.UNSCHEDULABLE, full)
+    events = [event(0, State.PENDING, Reason.QUEUED, "accepted"), event(8, State.PENDING, Reason.UNSCHEDULABLE, full)]
+    first, head, accepted, refused, step, *rest = lines(info, *events, after_s=200)
+    assert first == f"job train is PENDING (Unschedulable), for 3m12s: {full}"
+    assert head == "what happened:"
+    assert accepted.endswith("PENDING (Queued): accepted")
+    assert refused.endswith(f"PENDING (Unschedulable): {full}")
+    assert step.startswith("next: it starts by itself")
+    assert rest == []
+
+
+def test_the_time_counts_from_the_newest_entry_into_the_state() -> None:
+    queued, running = (State.PENDING, Reason.QUEUED), (State.RUNNING, Reason.RUNNING)
+    events = [event(0, *queued), event(10, *running), event(20, *queued), event(30, *queued, "a remark")]
+    assert "for 1m20s" in lines(job(*queued), *events)[0]
+
+
+def test_a_worker_that_has_something_of_its_own_to_say_is_named() -> None:
+    workers = [
+        WorkerInfo(worker=0, state="running", message=None),
+        WorkerInfo(worker=1, state="waiting", message="image 'x:y' can't be pulled: not found"),
+        WorkerInfo(worker=2, state="waiting", message="the job's own sentence"),
+    ]
+    shown = lines(job(State.PENDING, Reason.IMAGE_PULL, "the job's own sentence", workers=workers))
+    assert shown[1:-1] == ["worker 1 waiting: image 'x:y' can't be pulled: not found"]
+
+
+def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps() -> None:
+    failure = Failure(rank=3, worker=1, exit_code=1, exception="ValueError: no", last_lines=["a"], hint="set X")
+    shown = lines(job(State.FAILED, Reason.EXIT_CODE, failure=failure, finished_at=T0))
+    assert shown[0].startswith("job train FAILED (ExitCode): rank 3 on worker 1")
+    assert "ValueError: no" in shown
+    assert shown[-2:] == ["next: set X", "      `client-lib logs train --rank 3` has what it printed"]
+
+
+def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
+    events = [event(0, State.RUNNING, Reason.RUNNING), event(5, State.RESTARTING, Reason.NODE_LOST, attempt=2)]
+    shown = lines(job(State.RESTARTING, Reason.NODE_LOST, "node n1 is gone", attempt=2), *events)
+    assert "attempt 1 RUNNING" in shown[2]
+    assert "attempt 2 RESTARTING" in shown[3]
+    assert shown[-1] == "next: nothing: the whole gang is started again by itself"
+
+
+def test_many_events_are_cut_to_the_newest_and_the_cut_is_said() -> None:
+    events = [event(n, State.PENDING, Reason.QUEUED, f"event {n}") for n in range(30)]
+    shown = lines(job(State.PENDING, Reason.QUEUED), *events)
+    assert shown[2].strip() == "18 earlier: `client-lib status train --events`"
+    assert "event 29" in shown[-2]
+    assert len(shown) == 3 + explanation.EVENTS + 1
+
+
+def test_a_clock_that_runs_behind_the_servers_makes_no_negative_time() -> None:
+    assert "for 0s" in lines(job(State.PENDING, Reason.QUEUED), after_s=-50)[0]
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_next_step_whose_commands_exist(reason: Reason) -> None:
+    text = "\n".join(lines(job(State.RUNNING, reason)))
+    commands = re.findall(r"`client-lib (\S+?)[ `]", text)
+    assert "next: " in text
+    assert set(commands) <= set(COMMANDS)
+    assert "{" not in text
+
+
+def test_a_real_failed_job_explains_itself(folder: Path, client: Client, script: Callable[..., str]) -> None:
+    made = Job(script=script("raise ValueError('too many values')\n"), client=client)
+    made.submit()
+    with pytest.raises(JobFailed):
+        made.wait(timeout=60)
+    text = made.explain()
+    assert "ValueError: too many values" in text
+    assert "PENDING (Queued)" in text
+    assert f"`client-lib logs {made.name} --rank 0`" in text
+
+
+@pytest.fixture
+def script(folder: Path) -> Callable[..., str]:
+    def write(code: str) -> str:
+        (folder / "train.py").write_text(code)
+        return "train.py"
+
+    return write

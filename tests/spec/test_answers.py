@@ -1,0 +1,93 @@
+"""Answers as an older client reads them, and as a user sees them in a prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from client_lib.reports.explanation import explain, explained
+from client_lib.spec.mlspace import shown_status
+from client_lib.spec.states import Reason, State, as_sent
+from client_lib.spec.wire import Event, JobInfo, SubmitRequest, WorkerInfo
+
+INFO: dict[str, Any] = {
+    "name": "train-x7k2m",
+    "id": "0" * 32,
+    "owner": "ann",
+    "version": 7,
+    "runtime": "local",
+    "state": "FAILED",
+    "reason": "ExitCode",
+    "message": "rank 3 on worker 1 ended with exit code 1: " + "ValueError: too many values " * 50,
+    "spec": {"script": "train.py", "flags": {f"flag-{number}": number for number in range(100)}},
+    "code": {"mode": "in_place"},
+    "created_at": "2026-11-22T10:00:00Z",
+    "failure": {"rank": 3, "last_lines": ["a line"] * 50},
+}
+
+
+def info(**changes: Any) -> JobInfo:
+    return JobInfo.model_validate_json(json.dumps(INFO | changes))
+
+
+NEWER: dict[str, Any] = {"state": "SUSPENDED", "reason": "SomethingNew", "workers": [{"worker": 0, "state": "frozen"}]}
+
+
+def test_a_reason_and_states_of_a_newer_server_are_shown_as_it_sent_them() -> None:
+    seen = info(**NEWER)
+    assert (seen.state, seen.reason, seen.workers[0].state) == ("SUSPENDED", "SomethingNew", "frozen")
+    assert f"{seen.state} {seen.reason}" == "SUSPENDED SomethingNew"
+    assert not seen.state.final
+    sent_on = seen.model_dump(mode="json")
+    assert (sent_on["state"], sent_on["reason"], sent_on["workers"][0]["state"]) == (
+        "SUSPENDED",
+        "SomethingNew",
+        "frozen",
+    )
+
+
+def test_such_a_job_can_be_explained_and_has_a_status() -> None:
+    seen = info(**NEWER)
+    event = Event.model_validate(NEWER | {"time": seen.created_at, "attempt": 1, "message": "m"})
+    assert "is SUSPENDED (SomethingNew)" in explain(seen, [event], seen.created_at)
+    assert explained(seen, [event], seen.created_at).reason == "SomethingNew"
+    assert f"Job status={shown_status(seen.state)}" == "Job status=SUSPENDED"
+
+
+def test_known_values_are_the_members_themselves() -> None:
+    seen = info()
+    assert seen.state is State.FAILED
+    assert seen.reason is Reason.EXIT_CODE
+    assert as_sent(State, "RUNNING") is State.RUNNING
+
+
+def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests() -> None:
+    newer = {"script": "train.py", "field_of_tomorrow": 1}
+    assert info(spec=newer).spec.script == "train.py"
+    with pytest.raises(ValueError, match="field_of_tomorrow"):
+        SubmitRequest.model_validate({"spec": newer, "code": INFO["code"]})
+
+
+def test_values_that_are_no_text_are_still_refused() -> None:
+    for wrong in ({"state": 1}, {"reason": None}, {"workers": [{"worker": 0, "state": 3}]}, {"spec": {"script": 1}}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            info(**wrong)
+
+
+def test_the_schema_lists_the_states_that_this_version_knows() -> None:
+    schema = JobInfo.model_json_schema()["$defs"]
+    assert schema["State"]["enum"] == [str(state) for state in State]
+    assert WorkerInfo.model_json_schema()["properties"]["state"]["enum"] == ["waiting", "starting", "running", "ended"]
+
+
+def test_the_repr_of_a_job_s_info_and_of_its_explanation_fits_on_two_lines() -> None:
+    seen = info()
+    for shown in (repr(seen), str(seen), repr(explained(seen, [], seen.created_at))):
+        assert len(shown) < 400
+        assert "\n" not in shown
+        assert "train-x7k2m" in shown
+        assert "FAILED" in shown
+        assert "ExitCode" in shown
+    assert seen.model_dump()["failure"]["last_lines"] == ["a line"] * 50

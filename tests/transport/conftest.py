@@ -1,0 +1,8 @@
+"""Fixtures of a user with a configuration of its own: the shared local server, and one with scripted answers."""
+
+from __future__ import annotations
+
+from tests.local_server import client, folder, own_configuration
+from tests.odd_server import odd_server
+
+__all__ = ["client", "folder", "odd_server", "own_configuration"]

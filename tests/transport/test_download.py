@@ -1,0 +1,67 @@
+"""Downloads from servers that are wrong, hostile, or cut off: nothing outside of the folder, and no byte twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from client_lib import BadResponse, Client
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.transport.download import Progress, download
+from tests.odd_server import OddServer, http
+
+Start = Callable[..., OddServer]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+BODY = bytes(range(256)) * 40
+JOB = JobInfo(
+    id="0",
+    name="train",
+    owner="ann",
+    version=1,
+    runtime="local",
+    state=State.SUCCEEDED,
+    reason=Reason.COMPLETED,
+    spec=JobSpec(script="/train.py"),
+    code=CodeInPlace(),
+    created_at=NOW,
+)
+
+
+def listing(path: str) -> bytes:
+    file = {"path": path, "size": len(BODY), "sha256": hashlib.sha256(BODY).hexdigest(), "attempt": 1, "worker": 0}
+    answer = {"files": [{**file, "modified_at": NOW.isoformat()}], "final": True}
+    return http("200 OK", json.dumps(answer).encode())
+
+
+@pytest.mark.parametrize(
+    "path", ["../mine", "/etc/mine", "out/../../mine", "..", ".", "", "out//mine", "out/", "mine\0.pt"]
+)
+def test_a_name_that_leads_out_of_the_folder_is_refused_before_anything_is_written(
+    odd_server: Start, tmp_path: Path, path: str
+) -> None:
+    odd = odd_server(listing(path), http("200 OK", BODY))
+    with pytest.raises(BadResponse, match="no file below a folder; nothing was written"):
+        download(Client(odd.url, token="t", retry_s=0), JOB, tmp_path / "here", None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("heeds_the_range", [True, False])
+def test_a_transfer_that_breaks_off_goes_on_where_it_was_cut(
+    odd_server: Start, tmp_path: Path, heeds_the_range: bool
+) -> None:
+    got = len(BODY) // 2
+    cut = http("200 OK", BODY)[: got - len(BODY)]
+    rest = http("206 Partial Content", BODY[got:]) if heeds_the_range else http("200 OK", BODY)
+    odd = odd_server(listing("model.pt"), cut, rest)
+    seen: list[Progress] = []
+    download(Client(odd.url, token="t", retry_s=10), JOB, tmp_path, None, seen.append)
+    assert (tmp_path / "model.pt").read_bytes() == BODY
+    assert [request.headers.get("Range") for request in odd.requests] == [None, None, f"bytes={got}-"]
+    assert seen[-1] == Progress(1, 1, len(BODY), len(BODY))

@@ -1,0 +1,286 @@
+"""The local server as real processes: started, found, shared, lost, and never mistaken for another."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from client_lib.client import Client
+from client_lib.errors import Conflict, ServerError
+from client_lib.job import Job
+from client_lib.transport import local_server
+from client_lib.transport.local_server import Running, find, find_or_start, stop
+from client_lib.worker.directory import MARKER
+from tests.local_server import stop_server, until
+
+pytestmark = pytest.mark.process
+
+ASK = "from client_lib.client import Client; print(Client().server_info().runtime)"
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> Iterator[Path]:
+    """The state directory that the environment of this test names; what starts there ends with the test."""
+    path = tmp_path / "state"
+    yield path
+    stop_server(path)
+
+
+def python(code: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.smoke
+def test_the_first_call_starts_it_and_the_next_process_finds_it(own_state: Path) -> None:
+    assert find(own_state) is None
+    assert Client().server_info().runtime == "local"
+    running = find(own_state)
+    assert running
+    assert python(ASK).communicate(timeout=30)[0].strip() == "local"
+    assert find(own_state) == running
+
+
+def test_ten_at_once_start_one(own_state: Path) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        callers = list(pool.map(lambda _: python(ASK), range(10)))
+    assert [caller.communicate(timeout=60)[0].strip() for caller in callers] == ["local"] * 10
+    log = (own_state / "server.log").read_text()
+    assert log.count("listening on") == 1
+
+
+def test_it_is_a_session_of_its_own_and_its_state_is_private(own_state: Path) -> None:
+    running = find_or_start(own_state)
+    assert os.getsid(running.pid) == running.pid
+    assert stat.S_IMODE(own_state.stat().st_mode) == 0o700
+    for name in ("token", "server.json", "server.lock", "server.log"):
+        assert stat.S_IMODE((own_state / name).stat().st_mode) == 0o600, name
+
+
+def test_a_pipe_behind_the_client_ends_with_the_client(own_state: Path) -> None:
+    client = python(ASK, stderr=subprocess.STDOUT)
+    assert client.stdout
+    assert client.stdout.read().strip() == "local"  # returns only when nobody holds the pipe any more
+    assert client.wait(10) == 0
+    assert find(own_state)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to look at another process")
+def test_it_inherits_no_descriptor_of_the_client(own_state: Path, tmp_path: Path) -> None:
+    with (tmp_path / "held").open("w") as held:
+        os.set_inheritable(held.fileno(), True)
+        running = find_or_start(own_state)
+        opened = {os.readlink(path) for path in Path(f"/proc/{running.pid}/fd").iterdir()}
+    assert str(tmp_path / "held") not in opened
+
+
+def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path, folder: Path) -> None:
+    (folder / "start.py").write_text(
+        "import pathlib, sys\nfrom client_lib.transport.local_server import find_or_start\n"
+        "print(find_or_start(pathlib.Path(sys.argv[1])).pid)\n"
+    )
+    job = Job(script="start.py", args=[str(own_state)], client=client)
+    job.submit()
+    job.wait(timeout=60)
+    running = find(own_state)
+    assert running
+    assert list(job.log_lines()) == [str(running.pid)]
+    assert Client(endpoint=running.url, token=running.endpoint.token).server_info().runtime == "local"
+    assert local_server.WORKER_DIR == MARKER
+
+
+@pytest.mark.smoke
+def test_after_kill_9_the_same_client_goes_on_with_a_new_one(own_state: Path) -> None:
+    client = Client()
+    first = client.server_info() and find(own_state)
+    assert first
+    os.kill(first.pid, signal.SIGKILL)
+    assert client.server_info().runtime == "local"
+    second = find(own_state)
+    assert second
+    assert second.pid != first.pid
+
+
+def test_the_files_of_a_dead_server_are_not_believed(own_state: Path) -> None:
+    dead = find_or_start(own_state)
+    stop_server(own_state)
+    assert (own_state / "server.json").exists()
+    assert find(own_state) is None
+    assert find_or_start(own_state).pid != dead.pid
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"url": 1}', "null"])
+def test_half_a_state_file_is_none(own_state: Path, text: str) -> None:
+    own_state.mkdir()
+    (own_state / "server.json").write_text(text)
+    assert find(own_state) is None
+
+
+def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(own_state: Path) -> None:
+    running = find_or_start(own_state)
+    file = own_state / "server.json"
+    described = file.read_text()
+    file.write_text(json.dumps(json.loads(described) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
+    assert find(own_state) is None
+    file.write_text(described)
+    assert find(own_state) == running
+
+
+def test_the_state_of_another_host_is_never_adopted(own_state: Path) -> None:
+    find_or_start(own_state)
+    file = own_state / "server.json"
+    described = file.read_text()
+    file.write_text(json.dumps(json.loads(described) | {"host": "node-17"}))
+    with pytest.raises(Conflict, match="a server on node-17") as caught:
+        Client().server_info()
+    assert "CLIENT_LIB_STATE_DIR" in (caught.value.hint or "")
+    file.write_text(described)
+
+
+def test_two_hosts_with_one_home_have_a_server_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLIENT_LIB_STATE_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    directories = []
+    for host in ("node-1", "node-2"):
+        # patched: a second machine that mounts the same home can't be had here
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        directories.append(local_server.state_dir())
+    assert directories[0] != directories[1]
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log(own_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_LIB_SERVER_PORT", "ninety")
+    with pytest.raises(ServerError, match="ended with exit code") as caught:
+        Client().server_info()
+    assert "ninety" in caught.value.message
+    assert str(own_state / "server.log") in caught.value.message
+    assert "-m server_stub" in (caught.value.hint or "")
+
+
+def test_a_state_directory_that_can_t_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path / "file" / "state"))
+    with pytest.raises(ServerError, match="can't keep its state in"):
+        Client().server_info()
+
+
+@pytest.mark.smoke
+def test_stop_ends_it_and_stopping_twice_is_fine(own_state: Path) -> None:
+    running = find_or_start(own_state)
+    stop(running)
+    assert find(own_state) is None
+    stop(running)
+
+
+def test_a_call_while_the_server_ends_is_answered(own_state: Path) -> None:
+    client = Client()
+    for _ in range(3):
+        running = find_or_start(own_state)
+        os.kill(running.pid, signal.SIGTERM)
+        assert client.server_info().runtime == "local"
+        until(lambda: find(own_state) != running)  # noqa: B023  # looked at within the round
+
+
+def test_many_threads_of_one_process_share_it(own_state: Path) -> None:
+    seen: list[Running] = []
+    threads = [threading.Thread(target=lambda: seen.append(find_or_start(own_state))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(seen)) == 1
+    assert len(seen) == 8
+
+
+def test_no_zombie_is_left_of_a_server_that_this_process_started(own_state: Path) -> None:
+    running = find_or_start(own_state)
+    stop_server(own_state)
+    find_or_start(own_state)
+    with pytest.raises(ProcessLookupError):
+        os.kill(running.pid, 0)
+
+
+# --- versions
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "busy", "terminal", "decision"),
+    [
+        ("0.1.0", "0.1.0", False, True, "use"),
+        ("0.2.0", "0.1.9", False, True, "use"),
+        ("0.9.0", "0.10.0", False, True, "ask"),
+        ("0.1.0", "0.2.0", True, True, "warn"),
+        ("0.1.0", "0.2.0", False, False, "warn"),
+    ],
+)
+def test_what_is_done_about_a_server_of_another_version(
+    server: str, client: str, busy: bool, terminal: bool, decision: str
+) -> None:
+    assert local_server.decide_by_version(server, client, busy, terminal) == decision
+
+
+NEWER = "import client_lib; client_lib.__version__ = '99.0'; " + ASK
+
+
+def test_without_a_terminal_a_newer_client_uses_the_old_server_and_warns(own_state: Path) -> None:
+    running = find_or_start(own_state)
+    out, err = python(NEWER, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE).communicate(timeout=30)
+    assert out.strip() == "local"
+    assert "older than this client (99.0)" in err
+    assert find(own_state) == running
+
+
+@pytest.mark.parametrize(("answer", "replaced"), [("y", True), ("n", False), ("", False)])
+def test_on_a_terminal_a_newer_client_asks_before_it_replaces_the_server(
+    own_state: Path, answer: str, replaced: bool
+) -> None:
+    running = find_or_start(own_state)
+    mine, its = pty.openpty()
+    try:
+        client = python(NEWER, stdin=its, stderr=its)
+        os.write(mine, f"{answer}\n".encode())
+        assert client.communicate(timeout=60)[0].strip() == "local"
+        assert b"Replace it? [y/N]" in os.read(mine, 10_000)
+    finally:
+        os.close(mine)
+        os.close(its)
+    now = find(own_state)
+    assert now
+    assert (now.pid != running.pid) is replaced
+
+
+def test_under_running_jobs_nothing_is_asked(own_state: Path, folder: Path) -> None:
+    job = "from client_lib import Job; Job(script='sleep 60', type='binary').submit()"
+    assert python(job).wait(60) == 0
+    mine, its = pty.openpty()
+    try:
+        client = python(NEWER, stdin=its, stderr=its)
+        assert client.communicate(timeout=60)[0].strip() == "local"
+        said = os.read(mine, 10_000)
+    finally:
+        os.close(mine)
+        os.close(its)
+    assert b"and has jobs" in said
+    assert b"Replace it" not in said
+    for info in Client().list_jobs():
+        Client().delete_job(info.name, force=True)
+    until(lambda: not list(Client().list_jobs()))
+
+
+def test_finding_it_takes_milliseconds(own_state: Path) -> None:
+    find_or_start(own_state)
+    begin = time.perf_counter()
+    for _ in range(20):
+        find(own_state)
+    assert (time.perf_counter() - begin) / 20 < 0.005

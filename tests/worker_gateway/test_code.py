@@ -1,0 +1,93 @@
+"""Code and functions that workers elsewhere fetch, and results that they bring: with the SDK, as users do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from client_lib import Client, Job, State
+from client_lib.spec import paths
+from tests.local_server import CLIENT_VARIABLES
+from tests.worker_gateway.conftest import Site, Start
+from tests.worker_gateway.test_outages import texts
+from tests.worker_gateway.test_rights import Speaker
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def server(site: Start) -> Site:
+    return site()
+
+
+@pytest.fixture
+def client(server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    for name in CLIENT_VARIABLES:
+        monkeypatch.delenv(f"CLIENT_LIB_{name}", raising=False)
+    monkeypatch.setenv("CLIENT_LIB_CONFIG", str(tmp_path / "config.toml"))
+    token = (server.state_dir / "token").read_text().strip() if server.facts() else ""
+    return Client(server.facts()["url"], token)
+
+
+def shared_size(scale: int) -> tuple[str, int]:
+    return os.environ["RANK"], int(os.environ["WORLD_SIZE"]) * scale
+
+
+def submitted(client: Client, folder: Path, text: str, name: str) -> Job:
+    """A script of a folder with a module beside it, as a snapshot."""
+    folder.mkdir()
+    (folder / "beside.py").write_text(f"word = {text!r}\n")
+    (folder / "train.py").write_text("import beside, os; print(beside.word, os.path.basename(os.getcwd()))")
+    job = Job(script=str(folder / "train.py"), code="snapshot", n_workers=2, name=name, client=client)
+    job.submit()
+    return job
+
+
+@pytest.mark.smoke
+def test_each_worker_fetches_the_code_as_it_was_submitted(server: Site, client: Client, tmp_path: Path) -> None:
+    job = submitted(client, tmp_path / "one", "as submitted", "one")
+    (tmp_path / "one" / "beside.py").write_text("word = 'edited later'\n")
+    assert job.wait(60).state is State.SUCCEEDED
+    info = server.job("one")
+    assert [texts(server.stored_log(info, worker)) for worker in (0, 1)] == [["as submitted work"]] * 2
+
+
+def test_a_token_opens_the_code_of_its_own_job_alone(server: Site, client: Client, tmp_path: Path) -> None:
+    (server.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
+    jobs = [submitted(client, tmp_path / name, name, name) for name in ("mine", "other")]
+    infos = [server.job(job.job_name or "") for job in jobs]
+    mine, other = (Speaker(server, info, of_pod=1) for info in infos)
+    fetched = mine(method="GET", what="/snapshot", body=b"")
+    assert fetched.content == server.get(paths.snapshot(infos[0]["code"]["sha256"])).content
+    assert fetched.content != other(method="GET", what="/snapshot", body=b"").content
+    assert mine(method="GET", what="/snapshot", body=b"", name="other").status_code == 403
+    assert mine(method="GET", what="/function", body=b"").status_code == 404
+
+
+def test_code_that_is_gone_is_said(server: Site, client: Client, tmp_path: Path, site: Start) -> None:
+    (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
+    submitted(client, tmp_path / "gone", "gone", "gone")
+    server.end()
+    next((server.state_dir / "data" / "snapshots").glob("*/code.tar.gz")).unlink()
+    ended = site(pods={}).ended("gone")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "CodeFetch")
+    assert "the server does not give the snapshot" in ended["message"]
+
+
+def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: Client) -> None:
+    job = Job(script=shared_size, args=(10,), n_workers=2, processes_per_worker=2, name="call", client=client)
+    job.submit()
+    assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
+
+
+def test_code_that_was_changed_on_its_way_is_not_run(server: Site, client: Client, tmp_path: Path, site: Start) -> None:
+    (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
+    submitted(client, tmp_path / "other", "other", "other")
+    server.end()
+    archive = next((server.state_dir / "data" / "snapshots").glob("*/code.tar.gz"))
+    archive.write_bytes(archive.read_bytes() + b"\0")
+    ended = site(pods={}).ended("other")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "CodeFetch")
+    assert "does not have the digest that was submitted" in ended["message"]
