@@ -25,7 +25,6 @@ import os, time
 print("begin", os.environ["RANK"], flush=True)
 time.sleep(600)
 """
-pytestmark = pytest.mark.xdist_group("elastic")  # two runtimes at once may choose one port for the rendezvous
 QUICKLY = "last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=8"
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,51 @@ def test_no_two_holders_get_the_same_port() -> None:
     assert taken == {20001, 20002, 20003}
     ports.release("b")
     assert ports.reserve("d") in taken
+    ports.close()
+
+
+KEY = uuid.uuid4().hex
+"""A job: other processes that run these tests start to search at another port."""
+
+
+def test_two_servers_never_reserve_the_same_port() -> None:
+    one, other = Ports(), Ports()
+    port = one.reserve(KEY)
+    assert other.reserve(KEY) != port
+    other.release(KEY)
+    one.close()
+    assert other.reserve(KEY) == port
+    other.close()
+
+
+def test_a_port_that_a_user_chose_is_reserved_for_no_job_of_another_server() -> None:
+    one, other = Ports(), Ports()
+    chosen = other.reserve(KEY)
+    other.release(KEY)
+    one.hold("b", chosen)
+    assert other.reserve(KEY) != chosen
+    other.hold("c", chosen)  # the same choice on another server is not refused: a rank reports it
+    assert (one.holders_of(chosen), other.holders_of(chosen)) == (["b"], ["c"])
+    one.close()
+    other.close()
+
+
+def test_the_port_of_a_killed_server_is_free_again() -> None:
+    script = f"""
+from server_stub.runtimes.local.ports import Ports
+ports = Ports()
+print(ports.reserve({KEY!r}), flush=True)
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        port = int(server.stdout.readline())
+        ours = Ports()
+        assert ours.reserve(KEY) != port
+        ours.release(KEY)
+        server.kill()
+    assert ours.reserve(KEY) == port
+    ours.close()
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])

@@ -1,4 +1,4 @@
-"""A MASTER_PORT that the user chose."""
+"""The MASTER_PORT of a job: chosen by the user, or by the runtime beside other runtimes of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.states import Reason
-from tests.runtimes.conftest import running
+from tests.runtimes.conftest import poll, running
 
 pytestmark = pytest.mark.anyio
 
@@ -32,3 +32,20 @@ async def test_a_port_that_another_job_has_is_named_with_that_job(tmp_path: Path
         await site.ended(first)
         third = site.submit("third", "true", **chosen)
         assert (await site.ended(third)).reason is Reason.COMPLETED
+
+
+async def test_two_runtimes_give_jobs_of_one_name_different_ports(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+    async with running(tmp_path / "one") as one, running(tmp_path / "other") as other:
+        prints = "import os, time; print(os.environ['MASTER_PORT'], flush=True); time.sleep(600)"
+        attempts = []
+        for site in (one, other):
+            (site.folder / "train.py").write_text(prints)
+            attempts.append(site.submit("train", "train.py"))
+            await site.phase(attempts[-1], "running")
+        await poll(lambda: one.lines(attempts[0]) and other.lines(attempts[1]))
+        assert one.lines(attempts[0]) != other.lines(attempts[1])
+        for site, attempt in zip((one, other), attempts, strict=True):
+            site.runtime.stop(attempt.job_id, 1, 0)
+            await site.ended(attempt)

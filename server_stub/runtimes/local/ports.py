@@ -1,7 +1,9 @@
-"""Chooses a MASTER_PORT for each job: free, outside the ephemeral range, never reserved for two jobs of this server.
+"""Chooses a MASTER_PORT for each job: free, outside the ephemeral range, never reserved for two jobs of this machine.
 
-Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. The search
-starts at a different port for each job, so that two servers of this machine rarely choose the same.
+Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. Another
+server could choose the same port in that time, so each port is reserved on the machine: the server binds the UDP port
+of the same number while the job runs. The kernel gives that to one process only, of any user, and takes it back when
+the server dies; it leaves the TCP port to rank 0.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from client_lib.errors import Unavailable
 
@@ -60,25 +63,55 @@ class Ports:
     """The ports of this server's jobs."""
 
     def __init__(self) -> None:
-        self._by_holder: dict[str, int] = {}
+        self._by_holder: dict[str, _Reserved] = {}
         self._usable: list[int] = []
 
     def reserve(self, holder: str) -> int:
         """A free port, reserved for this holder until `release`. Raises Unavailable if there is none."""
         self._usable = self._usable or outside(ephemeral_range())
-        taken = set(self._by_holder.values())
+        taken = {held.port for held in self._by_holder.values()}
         for port in in_turn(self._usable, holder):
-            if port not in taken and is_free(port):
-                self._by_holder[holder] = port
+            lock = _lock(port) if port not in taken and is_free(port) else None
+            if lock is not None:
+                self._by_holder[holder] = _Reserved(port, lock)
                 return port
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
     def hold(self, holder: str, port: int) -> None:
-        """Reserve the port of a job that was found again, or the port that the user chose."""
-        self._by_holder[holder] = port
+        """Reserve the port of a job that was found again, or the port that the user chose.
+
+        It may be reserved on another server, too: then a rank fails to listen on it, and its report names the holder.
+        """
+        held = self._by_holder.get(holder)
+        if held is None or held.port != port:
+            self.release(holder)
+            self._by_holder[holder] = _Reserved(port, _lock(port))
 
     def holders_of(self, port: int) -> list[str]:
-        return [holder for holder, held in self._by_holder.items() if held == port]
+        return [holder for holder, held in self._by_holder.items() if held.port == port]
 
     def release(self, holder: str) -> None:
-        self._by_holder.pop(holder, None)
+        held = self._by_holder.pop(holder, None)
+        if held is not None and held.lock is not None:
+            held.lock.close()
+
+    def close(self) -> None:
+        for holder in list(self._by_holder):
+            self.release(holder)
+
+
+class _Reserved(NamedTuple):
+    port: int
+    lock: socket.socket | None
+    """None: another process has it."""
+
+
+def _lock(port: int) -> socket.socket | None:
+    """The UDP socket that reserves this port on this machine; None: another process has it."""
+    lock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        lock.bind(("127.0.0.1", port))
+    except OSError:
+        lock.close()
+        return None
+    return lock

@@ -81,6 +81,7 @@ class LocalRuntime:
         if self._look_again is not None:
             self._look_again.cancel()
         await self._tasks.close()
+        self._ports.close()
 
     # --- attempts
 
