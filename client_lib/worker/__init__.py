@@ -9,5 +9,5 @@
     rank_runner, function_runner     run by path with the interpreter of the job
     requirements, outputs, warm, pod see their packages
 
-Standard library only, Python >= 3.8.
+Every module here uses the standard library alone and runs on Python >= 3.8.
 """

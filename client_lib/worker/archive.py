@@ -1,7 +1,7 @@
 """Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit.
 
 Only plain files, folders and links within the target are made; permissions of others, set-id bits, owners and times of
-the archive are ignored. Standard library only, Python >= 3.8.
+the archive are ignored.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""The control socket of a launcher: both ends and their messages. Standard library only, Python >= 3.8.
+"""The control socket of a launcher: both ends and their messages.
 
 A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object per line:
 

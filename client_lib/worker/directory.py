@@ -14,7 +14,7 @@
     environment.json  path of the environment with the job's extra packages (requirements/)
     report.json     the end of the worker (report.py); complete as soon as it is there
 
-Runtimes and the launcher share it. Standard library only, Python >= 3.8.
+Runtimes and the launcher share it.
 """
 
 import fcntl

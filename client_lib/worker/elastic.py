@@ -3,8 +3,6 @@
 The agents meet at worker 0, which holds the rendezvous. An agent renumbers its ranks whenever the group changes, so the
 agent's own output cannot tell their lines apart: a rank (`rank_runner`) makes two named pipes, writes `RANK NAME` into
 the pipe `new` and continues as soon as the launcher has opened and removed them.
-
-Standard library only, Python >= 3.8.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The format of a log record and of a worker's log. Standard library only, Python >= 3.8.
+"""The format of a log record and of a worker's log.
 
 A record is one line of bytes:
 

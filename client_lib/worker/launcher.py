@@ -2,8 +2,6 @@
 
 The phases follow each other on one loop: prepare -> wait for go -> run -> (stop) -> drain -> report. Runtimes control
 it through control.py and read the files of directory.py.
-
-Standard library only, Python >= 3.8.
 """
 
 import os

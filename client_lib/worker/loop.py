@@ -1,4 +1,4 @@
-"""The launcher's event loop: readable descriptors, timers, signals; one thread. Standard library only, Python >= 3.8.
+"""The launcher's event loop: readable descriptors, timers, signals; one thread.
 
 Importing asyncio would take longer than the launcher's whole start. Signals are handled before pipes are read, so that
 the ends of ranks are seen in their order.

@@ -1,7 +1,7 @@
 """Decides which rank failed first and how a worker ended. This is the only place with that rule. Pure.
 
 A launcher applies it to the ranks of its worker, the server (`server_stub.runtimes.verdict`) to those of all workers.
-Every message, report and exit code follows from the rank that it chooses. Standard library only, Python >= 3.8.
+Every message, report and exit code follows from the rank that it chooses.
 """
 
 import json

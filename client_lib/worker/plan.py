@@ -1,4 +1,4 @@
-"""The plan of one worker, written as JSON for its launcher. Standard library only, Python >= 3.8.
+"""The plan of one worker, written as JSON for its launcher.
 
 A runtime makes it; the launcher computes from it the environment of each process (RANK is always worker index x
 processes_per_worker + LOCAL_RANK), so that all runtimes share one rule.

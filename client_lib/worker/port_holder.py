@@ -1,6 +1,6 @@
 """Finds the job or the process that listens on a TCP port which a script needs, for the message "address in use".
 
-Works on Linux only. Standard library only, Python >= 3.8.
+Works on Linux only.
 """
 
 import os

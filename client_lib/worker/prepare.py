@@ -1,7 +1,5 @@
 """Prepares a worker up to the start of its ranks: unpacks the code, finds the script, makes directories, copies the
 checkpoints of an earlier job, and makes the ranks' processes.
-
-Standard library only, Python >= 3.8.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Environment, argv and working directory of every process of a worker. Pure: the same for every runtime.
-
-Standard library only, Python >= 3.8.
-"""
+"""Environment, argv and working directory of every process of a worker. Pure: the same for every runtime."""
 
 import os
 from typing import Dict, List, NamedTuple, Optional

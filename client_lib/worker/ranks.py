@@ -3,8 +3,6 @@
 Processes are started with fork and exec instead of subprocess: in between, the child must ask the kernel for its own
 death at the launcher's end (system.py), and forking the small, single-threaded launcher is cheap. A failure before exec
 is reported through a pipe, so that a start is known to have worked when `start` returns.
-
-Standard library only, Python >= 3.8.
 """
 
 import os

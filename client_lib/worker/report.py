@@ -1,7 +1,4 @@
-"""Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON.
-
-Standard library only, Python >= 3.8.
-"""
+"""Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON."""
 
 import datetime
 import os

@@ -1,7 +1,6 @@
 """Appends records to a worker's log: a directory of segment files (format.py) with a size limit.
 
 A full disk stalls the log alone: unwritten records wait here, and the caller stops reading the ranks' pipes meanwhile.
-Standard library only, Python >= 3.8.
 """
 
 import os

@@ -2,8 +2,6 @@
 
 One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. The common case, a block of whole lines, is
 one formatting of bytes per block, without a loop over its lines.
-
-Standard library only, Python >= 3.8.
 """
 
 import time

@@ -3,8 +3,6 @@
 A launcher's ranks must die with it, and it must find their left-over processes. `Linux` uses the kernel for both
 (parent-death signal, child subreaper, /proc); `Portable` uses a watcher process on a liveness pipe, and process groups.
 CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
-
-Standard library only, Python >= 3.8.
 """
 
 import os

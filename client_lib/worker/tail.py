@@ -1,4 +1,4 @@
-"""Follows the log files that a script writes: train.log. Standard library only, Python >= 3.8.
+"""Follows the log files that a script writes: train.log.
 
 A file that exists when the attempt starts is read from its size at that moment: its content belongs to earlier runs. A
 file that appears later is read from its beginning, and so is one that was truncated or rewritten between two checks. A

@@ -2,8 +2,6 @@
 
 Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `segments` writes them, once per round.
 While the disk is full no pipe is read: the ranks block in their writes, and no line is lost.
-
-Standard library only, Python >= 3.8.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or `... pod`.
 
 Pods run it, because their images lack this package. The same sources give the same bytes, so that the file can be named
-by its hash. Run as `python -m client_lib.worker.zipapp_build TARGET`. Standard library only, Python >= 3.8.
+by its hash. Run as `python -m client_lib.worker.zipapp_build TARGET`.
 """
 
 import os

@@ -6,6 +6,4 @@
     store      the interface of all stores, and the store in a directory of this machine
     http_store the store of a remote server
     collector  scans: keeps new files, forgets removed ones, reports those that cannot be kept
-
-Standard library only, Python >= 3.8.
 """

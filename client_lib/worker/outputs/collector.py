@@ -1,8 +1,7 @@
 """Scans the working directory for outputs: every minute while the ranks run, and at their end.
 
 Copying may take long, and the launcher must go on reading pipes and instructions: each scan runs in a thread, which
-reports its end to the loop through a pipe. The first thread starts after the ranks were forked. Standard library only,
-Python >= 3.8.
+reports its end to the loop through a pipe. The first thread starts after the ranks were forked.
 """
 
 import _thread

@@ -1,4 +1,4 @@
-"""Finds the files of a working directory that are new or changed. Standard library only, Python >= 3.8.
+"""Finds the files of a working directory that are new or changed.
 
 Links are followed only within the directory: a link to a file inside counts as that file, any other is left out. A
 change is detected by size, times and inode: the kernel's change time cannot be set back.

@@ -7,7 +7,7 @@
     DELETE <url>/<path>
 
 Every request may be repeated, and an interrupted upload is resumed. An unreachable server is retried until the deadline
-of the scan. Standard library only, Python >= 3.8.
+of the scan.
 """
 
 import contextlib

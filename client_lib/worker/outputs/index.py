@@ -5,7 +5,6 @@
     {"path": "huge.bin", "size": 99, "left_out": "..."}   the reason why it is not kept
 
 There is one writer and any number of readers; a last line without its end was cut off by a crash and is ignored.
-Standard library only, Python >= 3.8.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Matches paths with globs. Pure. Standard library only, Python >= 3.8.
+"""Matches paths with globs. Pure.
 
 `*`, `?` and `[...]` match within one name, `**` any number of folders; a glob that matches a folder matches all files
 in it. Paths are relative, with slashes. (The standard library's `glob` walks by itself, and the `*` of its `fnmatch`

@@ -8,7 +8,7 @@
         incoming/                       incomplete files
 
 Equal contents are kept once per worker. Files survive a crash of programs; after a loss of power the newest ones may be
-short, which their digest reveals. Standard library only, Python >= 3.8.
+short, which their digest reveals.
 """
 
 import contextlib

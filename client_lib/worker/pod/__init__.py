@@ -11,6 +11,4 @@ Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub
     peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
     launcher_process    the launcher
     log_carriers        the log, on its way to the server and to stdout
-
-Standard library only, Python >= 3.8.
 """

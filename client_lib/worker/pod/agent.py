@@ -1,7 +1,7 @@
 """The life of the agent: claim the worker, fetch the code, run the launcher, deliver, exit. The main thread decides.
 
 Python compiles a zipapp at each start, 5 to 20 ms a module: modules for the end, or for few jobs, are imported where
-they are used. Standard library only, Python >= 3.8.
+they are used.
 """
 
 import os

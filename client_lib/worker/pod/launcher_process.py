@@ -1,7 +1,4 @@
-"""The launcher of this worker as a child process of the agent, controlled over its socket (control.py).
-
-Standard library only, Python >= 3.8.
-"""
+"""The launcher of this worker as a child process of the agent, controlled over its socket (control.py)."""
 
 import os
 import signal

@@ -2,7 +2,7 @@
 
 The launcher's segments (format.py) are the spool. A segment that every reader is done with is deleted. Over a limit the
 oldest segments are deleted unread, and the next read reports a gap: the cluster would evict the pod if its volume were
-over-full. Standard library only, Python >= 3.8.
+over-full.
 """
 
 import os

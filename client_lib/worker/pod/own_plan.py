@@ -1,7 +1,4 @@
-"""Makes the plan of one pod's worker from the plan that all workers of a job share. Pure.
-
-Standard library only, Python >= 3.8.
-"""
+"""Makes the plan of one pod's worker from the plan that all workers of a job share. Pure."""
 
 import os
 from typing import Dict, NamedTuple, Optional

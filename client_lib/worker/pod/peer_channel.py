@@ -7,8 +7,6 @@ the gang; the first pod that connects for a worker owns that worker. One JSON ob
     worker i -> worker 0   {"protocol": 1, "token": ..., "worker": i, "uid": ...}, then, after each change,
                            {"state": "preparing" | "ready" | "started" | "ended", "failed": false}
     worker 0 -> worker i   {"do": "go"} | {"do": "stop"} | {"do": "leave"} (another pod owns this worker)
-
-Standard library only, Python >= 3.8.
 """
 
 import hmac

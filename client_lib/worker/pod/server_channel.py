@@ -2,8 +2,6 @@
 
 One thread sends the worker's state whenever that changes. The other waits for instructions (a long poll), which is also
 the worker's sign of life. `peer_channel` is the counterpart without a server.
-
-Standard library only, Python >= 3.8.
 """
 
 import queue

@@ -2,8 +2,6 @@
 
 One object per thread: it holds one connection. Proxy variables are ignored (http.client never reads them): the server
 runs in the cluster, or the operator has configured its address.
-
-Standard library only, Python >= 3.8.
 """
 
 import http.client

@@ -1,7 +1,4 @@
-"""Files (mounted below /client-lib) and variables of a pod, read once at the start.
-
-Standard library only, Python >= 3.8.
-"""
+"""Files (mounted below /client-lib) and variables of a pod, read once at the start."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 """Shortens a report to a container's termination message, which the cluster keeps even if no server was ever reached.
 
-Imported at the end of a pod only: compiling a module costs a zipapp milliseconds at each start. Pure. Standard library
-only, Python >= 3.8.
+Imported at the end of a pod only: compiling a module costs a zipapp milliseconds at each start. Pure.
 """
 
 import json

@@ -4,6 +4,5 @@
     install  makes one, in a process of its own, and explains a failure of pip
 
 An environment is a virtual one whose packages come before those of the job's interpreter (which may be a virtual one
-itself): packages that the interpreter has are not installed again and stay unchanged. Standard library only,
-Python >= 3.8.
+itself): packages that the interpreter has are not installed again and stay unchanged.
 """

@@ -1,4 +1,4 @@
-"""Cache of environments with extra packages. Standard library only, Python >= 3.8.
+"""Cache of environments with extra packages.
 
     <folder>/<key>/env/             the virtual environment
     <folder>/<key>/complete.json    {"requirements", "python", "bytes"}; touched at each use

@@ -2,7 +2,7 @@
 
 pip's output goes to stdout, and so into the job's log; the result goes to environment.json: {"prefix", "python"}, or
 {"failed": message}. The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without
-the `site` module. Standard library only, Python >= 3.8.
+the `site` module.
 """
 
 import json

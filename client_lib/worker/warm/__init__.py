@@ -10,8 +10,6 @@ start differs: a warm rank runs its script in the forked process, where a fresh 
     fit       decides which ranks may be warm: the table of variables that libraries read at import. Pure
     rank      makes a forked process like a fresh one, up to the script
     machine   installed packages, free memory
-
-Standard library only, Python >= 3.8.
 """
 
 ROOM = "." * 4096

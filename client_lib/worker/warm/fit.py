@@ -1,7 +1,7 @@
 """Decides which ranks may be warm: those for which a fresh start gives the same process. Pure.
 
 A library that the pool has imported has read its variables there. A job with another value of one of them starts fresh,
-except for thread counts: they are set again in every rank (rank.ThreadCounts). Standard library only, Python >= 3.8.
+except for thread counts: they are set again in every rank (rank.ThreadCounts).
 """
 
 import os

@@ -4,8 +4,6 @@ Modules are kept in groups, in the order in which the pool imported them. The fi
 all groups before it, on which it may depend, with their side effects: warnings filters, variables, finders, calls at
 exit. Modules of the standard library stay visible: they keep no state of a script, and other modules look them up
 without an import.
-
-Standard library only, Python >= 3.8.
 """
 
 import atexit

@@ -1,7 +1,4 @@
-"""State of this machine that decides over the pool: its installed packages and its free memory.
-
-Standard library only, Python >= 3.8.
-"""
+"""State of this machine that decides over the pool: its installed packages and its free memory."""
 
 import os
 import sys

@@ -15,7 +15,7 @@ CONFIG is a JSON file:
                       {"event": "gone", "worker_dir": PATH}       the launcher has ended
                       {"event": "ending", "why": TEXT}            no further request is served
 
-Its environment holds MARKER with ROOM as value. Standard library only, Python >= 3.8.
+Its environment holds MARKER with ROOM as value.
 """
 
 import gc

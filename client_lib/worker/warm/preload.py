@@ -3,8 +3,6 @@
 A module is left out if it starts threads or processes, opens a GPU, changes the state of the interpreter (a script that
 does not import it must not see that), or imports code from outside of the installed packages (the user's own, whose
 edits must take effect). Its effects cannot be undone in this process: the pool starts again without it.
-
-Standard library only, Python >= 3.8.
 """
 
 import builtins

@@ -1,4 +1,4 @@
-"""Makes a forked process like a fresh one, up to the script. Standard library only, Python >= 3.8.
+"""Makes a forked process like a fresh one, up to the script.
 
 `Warm.run` takes the part of exec: it is called in a new process that has its session, its working directory and its
 three streams, and never returns.
