@@ -31,8 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from client_lib.spec import paths
 from client_lib.worker.outcome import COMPLETED, Ended, WorkerOutcome
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.pod.termination_message import termination_message
-from client_lib.worker.report import Report, as_json, time_text
+from client_lib.worker.report import Report, as_json, termination_message, time_text
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import manifest
 from server_stub.worker_gateway.tokens import Holder, Tokens

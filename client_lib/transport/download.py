@@ -18,6 +18,7 @@ from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.spec.wire import JobInfo, OutputFile, OutputList
 from client_lib.transport.api import Api
 from client_lib.transport.retry import Transient
+from client_lib.worker.directory import write_all
 from client_lib.worker.outputs.patterns import Patterns
 
 _log = logging.getLogger("client_lib")
@@ -150,7 +151,7 @@ def _collect(api: Api, name: str, owner: str, file: OutputFile, fd: int, meter: 
         before = have
         try:
             for block in api.open_output(name, file.path, sha256=file.sha256, start=have, owner=owner):
-                _write_all(fd, block)
+                write_all(fd, block)
                 digest.update(block)
                 have += len(block)
                 meter.add(len(block))
@@ -219,9 +220,3 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             yield block
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]

@@ -135,6 +135,12 @@ def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> Non
     os.replace(temporary, path)
 
 
+def write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
 def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]:
     """The argv that starts this installation's launcher on a directory.
 

@@ -1,8 +1,9 @@
 """Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON."""
 
 import datetime
+import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
 
 from client_lib.worker import port_holder
 from client_lib.worker.directory import read_json
@@ -175,3 +176,45 @@ def rank_of_json(data: Dict[str, Any]) -> Ended:
     for name in ("started_at", "ended_at", "failed_at"):
         known[name] = datetime.datetime.fromisoformat(known[name]).timestamp()
     return Ended(**{name: known[name] for name in Ended._fields})
+
+
+# --- the termination message of a container, which the cluster keeps even if no server was ever reached
+
+TERMINATION_MESSAGE_MAX = 4000  # bytes; Kubernetes keeps 4096
+_TEXT_MAX = 400  # characters of a message or an exception
+
+
+def termination_message(report: Mapping[str, Any]) -> bytes:
+    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields are kept and texts are cut; failed ranks
+    take precedence over others, and the first failing rank keeps its last lines."""
+    for smaller in _ever_smaller(report):
+        text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        if len(text) <= TERMINATION_MESSAGE_MAX:
+            return text
+    raise AssertionError("a report without ranks and with short texts fits")
+
+
+def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield report
+    first = report.get("first_failing_rank")
+    failed = [rank for rank in report["ranks"] if rank.get("exit_code") != 0]
+    for text_max in (_TEXT_MAX, _TEXT_MAX // 4):
+        for ranks in (report["ranks"], failed, [rank for rank in failed if rank["rank"] == first], []):
+            for lines in (LAST_LINES, 20, 8, 3, 0):
+                kept = [_short_rank(rank, text_max, lines if rank["rank"] == first else 0) for rank in ranks]
+                yield dict(report, message=_cut(report["message"], text_max), ranks=kept)
+
+
+def _short_rank(rank: Dict[str, Any], text_max: int, lines: int) -> Dict[str, Any]:
+    last: List[str] = rank.get("last_lines") or []
+    exception: Optional[str] = rank.get("exception")
+    return dict(
+        rank,
+        exception=None if exception is None else _cut(exception, text_max),
+        traceback=None,
+        last_lines=[_cut(line, text_max) for line in last[len(last) - min(lines, len(last)) :]],
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"

@@ -1,4 +1,4 @@
-"""The differences between Linux and other Unix systems: `choose` returns the implementation for this machine.
+"""The operating system: processes and memory. `choose` returns the implementation for Linux, or for other Unix systems.
 
 A launcher's ranks must die with it, and it must find their left-over processes. `Linux` uses the kernel for both
 (parent-death signal, child subreaper, /proc); `Portable` uses a watcher process on a liveness pipe, and process groups.
@@ -8,10 +8,11 @@ CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SHORT = 0.05  # of all memory
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
 
@@ -147,6 +148,30 @@ def marked(name: str, value: str) -> List[int]:
 def out_of_memory_kills() -> int:
     """Number of processes that the kernel has killed for lack of memory, in this cgroup or on this machine."""
     return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _cgroup() + "/memory.events"))
+
+
+def memory_is_short() -> bool:
+    """The machine, or the control group of this process, has hardly any memory left (Linux)."""
+    total, available = _memory()
+    limit, used = _group_bytes("memory.max"), _group_bytes("memory.current")
+    cached = _counter(_cgroup() + "/memory.stat", b"inactive_file ")
+    group_is_short = limit is not None and used is not None and limit - used + cached < _SHORT * limit
+    return group_is_short or available < _SHORT * total
+
+
+def _memory() -> Tuple[int, int]:
+    """(total, available) kilobytes of the machine; (0, 0): unknown."""
+    return _counter("/proc/meminfo", b"MemTotal:"), _counter("/proc/meminfo", b"MemAvailable:")
+
+
+def _group_bytes(name: str) -> Optional[int]:
+    """None: unknown or unlimited."""
+    try:
+        with open("%s/%s" % (_cgroup(), name), encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
 
 
 def _cgroup() -> str:

@@ -20,9 +20,8 @@ from client_lib.spec.wire import CodeInPlace, JobInfo
 from client_lib.worker import outcome
 from client_lib.worker.outcome import is_peer_loss
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.pod.termination_message import MAX_BYTES, termination_message
 from client_lib.worker.ranks import Exit
-from client_lib.worker.report import as_json, ended
+from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
 from server_stub.failures.diagnose import diagnose
 from server_stub.failures.hints import Facts
@@ -224,7 +223,7 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
     found = _judged(reports).first_failing
     assert found, "the first that ended did so by itself"
-    assert all(len(termination_message(report)) <= MAX_BYTES for report in reports)
+    assert all(len(termination_message(report)) <= TERMINATION_MESSAGE_MAX for report in reports)
     _assert_all_views_name(found.report.rank, reports)
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker import system
 from client_lib.worker.directory import MARKER, read_json
 from client_lib.worker.rank_environment import processes
 from client_lib.worker.system import marked
-from client_lib.worker.warm import fit, machine
+from client_lib.worker.warm import fit
 from tests.warm.conftest import Make, WarmWorker, package
 from tests.worker.conftest import alive, until
 
@@ -90,11 +91,11 @@ GIB = 2**30
 def test_memory_is_short_on_the_machine_or_in_the_control_group(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_machine: tuple[int, int], group: dict[str, str], short: bool
 ) -> None:
-    monkeypatch.setattr(machine, "_memory", lambda: of_machine)
-    monkeypatch.setattr(machine, "_own_group", lambda: str(tmp_path))
+    monkeypatch.setattr(system, "_memory", lambda: of_machine)
+    monkeypatch.setattr(system, "_cgroup", lambda: str(tmp_path))
     for name, text in group.items():
         (tmp_path / name).write_text(text)
-    assert machine.memory_is_short() is short
+    assert system.memory_is_short() is short
 
 
 def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.worker.pod.log_carriers import LogPiece, Spool
-from client_lib.worker.pod.termination_message import MAX_BYTES, termination_message
+from client_lib.worker.report import TERMINATION_MESSAGE_MAX, termination_message
 from client_lib.worker.segments import SegmentWriter
 from tests.worker_gateway.test_log_file import record, records
 
@@ -116,7 +116,7 @@ reports = st.fixed_dictionaries(
 def test_every_digest_is_a_report_that_fits(report: dict[str, Any]) -> None:
     before = json.dumps(report)
     told = termination_message(report)
-    assert len(told) <= MAX_BYTES
+    assert len(told) <= TERMINATION_MESSAGE_MAX
     assert json.loads(told).keys() == report.keys()
     assert json.loads(told)["log_end_seq"] == report["log_end_seq"]
     assert json.dumps(report) == before

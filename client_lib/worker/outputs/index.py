@@ -11,6 +11,8 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Tuple
 
+from client_lib.worker.directory import write_all
+
 NAME = "index.jsonl"
 _SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
 
@@ -108,7 +110,7 @@ class IndexWriter:
         """Append one line whole, or raise OSError."""
         line = _line(entry)
         try:
-            _write_all(self._fd, line)
+            write_all(self._fd, line)
         except OSError:
             self._cut()
             raise
@@ -134,9 +136,3 @@ class IndexWriter:
 
 def _line(entry: Dict[str, Any]) -> bytes:
     return json.dumps(entry, ensure_ascii=True).encode() + b"\n"
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]

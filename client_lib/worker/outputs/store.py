@@ -14,12 +14,12 @@ short, which their digest reveals.
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 from abc import ABC, abstractmethod
 from typing import Callable, Dict, Iterator, Optional, Tuple
 
+from client_lib.worker.directory import read_json, write_all, write_json
 from client_lib.worker.outputs.index import Index, IndexWriter, Kept, LeftOut
 
 BLOCK = 1024 * 1024
@@ -218,7 +218,7 @@ class Room:
                     self._others = sum(sizes.values()) - size
                     return False
                 self._remove(min(earlier, key=_attempt), sizes)
-            _write_sizes(os.path.join(self._folder, _SIZES), sizes)
+            write_json(os.path.join(self._folder, _SIZES), sizes)
         self._taken = size
         return True
 
@@ -259,26 +259,9 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _read_sizes(path: str) -> Dict[str, int]:
-    try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {name: size for name, size in found.items() if isinstance(size, int)}
-
-
-def _write_sizes(path: str, sizes: Dict[str, int]) -> None:
-    with open(path + ".new", "wb") as file:
-        file.write(json.dumps(sizes).encode())
-    os.replace(path + ".new", path)
+    return {name: size for name, size in (read_json(path) or {}).items() if isinstance(size, int)}
 
 
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]

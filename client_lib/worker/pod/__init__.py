@@ -5,8 +5,7 @@ It sends the log by offset, keeps it in a spool while the server is unreachable,
 Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub.worker_gateway).
 
     agent               from the claim to the exit code; only its main thread decides
-    settings            files and variables that the pod was started with
-    own_plan, termination_message    pure
+    settings            files and variables that the pod was started with, and the plan that they make
     server_channel      states, instructions, report and results (HTTP: server_client)
     peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
     launcher_process    the launcher

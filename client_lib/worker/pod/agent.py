@@ -17,10 +17,19 @@ from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_M
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.own_plan import FUNCTION_RUNNER, InputFiles, own_plan
 from client_lib.worker.pod.server_channel import Instruction, Replaced, ServerChannel, next_log_position
 from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable, outputs_url
-from client_lib.worker.pod.settings import PodFiles, PodSettings, read_plan, read_settings, read_token, result_files
+from client_lib.worker.pod.settings import (
+    FUNCTION_RUNNER,
+    InputFiles,
+    PodFiles,
+    PodSettings,
+    own_plan,
+    read_plan,
+    read_settings,
+    read_token,
+    result_files,
+)
 from client_lib.worker.system import out_of_memory_kills
 
 if TYPE_CHECKING:
@@ -342,7 +351,7 @@ class Agent:
         return self._replaced or silent_s > self._pod.stay_s
 
     def _write_termination_message(self, ended: Mapping[str, Any]) -> None:
-        from client_lib.worker.pod.termination_message import termination_message
+        from client_lib.worker.report import termination_message
 
         try:
             with open(self._pod.termination_log, "wb") as file:

@@ -9,6 +9,7 @@ import os
 import threading
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from client_lib.worker.directory import write_all
 from client_lib.worker.format import parse, segment_name
 from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable
 
@@ -180,7 +181,7 @@ class StdoutCarrier(LogCarrier):
         last_round = self._finishing.is_set()
         piece = self._spool.read(STDOUT)
         if piece is not None:
-            _write_all(self._fd, piece.data)
+            write_all(self._fd, piece.data)
             self._spool.move(STDOUT, piece.end)
         elif last_round:
             return False
@@ -236,9 +237,3 @@ class ServerCarrier(LogCarrier):
             self._warn("the log waits for the server: %s" % why)
         self._failure = why
         self._backoff.sleep()
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

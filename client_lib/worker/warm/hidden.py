@@ -12,8 +12,6 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.warm.machine import is_standard
-
 
 class Callback(NamedTuple):
     """A call that a package has registered with atexit."""
@@ -146,3 +144,21 @@ class AtExitRecorder:
         """The calls recorded since the last `take`."""
         taken, self._kept = self._kept, []
         return taken
+
+
+def standard() -> Tuple[str, ...]:
+    """Folders of the standard library."""
+    home = os.path.dirname(os.__file__)
+    return (home, os.path.join(home, "lib-dynload"))
+
+
+def is_standard(name: str) -> bool:
+    """A loaded module belongs to the standard library."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is None and "." in name:  # made by its package, without an import
+        return is_standard(name.partition(".")[0])
+    origin = getattr(spec, "origin", None)
+    if origin in ("built-in", "frozen"):
+        return True
+    roots = tuple(path + os.sep for path in standard())
+    return isinstance(origin, str) and origin.startswith(roots) and "-packages" + os.sep not in origin

@@ -33,9 +33,8 @@ from client_lib.worker import rank_runner
 from client_lib.worker.directory import Directory, acquire, read_json, write_json
 from client_lib.worker.launcher import Launcher
 from client_lib.worker.plan import from_json
-from client_lib.worker.system import Linux
-from client_lib.worker.warm.machine import fingerprint, folders, memory_is_short
-from client_lib.worker.warm.preload import Unfit, end_children, preload
+from client_lib.worker.system import Linux, memory_is_short
+from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
 from client_lib.worker.warm.rank import AtStart, Warm
 
 _POLL_S = 2.0

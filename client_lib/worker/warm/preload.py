@@ -19,11 +19,12 @@ import socket
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from client_lib.worker.warm.hidden import AtExitRecorder, Group
-from client_lib.worker.warm.machine import folders, is_standard, standard
+from client_lib.worker.warm.hidden import AtExitRecorder, Group, is_standard, standard
 
+_MARKS = (".dist-info", ".egg-info", ".pth", ".egg-link")
+Fingerprint = Dict[str, int]
 _OURS = ("client_lib", "__main__", "__mp_main__")
 
 
@@ -121,6 +122,28 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+# --- the installed packages
+
+
+def folders() -> Tuple[str, ...]:
+    """Folders of installed packages on this interpreter's sys.path."""
+    return tuple(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
+
+
+def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
+    """A value that changes with every installation, upgrade or removal, but not with an edit inside of a package."""
+    found = {}
+    for path in paths:
+        try:
+            entries = list(os.scandir(path))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.endswith(_MARKS):
+                found[entry.path] = entry.stat().st_mtime_ns
+    return found
 
 
 # --- the state of the interpreter

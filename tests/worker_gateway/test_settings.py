@@ -8,9 +8,8 @@ import pytest
 
 from client_lib.worker.function_runner import PAYLOAD
 from client_lib.worker.plan import WorkerPlan, from_json
-from client_lib.worker.pod.own_plan import InputFiles, own_plan
 from client_lib.worker.pod.server_client import outputs_url
-from client_lib.worker.pod.settings import PodSettings
+from client_lib.worker.pod.settings import InputFiles, PodSettings, own_plan
 
 SHARED = WorkerPlan(
     job="train",
