@@ -34,7 +34,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.report import Report, as_json, termination_message, time_text
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import manifest
-from server_stub.worker_gateway.tokens import Holder, Tokens
+from server_stub.worker_gateway.registry import Holder, Tokens
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 OF_JOBS = "training.kubeflow.org/operator-name=pytorchjob-controller"

@@ -1,5 +1,6 @@
-"""Explains a failed attempt: the meaning of exit codes (diagnose), known causes and their remedies (hints). Both are
-pure; the functions here look up facts on this machine's disk and may block: call them in a thread.
+"""Explains a failed attempt: the meaning of its exit code, and known causes with their remedies (`hints`).
+
+`explain` and `script_change` look up facts on this machine's disk and may block: call them in a thread.
 
 Which rank failed first is decided in `client_lib.worker.outcome`; nothing here chooses a rank.
 """
@@ -8,12 +9,67 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal as signals
 from collections.abc import Callable
 from pathlib import Path
 
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Failure, JobInfo, RankReport
-from server_stub.failures.diagnose import diagnose
-from server_stub.failures.hints import Facts, missing_file, path_beside_submitter
+from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+
+_CODES = {
+    1: "an error in the script",
+    2: "wrong usage: most often arguments that the script refused",
+    120: "its output could not be written at its end",
+    124: "a timeout inside the script",
+    126: "the command was found but can't be executed",
+    127: "command not found",
+}
+_SIGNALS = {
+    1: "hung up",
+    2: "interrupted",
+    3: "quit",
+    4: "illegal instruction: a library built for another processor",
+    6: "aborted: a library gave up (its last lines say why)",
+    7: "bus error: most often /dev/shm is full",
+    8: "arithmetic error",
+    9: "killed, most often out of memory",
+    11: "segmentation fault",
+    13: "wrote to a closed pipe",
+    15: "terminated",
+    24: "CPU time limit exceeded",
+    25: "file size limit exceeded",
+}
+
+
+def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
+    """The meaning of an exit code or signal; None for success and for a code without a known meaning."""
+    if signal is None and exit_code is not None and exit_code > 128:
+        signal = exit_code - 128  # a shell or container between the launcher and the process reports a signal like this
+    if signal is not None:
+        return _SIGNALS.get(signal) or _signal_name(signal)
+    return _CODES.get(exit_code) if exit_code is not None else None
+
+
+def diagnose(worker: int, rank: RankReport, facts: Facts) -> Failure:
+    """The failure of this rank. `exit_code` is 128 + signal if a signal ended the rank, as in a shell."""
+    return Failure(
+        worker=worker,
+        rank=rank.rank,
+        exit_code=rank.exit_code if rank.signal is None else 128 + rank.signal,
+        signal=rank.signal,
+        meaning=exit_meaning(rank.exit_code, rank.signal),
+        exception=rank.exception,
+        traceback=rank.traceback,
+        last_lines=rank.last_lines,
+        hint=hint_for(rank, facts),
+    )
+
+
+def _signal_name(signal: int) -> str | None:
+    try:
+        return f"ended by {signals.Signals(signal).name}"
+    except ValueError:
+        return None
 
 
 def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:

@@ -16,7 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes.local import gpus, runtime
-from server_stub.runtimes.local.devices import Gpu, GpuProcess, parse, visible
+from server_stub.runtimes.local.gpus import Gpu, GpuProcess, parse, visible
 from tests.runtimes.conftest import alive, poll, running
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))

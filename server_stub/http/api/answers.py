@@ -59,7 +59,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ClientLibError, _our_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(ClientDisconnect, disconnected)
     app.add_exception_handler(Exception, _internal_error)
 
 
@@ -75,7 +75,7 @@ async def _http_error(request: Request, problem: Exception) -> Response:
     if isinstance(cause, ClientLibError):  # a body over its bound
         return error(cause)
     if isinstance(cause, ClientDisconnect):
-        return await _disconnected()
+        return await disconnected()
     if problem.status_code == HTTPStatus.BAD_REQUEST:
         return error(InvalidRequest(f"the body is no JSON object: {cause or problem.detail}"))
     if problem.status_code == HTTPStatus.NOT_FOUND:
@@ -122,7 +122,7 @@ def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
     return refused(findings, model).message
 
 
-async def _disconnected(*_: object) -> Response:
+async def disconnected(*_: object) -> Response:
     """The client has gone; the access log shows 499, as nginx does."""
     return Response(status_code=499)
 

@@ -1,4 +1,4 @@
-"""Runs nvidia-smi to list the GPUs and the processes that hold their memory; `devices` parses its output."""
+"""The GPUs of this machine and the processes that hold their memory, as nvidia-smi lists them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,110 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from server_stub.runtimes.local import devices
-from server_stub.runtimes.local.devices import GPU_FIELDS, PROCESS_FIELDS, Gpu
 from server_stub.runtimes.local.processes import program_of
 
 TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds
 FRESH_S = 1.0
 _END_S = 1.0
+GPU_FIELDS = "index,uuid,name,memory.total,memory.used"
+PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    used_mib: int | None
+    """None: the driver does not report it."""
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    """nvidia-smi's number, in the order of the PCI bus."""
+    uuid: str
+    name: str
+    memory_mib: int
+    used_mib: int = 0
+    holders: tuple[GpuProcess, ...] = ()
+
+    def held(self, least_mib: int) -> str | None:
+        """A clause that names the processes which hold at least `least_mib` of it; None: no process does.
+
+        Only meaningful for a GPU that is not handed out, whose holders are foreign processes.
+        """
+        heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
+        if heavy:
+            return f"GPU {self.index}: " + ", ".join(_holds(h) for h in heavy)
+        if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
+            # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
+            return f"GPU {self.index}: {_amount(self.used_mib)} are held by a process that nvidia-smi doesn't show"
+        return None
+
+
+def _holds(holder: GpuProcess) -> str:
+    program = f" ({holder.program})" if holder.program else ""
+    return f"pid {holder.pid}{program} holds " + ("memory" if holder.used_mib is None else _amount(holder.used_mib))
+
+
+def _amount(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
+    """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
+
+    `programs`: pid -> name of its program, if known. Raises ValueError for a line of another form.
+    """
+    holders: dict[str, list[GpuProcess]] = {}
+    for uuid, pid, used in _rows(processes, 3):
+        known_pid = int(pid)
+        holders.setdefault(uuid, []).append(GpuProcess(known_pid, _number(used), programs.get(known_pid, "")))
+    found = [
+        Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
+        for index, uuid, name, total, used in _rows(gpus, 5)
+    ]
+    return sorted(found, key=lambda gpu: gpu.index)
+
+
+def pids(processes: str) -> list[int]:
+    """The pids in nvidia-smi's list of processes."""
+    return [int(pid) for _, pid, _ in _rows(processes, 3)]
+
+
+def _rows(text: str, width: int) -> Iterable[list[str]]:
+    for line in filter(None, map(str.strip, text.splitlines())):
+        row = [cell.strip() for cell in line.split(",")]
+        if len(row) != width:
+            raise ValueError(f"nvidia-smi answered {line!r}, which is not of {width} fields")
+        yield row
+
+
+def _number(cell: str) -> int | None:
+    """None for `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`."""
+    return None if cell.startswith("[") else int(float(cell))
+
+
+def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
+    """The GPUs with these `names` (indices or UUID prefixes, as in CUDA_VISIBLE_DEVICES); None: all.
+
+    An unknown name ends the list, as in CUDA.
+    """
+    if names is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for name in names:
+        gpu = next((g for g in gpus if name == str(g.index) or (name[:4] == "GPU-" and g.uuid.startswith(name))), None)
+        if gpu is None:
+            break
+        if gpu not in chosen:
+            chosen.append(gpu)
+    return chosen
 
 
 class NvidiaSmiFailed(Exception):
@@ -51,7 +147,7 @@ async def _ask(program: str) -> list[Gpu]:
     gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
     processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
     try:
-        return devices.parse(gpus, processes, {pid: program_of(pid) for pid in devices.pids(processes)})
+        return parse(gpus, processes, {pid: program_of(pid) for pid in pids(processes)})
     except ValueError as error:
         raise NvidiaSmiFailed(str(error)) from error
 

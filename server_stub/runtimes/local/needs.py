@@ -12,7 +12,7 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.instance_types import Catalogue, Size, family_of
-from server_stub.runtimes.local.devices import Gpu, visible
+from server_stub.runtimes.local.gpus import Gpu, visible
 from server_stub.runtimes.local.machine import Machine
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -2,9 +2,9 @@
 
     application   the routes with their layers, error responses and authentication
     jobs, logs, catalogue   one module per group of paths
-    requests, answers             the models of bodies and responses
-    translate, text               translate requests, jobs and logs between the platform's form and ours; pure
-    roots                         the folders in which the code of a job may lie
+    models        the bodies of requests and responses
+    translate     translates requests and jobs between the platform's form and ours; pure
+    roots         the folders in which the code of a job may lie
 
 It is imported at its first request: most servers never need it. A comment that begins with "Platform:" describes a
 peculiarity that the platform's clients depend on. Statuses and dates are in `client_lib.spec.mlspace`.

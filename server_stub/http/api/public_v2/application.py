@@ -15,15 +15,16 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError, Unauthorized
+from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized
 from server_stub.http import users_file
+from server_stub.http.api.answers import disconnected
 from server_stub.http.api.context import Context
-from server_stub.http.api.public_v2 import answers, catalogue, jobs, logs
-from server_stub.http.api.public_v2.requests import Credentials
+from server_stub.http.api.public_v2 import catalogue, jobs, logs
+from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.limits import Limits
 from server_stub.http.users_file import Tokens
 from server_stub.service.values import User
@@ -31,16 +32,16 @@ from server_stub.service.values import User
 _SERVICE_AUTH = "/public/v2/service_auth"
 _WRONG = "invalid user credentials"
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": answers.Failed, "description": "Refused, with the reason."},
-    401: {"model": answers.Failed, "description": "No token, or a wrong one."},
-    403: {"model": answers.Failed, "description": "The job of another user."},
-    404: {"model": answers.Failed, "description": "No such object."},
-    409: {"model": answers.Failed, "description": "Not possible in the present state."},
-    413: {"model": answers.Failed, "description": "Too large."},
-    422: {"model": answers.WrongForm, "description": "The request does not match its schema."},
-    500: {"model": answers.Failed, "description": "A failure of the server."},
-    503: {"model": answers.Failed, "description": "Try again."},
-    507: {"model": answers.Failed, "description": "The server's disk is full."},
+    400: {"model": Failed, "description": "Refused, with the reason."},
+    401: {"model": Failed, "description": "No token, or a wrong one."},
+    403: {"model": Failed, "description": "The job of another user."},
+    404: {"model": Failed, "description": "No such object."},
+    409: {"model": Failed, "description": "Not possible in the present state."},
+    413: {"model": Failed, "description": "Too large."},
+    422: {"model": WrongForm, "description": "The request does not match its schema."},
+    500: {"model": Failed, "description": "A failure of the server."},
+    503: {"model": Failed, "description": "Try again."},
+    507: {"model": Failed, "description": "The server's disk is full."},
 }
 
 _service_auth = APIRouter()
@@ -63,7 +64,7 @@ def routes() -> FastAPI:
     app.add_exception_handler(ClientLibError, _our_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _wrong_form)
-    app.add_exception_handler(ClientDisconnect, _disconnected)
+    app.add_exception_handler(ClientDisconnect, disconnected)
     app.add_exception_handler(Exception, _internal_error)
     return app
 
@@ -73,17 +74,17 @@ def application(parts: Context, tokens: Callable[[], Tokens]) -> FastAPI:
     app = routes()
     app.state.context, app.state.tokens = parts, tokens
     app.add_middleware(PlatformAuthentication, tokens=tokens)
-    app.add_middleware(Limits, settings=parts.settings, error=answers.error)
+    app.add_middleware(Limits, settings=parts.settings, error=error)
     return app
 
 
 @_service_auth.post(_SERVICE_AUTH, openapi_extra={"security": []})
-async def service_auth(request: Request, credentials: Credentials) -> answers.Authenticated:
+async def service_auth(request: Request, credentials: Credentials) -> Authenticated:
     """A token for a pair of client_id and client_secret."""
     user = users_file.owner_of(credentials.client_secret, request.app.state.tokens())
     if user is None or user.name != credentials.client_id:
         raise Unauthorized(_WRONG)
-    return answers.Authenticated(token=answers.Token(access_token=credentials.client_secret))
+    return Authenticated(token=Token(access_token=credentials.client_secret))
 
 
 class PlatformAuthentication:
@@ -97,7 +98,7 @@ class PlatformAuthentication:
             try:
                 scope["user"] = self._user(Headers(scope=scope).get("authorization", "").strip())
             except Unauthorized as problem:
-                await answers.error(problem)(scope, receive, send)
+                await error(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -111,34 +112,41 @@ class PlatformAuthentication:
         return user
 
 
-async def _our_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ClientLibError)
-    return answers.error(error)
+async def _our_error(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, ClientLibError)
+    return error(problem)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(_: Request, problem: Exception) -> Response:
     """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
-    assert isinstance(error, HTTPException)
-    if isinstance(error.__cause__, ClientLibError):  # a body over its bound
-        return answers.error(error.__cause__)
-    if isinstance(error.__cause__, ClientDisconnect):
-        return await _disconnected()
-    response = answers.failed(error.status_code, str(error.detail).lower())
-    response.headers.update(error.headers or {})
+    assert isinstance(problem, HTTPException)
+    if isinstance(problem.__cause__, ClientLibError):  # a body over its bound
+        return error(problem.__cause__)
+    if isinstance(problem.__cause__, ClientDisconnect):
+        return await disconnected()
+    response = _failed(problem.status_code, str(problem.detail).lower())
+    response.headers.update(problem.headers or {})
     return response
 
 
-async def _wrong_form(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return answers.wrong_form(list(error.errors()))
-
-
-async def _disconnected(*_: object) -> Response:
-    """The client has gone; the access log shows 499, as nginx does."""
-    return Response(status_code=499)
+async def _wrong_form(_: Request, problem: Exception) -> Response:
+    """The 422 response. Values are left out of the findings: they may be secrets."""
+    assert isinstance(problem, RequestValidationError)
+    detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in problem.errors()]
+    return JSONResponse({"detail": detail}, 422)
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
-    return answers.failed(
-        500, f"the server failed over this request; its log says why, under {request.scope['request_id']}"
-    )
+    return _failed(500, f"the server failed over this request; its log says why, under {request.scope['request_id']}")
+
+
+def error(problem: ClientLibError) -> Response:
+    """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
+    message = "\n".join(filter(None, [problem.message, problem.hint]))
+    status = 400 if isinstance(problem, InvalidRequest) and not isinstance(problem, TooLarge) else problem.http_status
+    return _failed(status, message)
+
+
+def _failed(status: int, message: str) -> Response:
+    """Platform: the Content-Type has no `charset`, with which its command line takes a response for text and fails."""
+    return JSONResponse(Failed(error_code=1, error_message=message).model_dump(), status)

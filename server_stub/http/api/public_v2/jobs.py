@@ -14,7 +14,7 @@ from client_lib.spec.mlspace import Status
 from client_lib.spec.wire import JobInfo
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
-from server_stub.http.api.public_v2.answers import (
+from server_stub.http.api.public_v2.models import (
     Created,
     Deleted,
     JobList,
@@ -23,8 +23,9 @@ from server_stub.http.api.public_v2.answers import (
     Nodes,
     Pods,
     Preemptors,
+    RestartRequest,
+    RunJobRequest,
 )
-from server_stub.http.api.public_v2.requests import RestartRequest, RunJobRequest
 from server_stub.http.api.public_v2.roots import Roots
 from server_stub.service import JobSearch
 from server_stub.service.values import User

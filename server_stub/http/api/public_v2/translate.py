@@ -16,8 +16,15 @@ from client_lib.spec.mlspace import duration, iso, unix
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo, WorkerInfo
-from server_stub.http.api.public_v2.answers import Created, JobParams, JobSummary, ListedJob, Pod
-from server_stub.http.api.public_v2.requests import HealthParams, RunJobRequest
+from server_stub.http.api.public_v2.models import (
+    Created,
+    HealthParams,
+    JobParams,
+    JobSummary,
+    ListedJob,
+    Pod,
+    RunJobRequest,
+)
 from server_stub.runtimes import instance_types as instances
 
 ALLOCATION = QUEUE = "default"
