@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from client_lib.spec.job import JobSpec
 from server_stub.failures.hints import CAUSES
 from server_stub.openapi import openapi
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, parts
+from server_stub.runtimes.kube import catalogue
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
@@ -106,20 +106,20 @@ TABLES: dict[str, Callable[[], str]] = {
     "platform_parameters": platform_tables.parameters,
     "earlier_parameters": platform_tables.earlier_parameters,
     "server_settings": lambda: _fields(Settings, lambda key: f"CLIENT_LIB_SERVER_{key.upper()}"),
-    "catalogue": lambda: _fields(ClusterCatalogue, lambda key: key),
+    "catalogue": lambda: _fields(catalogue.ClusterCatalogue, lambda key: key),
     "rest_operations": _operations,
     "hints": _hints,
 }
 _CATALOGUE: dict[str, type[BaseModel]] = {
-    "instance_types": parts.InstanceType,
-    "nodes": parts.Node,
-    "images": parts.Images,
-    "volumes": parts.Volume,
-    "checkpoints": parts.Checkpoints,
-    "user": parts.PodUser,
-    "defaults": parts.Defaults,
-    "network": parts.Network,
-    "peers": parts.Peer,
+    "instance_types": catalogue.InstanceType,
+    "nodes": catalogue.Node,
+    "images": catalogue.Images,
+    "volumes": catalogue.Volume,
+    "checkpoints": catalogue.Checkpoints,
+    "user": catalogue.PodUser,
+    "defaults": catalogue.Defaults,
+    "network": catalogue.Network,
+    "peers": catalogue.Peer,
 }
 TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
 

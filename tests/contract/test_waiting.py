@@ -17,7 +17,7 @@ from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, ended, says
 from tests.contract.registry import HOST, Registry, python_archive, registry
 from tests.contract.test_promises import STAY, texts
-from tests.kube.test_operator import queueing_in
+from tests.kube.test_pytorchjob import queueing_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

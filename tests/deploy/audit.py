@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
-from server_stub.runtimes.kube.permissions import Permission
+from server_stub.runtimes.kube.doctor import Permission
 from tests.cluster import Cluster
+
+READ_DEPLOYMENT = frozenset({Permission("apps", "deployments", "get")})
+"""Right in the operator's namespace that k8s/third-party grants to everybody: `doctor` shows the operator's version."""
 
 
 def asked_by_pods(cluster: Cluster, namespace: str, account: str = "client-lib-server") -> set[Permission]:

@@ -19,16 +19,15 @@ import pytest
 import sqlalchemy
 import yaml
 
-from server_stub.runtimes.kube.permissions import FOR_DOCTOR, needed
+from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.pytorchjob.operator import READ_DEPLOYMENT
 from tests.cluster import Cluster, oci, programs
 from tests.cluster.fixtures import running
 from tests.cluster.images import NAMESPACE as IMAGES
 from tests.cluster.places import Home
 from tests.cluster.waiting import until
 from tests.deploy import image
-from tests.deploy.audit import asked_by_pods
+from tests.deploy.audit import READ_DEPLOYMENT, asked_by_pods
 from tests.deploy.conftest import ROOT
 from tests.store import postgresql
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server_stub.runtimes.kube.permissions import needed
+from server_stub.runtimes.kube.doctor import needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.settings import Settings
 from tests.deploy.conftest import ROOT

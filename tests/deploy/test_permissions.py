@@ -17,14 +17,13 @@ from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.catalogue.file import load
+from server_stub.runtimes.kube.doctor import FOR_DOCTOR, Permission, needed
 from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.permissions import FOR_DOCTOR, Permission, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.pytorchjob.operator import READ_DEPLOYMENT
 from server_stub.runtimes.kube.render import render
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
-from tests.deploy.audit import asked_by_pods
+from tests.deploy.audit import READ_DEPLOYMENT, asked_by_pods
 from tests.deploy.conftest import ROOT, Kubectl
 from tests.kube import cases
 

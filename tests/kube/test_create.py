@@ -14,7 +14,7 @@ from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
 from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.observe.refusals import Refusal
+from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.removal import RemovalQueue

@@ -11,10 +11,9 @@ from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue.file import read
+from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
-from server_stub.runtimes.kube.permissions import FOR_DOCTOR, needed
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.pytorchjob import operator as training_operator
+from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
@@ -41,7 +40,7 @@ class SmallApi:
         self.refused: set[str] = set(answers.pop("refused", ()))
         self.answers: dict[str, Any] = {
             "/version": {"gitVersion": "v1.36.4"},
-            training_operator.DEPLOYMENT: operator(),
+            DEPLOYMENT: operator(),
             "/apis/kubeflow.org/v1": {"resources": [{"name": "pytorchjobs"}]},
             "/api/v1/namespaces/jobs": {"metadata": {"labels": {doctor.LEVEL: "restricted"}}},
             "/api/v1/nodes": {"items": [NODE]},
@@ -136,8 +135,8 @@ def test_what_only_the_doctor_lacks_is_no_failure() -> None:
     [
         ({"/apis/kubeflow.org/v1": GONE}, "knows no PyTorchJob"),
         ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "knows no PyTorchJob"),
-        ({training_operator.DEPLOYMENT: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
-        ({training_operator.DEPLOYMENT: operator(ready=0)}, "none of its pods is ready"),
+        ({DEPLOYMENT: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
+        ({DEPLOYMENT: operator(ready=0)}, "none of its pods is ready"),
         ({"dry run": ApiError(500, "failed calling webhook: connection refused")}, "connection refused"),
     ],
 )
@@ -150,7 +149,7 @@ def test_an_operator_that_can_not_serve(answers: dict[str, Any], said: str) -> N
 
 @pytest.mark.parametrize("deployment", [NO, GONE, operator(version="")])
 def test_an_operator_whose_version_is_not_to_be_seen_is_good_if_it_answers(deployment: Any) -> None:
-    check = checked(SmallApi(**{training_operator.DEPLOYMENT: deployment}))["training operator"]
+    check = checked(SmallApi(**{DEPLOYMENT: deployment}))["training operator"]
     assert check.ok
     assert "unknown version" in check.message
 
@@ -173,7 +172,7 @@ def test_pods_that_the_namespace_would_refuse_are_foretold(enforced: str | None,
 
 
 def test_an_operator_whose_own_init_container_would_be_refused_is_told() -> None:
-    check = checked(SmallApi(**{training_operator.DEPLOYMENT: operator(template=False)}))["pod security"]
+    check = checked(SmallApi(**{DEPLOYMENT: operator(template=False)}))["pod security"]
     assert not check.ok
     assert "init container" in check.message
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, fit
+from server_stub.runtimes.kube import doctor
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.file import read
 
 CATALOGUE = """
@@ -27,11 +28,11 @@ def catalogue() -> ClusterCatalogue:
     return read(CATALOGUE)
 
 
-def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> fit.NodeFacts:
+def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> doctor.NodeFacts:
     allocatable = {"cpu": cpu, "memory": memory} | more.pop("allocatable", {})
     spec = {"taints": more.pop("taints", []), "unschedulable": more.pop("unschedulable", False)}
     raw = {"metadata": {"name": "n1", "labels": more}, "spec": spec, "status": {"allocatable": allocatable}}
-    found = fit.node(raw)
+    found = doctor.node_facts(raw)
     assert found is not None
     return found
 
@@ -40,8 +41,8 @@ GPUS = {"nvidia.com/gpu": "8", "rdma/hca": "1"}
 TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 
 
-def misfit(name: str, *nodes: fit.NodeFacts) -> str | None:
-    return fit.misfit(catalogue().find(name), catalogue(), nodes)
+def misfit(name: str, *nodes: doctor.NodeFacts) -> str | None:
+    return doctor.misfit(catalogue().find(name), catalogue(), nodes)
 
 
 def test_a_node_that_has_all_of_it_fits() -> None:
@@ -81,5 +82,5 @@ def test_the_nearest_node_says_what_is_missing() -> None:
 
 
 def test_a_closed_node_is_none() -> None:
-    assert fit.node({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}) is None
+    assert doctor.node_facts({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}) is None
     assert misfit("cpu") == "there is no node that takes pods"

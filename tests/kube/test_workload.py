@@ -10,8 +10,8 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api
+from server_stub.runtimes.kube.doctor import Permission, needed
 from server_stub.runtimes.kube.observe import ClusterState, observe, parse
-from server_stub.runtimes.kube.permissions import Permission, needed
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.workload import Meaning, Object, WorkloadKind, WorkloadPlan
 from server_stub.worker_gateway import WorkerView

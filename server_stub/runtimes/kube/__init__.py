@@ -7,7 +7,7 @@ Modules and folders:
     cluster               the parts that all attempts share
     create, removal       creation and removal of the objects of an attempt
     record                the state of an attempt on disk
-    doctor, permissions   checks of the cluster and of the server's rights
+    doctor                checks of the cluster and of the server's rights
     names                 names and labels of objects
     check                 pure: what a cluster rejects in a job spec, and notices
     catalogue             what a job may ask for, read from the operator's file

@@ -18,7 +18,7 @@ from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.observe import parse
 from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.observe.refusals import Refusal, Retry, refusal
+from server_stub.runtimes.kube.observe.reason_map import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
 

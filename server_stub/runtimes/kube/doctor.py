@@ -5,17 +5,22 @@ The checks block. A check that the server may not make is reported, and is no fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, fit
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
+from server_stub.runtimes.kube.catalogue.needs import needs
+from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.permissions import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.workload import WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
+REFUSING = ("NoSchedule", "NoExecute")  # effects of taints
 LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the one before
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -78,8 +83,8 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     listed = get_if_visible(api, "/api/v1/nodes")
     if listed is None:
         return _good("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
-    nodes = [found for raw in listed["items"] if (found := fit.node(raw))]
-    misfits = {each.name: fit.misfit(each, catalogue, nodes) for each in catalogue.instance_types}
+    nodes = [found for raw in listed["items"] if (found := node_facts(raw))]
+    misfits = {each.name: misfit(each, catalogue, nodes) for each in catalogue.instance_types}
     wrong = [f"{name}: {why}" for name, why in misfits.items() if why]
     if wrong:
         fix = "correct the catalogue; or ignore this if an autoscaler adds such nodes when they are needed"
@@ -115,3 +120,134 @@ def _good(name: str, message: str) -> Check:
 
 def _bad(name: str, message: str, fix: str) -> Check:
     return Check(name=name, ok=False, message=message, fix=fix)
+
+
+# --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)
+
+
+class Permission(NamedTuple):
+    """One verb on one kind of object. `resource` may be a part of an object, such as `pods/log`."""
+
+    group: str
+    resource: str
+    verb: str
+
+    @property
+    def namespaced(self) -> bool:
+        return self.resource != "nodes"
+
+    def review(self, namespace: str) -> dict[str, Any]:
+        """The SelfSubjectAccessReview that checks this right."""
+        resource, _, part = self.resource.partition("/")
+        attributes = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
+        where = {"namespace": namespace} if self.namespaced else {}
+        return {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes | where},
+        }
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+_VERBS = {
+    ("", "pods"): ("list", "watch"),
+    ("", "pods/log"): ("get",),
+    ("", "events"): ("list", "watch"),
+    ("", "configmaps"): ("create", "get", "patch"),
+    ("", "secrets"): ("create", "get"),
+    ("networking.k8s.io", "networkpolicies"): ("create", "get"),
+}
+
+
+def needed(kind: WorkloadKind) -> frozenset[Permission]:
+    """The rights without which jobs of this kind fail."""
+    verbs = {**_VERBS, (kind.group, kind.plural): ("create", "get", "list", "watch", "delete")}
+    return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
+
+
+FOR_DOCTOR = frozenset({Permission("", "namespaces", "get"), Permission("", "nodes", "list")})
+"""Rights of `doctor` alone: without them it checks less, and everything else works."""
+
+
+# --- nodes: entries of the catalogue that no node fits, even if it were idle; without affinity, quotas and volumes
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node that takes new pods."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Mapping[str, str], ...]
+    allocatable: Mapping[str, float]
+
+
+def node_facts(raw: Mapping[str, Any]) -> NodeFacts | None:
+    """Parse a node; None: it takes no new pods."""
+    meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
+    if spec.get("unschedulable"):
+        return None
+    sizes = {name: quantity(str(text)) for name, text in (status.get("allocatable") or {}).items()}
+    return NodeFacts(
+        name=str(meta.get("name", "")),
+        labels=dict(meta.get("labels") or {}),
+        taints=tuple(spec.get("taints") or ()),
+        allocatable={name: size for name, size in sizes.items() if size is not None},
+    )
+
+
+def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[NodeFacts]) -> str | None:
+    """Message why no node could take a worker of this type; None: one could."""
+    place = placement(catalogue, instance)
+    labelled = [each for each in nodes if place.node_selector.items() <= each.labels.items()]
+    if not labelled:
+        wanted = ", ".join(f"{key}={value}" for key, value in place.node_selector.items())
+        return f"no node has the labels {wanted}" if wanted else "there is no node that takes pods"
+    open_ = [each for each in labelled if _tolerated(each, place)]
+    if not open_:
+        taints = {taint.get("key", "") for each in labelled for taint in each.taints if taint["effect"] in REFUSING}
+        return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
+    wanted_sizes = requests(instance, catalogue)
+    if any(not _lacking(each, wanted_sizes) for each in open_):
+        return None
+    return _largest(open_, wanted_sizes)
+
+
+def requests(instance: InstanceType, catalogue: ClusterCatalogue) -> dict[str, float]:
+    """Requests of a worker, in cores, bytes and devices."""
+    need = needs(JobSpec(script="x.py", instance_type=instance.name), catalogue)
+    wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}
+    if need.gpus:
+        wanted[instance.gpu_resource] = float(need.gpus)
+    return wanted | {name: quantity(text) or 0.0 for name, text in instance.extra_resources.items()}
+
+
+def _lacking(node: NodeFacts, wanted: Mapping[str, float]) -> list[str]:
+    return [name for name, size in wanted.items() if node.allocatable.get(name, 0.0) < size]
+
+
+def _largest(nodes: Sequence[NodeFacts], wanted: Mapping[str, float]) -> str:
+    """Message about what the best of these nodes lacks."""
+    nearest = min(nodes, key=lambda each: len(_lacking(each, wanted)))
+    lacks = [
+        f"{amount(name, wanted[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
+        for name in _lacking(nearest, wanted)
+    ]
+    return f"it wants {'; '.join(lacks)}"
+
+
+def _tolerated(node: NodeFacts, place: Placement) -> bool:
+    refusing = [taint for taint in node.taints if taint.get("effect") in REFUSING]
+    return all(any(_tolerates(each, taint) for each in place.tolerations) for taint in refusing)
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
+    if toleration.effect not in (None, taint.get("effect")):
+        return False
+    if toleration.key is None:
+        return True
+    if toleration.key != taint.get("key"):
+        return False
+    return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")

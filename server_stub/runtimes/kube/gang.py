@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.create import ObjectCreator
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
 from server_stub.runtimes.kube.observe.losses import Losses
 from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
-from server_stub.runtimes.kube.observe.refusals import Refusal
+from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.removal import ObjectRemoval
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step

@@ -1,31 +1,260 @@
 """The catalogue of a cluster: instance types, images, volumes and rules for jobs. Pure.
 
-An operator writes it as YAML (docs/catalogue.md), which `file` reads.
+An operator writes it as YAML (docs/catalogue.md), which `file` reads. An unknown field, or a value that the cluster
+would reject at the first job, is an error. Sizes are those of one worker: GPUs, CPU cores, GiB.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from ipaddress import ip_network
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import PriorityClass
 from client_lib.spec.wire import InstanceType as ShownType
-from server_stub.runtimes.instance_types import Size, parse
-from server_stub.runtimes.kube.catalogue.parts import (
-    Checkpoints,
-    Defaults,
-    Images,
-    InstanceType,
-    Network,
-    Node,
-    ObjectName,
-    Placement,
-    PodUser,
-    Strict,
-    Volume,
-)
+from server_stub.runtimes.instance_types import Reserve, Size, parse
+
+_LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?)?")
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _folder(path: str) -> str:
+    if not path.startswith("/") or "//" in path or ".." in path.split("/") or path == "/" or ":" in path:
+        raise ValueError(f"{path!r} is not the absolute path of a folder, without '..' and ':'")
+    return path.rstrip("/")
+
+
+def _spelled(value: Any) -> Any:
+    """The value as a string: `1` is accepted instead of `"1"`."""
+    return str(value) if type(value) is int else value
+
+
+def _cidr(text: str) -> str:
+    return str(ip_network(text))
+
+
+Label = Annotated[str, _matching(_LABEL, "a key for labels, such as 'nvidia.com/gpu.product'")]
+ObjectName = Annotated[str, _matching(_NAME, "a name for a Kubernetes object (lower-case letters, digits, '-', '.')")]
+Quantity = Annotated[str, BeforeValidator(_spelled), _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'")]
+Folder = Annotated[str, AfterValidator(_folder)]
+Port = Annotated[int, Field(gt=0, lt=65536)]
+Labels = dict[Label, str]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Toleration(Strict):
+    """A toleration of a taint, so that pods may run on nodes that refuse other pods."""
+
+    key: Label | None = None
+    """Key of the taint. None, with operator Exists: every taint."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint. None: every effect."""
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(None, serialization_alias="tolerationSeconds")
+    """Time limit of the toleration, with effect NoExecute. For `node.kubernetes.io/unreachable` and `not-ready` it is
+    the time to wait for pods of a node that has vanished, by default 300 s."""
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Toleration:
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("needs a key, or operator: Exists")
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("operator Exists takes no value")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("toleration_seconds is for effect: NoExecute")
+        return self
+
+
+class Placement(Strict):
+    """The nodes for pods."""
+
+    node_selector: Labels = {}
+    """Labels that the node must have."""
+    tolerations: list[Toleration] = []
+    """Tolerations of its taints."""
+
+
+class Node(Placement):
+    """A kind of node, for the types of instances that share it."""
+
+    name: str
+    """Name for references from types."""
+    cpu: Annotated[float, Field(gt=0)]
+    """Cores of the whole machine."""
+    memory_gib: Annotated[float, Field(gt=0)]
+    """GiB of the whole machine."""
+    reserve: Reserve = Reserve()
+    """Resources for the system and its daemons. Each worker gets less by its share: a worker that requests a whole node
+    would never be scheduled."""
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Node:
+        if self.reserve.cpu >= self.cpu or self.reserve.memory_gib >= self.memory_gib:
+            raise ValueError(f"node {self.name!r} reserves all that it has")
+        return self
+
+
+class InstanceType(Size, Placement):
+    """The resources and nodes of a worker."""
+
+    node: str | None = None
+    """A name of `nodes`, whose placement is added and whose reserve is subtracted. None: the full size is requested."""
+    gpu_resource: Label = "nvidia.com/gpu"
+    """Resource name of its GPUs."""
+    extra_resources: dict[Label, Quantity] = {}
+    """Further resources of each worker: `rdma/hca: "1"`."""
+    annotations: dict[Label, str] = {}
+    """Annotations of its pods, for example the networks of Multus."""
+    capabilities: list[Annotated[str, _matching(re.compile("[A-Z_]+"), "a capability, such as IPC_LOCK")]] = []
+    """Linux capabilities, for example IPC_LOCK for RDMA; `restricted` admits NET_BIND_SERVICE alone."""
+    runtime_class: ObjectName | None = None
+    """RuntimeClass of its pods; None: the cluster's default."""
+    shm_gib: Annotated[float, Field(gt=0)] | None = None
+    """Size of /dev/shm for a job without shm_size_class. None: 32 GiB per GPU, without GPUs a quarter of the memory. It
+    is part of the memory, and at most half of it."""
+    max_workers: Annotated[int, Field(gt=0)] | None = None
+    """Largest number of workers of one job; None: no limit."""
+
+    @model_validator(mode="after")
+    def _has_a_size(self) -> InstanceType:
+        if not self.cpu or not self.memory_gib:
+            raise ValueError(f"{self.name!r} needs cpu and memory_gib: they are what its pods request")
+        return self
+
+
+class Volume(Strict):
+    """A PersistentVolumeClaim that jobs may mount by name. Workers on several nodes need ReadWriteMany."""
+
+    name: Annotated[str, _matching(re.compile("[A-Za-z0-9][-A-Za-z0-9_.]*"), "a name without '/' and ':'")]
+    """Name of the volume in `volumes: ["NAME:/path"]` of a job."""
+    claim: ObjectName
+    """Name of the PersistentVolumeClaim, in the namespace of the jobs."""
+    sub_path: str | None = None
+    """Folder in it that is mounted; None: the whole volume."""
+    read_only: bool = False
+    """No job may write to it."""
+    always: Folder | None = None
+    """Path where it is mounted in every worker. If the server's pod mounts it at the same path, code on it runs in
+    place. None: it is mounted only in jobs that name it."""
+
+
+class Checkpoints(Strict):
+    """The folder for checkpoints of jobs without checkpoint_dir, so that they outlive a pod."""
+
+    volume: str
+    """A name of `volumes`."""
+    path: Folder
+    """Parent of the checkpoint folders of all jobs. The volume is mounted here, unless it is mounted above already."""
+
+
+class Images(Strict):
+    default: str | None = None
+    """Image of jobs that name none; None: jobs must name one."""
+    aliases: dict[str, str] = {}
+    """Replacements for images of jobs. A key that ends with '/' applies to every image below it."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """Pull policy. None: the default of Kubernetes, Always for `latest` and else IfNotPresent."""
+    pull_secrets: list[ObjectName] = []
+    """Secrets for private registries (`kubectl create secret docker-registry`), in the namespace of the jobs."""
+
+    def resolve(self, image: str) -> str:
+        """The image that is pulled for `image`: its alias, else the alias of the longest folder above it."""
+        if image in self.aliases:
+            return self.aliases[image]
+        folders = [key for key in self.aliases if key.endswith("/") and image.startswith(key)]
+        if not folders:
+            return image
+        nearest = max(folders, key=len)
+        return self.aliases[nearest] + image[len(nearest) :]
+
+
+class PodUser(Strict):
+    """The user of the processes of a pod."""
+
+    run_as_user: Annotated[int, Field(ge=0)] = 1000
+    """User id; 1000 is the user of the ML Space platform's images."""
+    run_as_group: Annotated[int, Field(ge=0)] = 1000
+    """Group id."""
+    fs_group: Annotated[int, Field(ge=0)] = 1000
+    """Group that may write to volumes."""
+    name: str = "user"
+    """Value of USER and LOGNAME, as most images have no user with that id."""
+    home: Folder | None = None
+    """HOME of the ranks, also for caches, on a volume that is always mounted. None: an empty folder of the pod."""
+
+
+class Peer(Strict):
+    """A destination for jobs without internet: addresses, or pods by labels."""
+
+    ip_block: Annotated[str, AfterValidator(_cidr)] | None = None
+    """Range of addresses: `10.0.0.0/8`."""
+    pods: Labels | None = None
+    """Labels of pods; {}: all pods."""
+    namespaces: Labels | None = None
+    """Labels of the namespaces of these pods; None: the namespace of the jobs; {}: all namespaces."""
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Peer:
+        if (self.ip_block is None) == (self.pods is None and self.namespaces is None):
+            raise ValueError("needs either ip_block, or pods and namespaces")
+        return self
+
+
+class Egress(Strict):
+    """A rule with destinations and ports."""
+
+    to: Annotated[list[Peer], Field(min_length=1)]
+    tcp: list[Port] = []
+    """TCP ports; without `tcp` and `udp` every port."""
+    udp: list[Port] = []
+
+
+_SYSTEM = Peer(pods={}, namespaces={"kubernetes.io/metadata.name": "kube-system"})
+
+
+class Network(Strict):
+    """The meaning of `internet=False`; it needs a network plugin that enforces NetworkPolicies."""
+
+    internet: bool = True
+    """Value for jobs that do not set it."""
+    dns: Annotated[list[Peer], Field(min_length=1)] = [_SYSTEM]
+    """The cluster's DNS, on port 53. Default: kube-system; NodeLocal DNS needs its ip_block."""
+    server: list[Peer] = []
+    """This server. Empty: the address in its URL, else pods with the label
+    `app.kubernetes.io/name: client-lib-server`."""
+    allow: list[Egress] = []
+    """Further destinations, such as an object store."""
+
+
+class Defaults(Strict):
+    instance_type: str | None = None
+    """Type of jobs that name none; None: jobs must name one."""
+    pod_labels: Labels = {}
+    """Labels of all pods."""
+    annotations: dict[Label, str] = {}
+    """Annotations of all pods: `sidecar.istio.io/inject: "false"` if the sidecar of a mesh would keep them running."""
+    service_account: ObjectName | None = None
+    """ServiceAccount of all pods; its token is not mounted."""
+    conda_root: Folder = "/opt/conda"
+    """Folder of conda in images: `conda_env: NAME` is `<conda_root>/envs/NAME`."""
+
 
 PLATFORM_TMP_STORAGE = {"default": 200, "small": 1250, "medium": 2500, "large": 3750, "xlarge": 5000}
 

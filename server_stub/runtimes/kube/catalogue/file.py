@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import invalid_request
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
-from server_stub.runtimes.kube.catalogue.parts import Checkpoints
+from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue
 from server_stub.runtimes.kube.options import PodSecurity
 from server_stub.runtimes.kube.render import storage
 

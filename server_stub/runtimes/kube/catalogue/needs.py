@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
-from server_stub.runtimes.kube.catalogue.parts import InstanceType
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType
 
 GIB_PER_GPU = {"small": 16, "medium": 32, "large": 64}
 """Sizes of shm_size_class on the ML Space platform."""

@@ -17,7 +17,7 @@ _QUOTA = re.compile(
 )
 _POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why>.*)", re.DOTALL)
 _WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
-_POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
+POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
 _NOT_FOUND = re.compile(r"not found|404|manifest unknown|does not exist", re.IGNORECASE)
 _DENIED = re.compile(r"401|403|unauthorized|denied|forbidden", re.IGNORECASE)
 _PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
@@ -142,7 +142,7 @@ def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
     if denied := _WEBHOOK.search(text):
         name, why = denied.group("name"), denied.group("why")
         return shortened(f"admission webhook '{name}' refuses the pods: {why}"), True
-    if denied := _POLICY.search(text):
+    if denied := POLICY.search(text):
         return shortened(f"the cluster's policy '{denied.group('name')}' refuses the pods: {denied.group('why')}"), True
     return shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}"), False
 

@@ -1,4 +1,4 @@
-"""The table from the status words of Kubernetes to the reasons of a job. Pure.
+"""Maps reports of Kubernetes to the reasons of a job: status words, and errors of a request to create an object. Pure.
 
 A status word is for machines (`ErrImagePull`); `messages` interprets the text beside it. An unknown word also has a
 meaning, marked as unknown. Sources, at Kubernetes 1.36: pkg/kubelet/container/sync_result.go,
@@ -8,10 +8,14 @@ staging/src/k8s.io/api/core/v1/types.go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
+from typing import NamedTuple
 
 from client_lib.spec.states import Reason
+from server_stub.runtimes.kube.observe import messages as messages
+from server_stub.runtimes.kube.observe.messages import shortened
 from server_stub.runtimes.kube.workload import Meaning
 
 
@@ -127,3 +131,64 @@ def meaning(kind: StatusField, word: str) -> Meaning:
     if found is None and kind is StatusField.REFUSED and word.startswith("OutOf"):  # any extended resource
         return _NO_ROOM
     return found if found is not None else _UNKNOWN[kind]
+
+
+# --- errors of a request to create an object
+
+_WEBHOOK_AWAY = re.compile(r"failed calling webhook \"(?P<name>[^\"]+)\"")
+_DENIED = re.compile(r"^admission webhook \"")
+
+
+class Retry(Enum):
+    """Rule for repeating the request."""
+
+    ALWAYS = auto()
+    BRIEFLY = auto()
+    """A few times: just after its start the API server refuses valid users."""
+    NEVER = auto()
+
+
+class Refusal(NamedTuple):
+    """The reason why the objects of an attempt do not exist yet, or never will."""
+
+    reason: Reason
+    message: str
+    retry: Retry
+
+
+def refusal(status: int, message: str, what: str, operator: str) -> Refusal:
+    """Interpret an ApiError. `what` is the object, such as `PyTorchJob train`."""
+    if status in (0, 408, 429) or status >= 500:
+        return _away(message, operator)
+    policy = messages.POLICY.search(message)
+    if policy:  # status 422, or the status that the policy chooses
+        text = f"the cluster's policy '{policy.group('name')}' refuses {what}: {shortened(policy.group('why'))}"
+        return Refusal(Reason.START_FAILED, text, Retry.NEVER)
+    if status == 403:
+        return _forbidden(message, what)
+    if status == 401:
+        return Refusal(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}", Retry.ALWAYS)
+    if status == 404:
+        text = f"{what} can't be made: {shortened(message)}; is the {operator} installed, and the namespace there?"
+        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
+    return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {shortened(message)}", Retry.NEVER)
+
+
+def _away(message: str, operator: str) -> Refusal:
+    webhook = _WEBHOOK_AWAY.search(message)
+    if webhook:
+        text = f"the webhook {webhook.group('name')} does not answer: does the {operator} run?"
+        return Refusal(Reason.QUEUED, text, Retry.ALWAYS)
+    return Refusal(Reason.QUEUED, f"the Kubernetes API does not answer: {shortened(message)}", Retry.ALWAYS)
+
+
+def _forbidden(message: str, what: str) -> Refusal:
+    """Interpret a 403, which is a quota, a webhook or a missing right, by its text."""
+    if "exceeded quota" in message:
+        return Refusal(Reason.UNSCHEDULABLE, messages.not_created(message, 1, 0)[0], Retry.ALWAYS)
+    if _DENIED.search(message):
+        return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {shortened(message)}", Retry.NEVER)
+    text = (
+        f"this server may not make {what}: {shortened(message)}; `client-lib doctor` lists the rights that are missing"
+    )
+    return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
-from server_stub.runtimes.kube.catalogue.parts import Egress, Peer
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Peer
 from server_stub.runtimes.kube.options import ClusterSettings
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}

@@ -15,9 +15,8 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, fields, plan
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Volume
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
-from server_stub.runtimes.kube.catalogue.parts import Volume
 
 ROOT = "/client-lib"
 LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"

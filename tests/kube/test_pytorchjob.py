@@ -10,7 +10,7 @@ import pytest
 
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.names import QUEUE
-from server_stub.runtimes.kube.pytorchjob import operator
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.kube.test_real_api import PATHS
@@ -36,7 +36,7 @@ def queueing_in(cluster: Cluster, namespace: str) -> Iterator[None]:
         cluster.api.apply(path, made)
     api = connect(cluster.kubeconfig, None)
     for _ in until(60, pause_s=0.1):  # the API server acts by it a moment later
-        if operator.is_queued(api, namespace):
+        if PYTORCHJOB.is_queued(api, namespace):
             break
     yield
     for path in paths:
@@ -66,20 +66,20 @@ def policy(namespace: str) -> dict[str, dict[str, Any]]:
 
 
 def test_nobody_queues_where_there_is_no_kueue_for_pytorch_jobs(api: Api) -> None:
-    assert not operator.is_queued(api, "jobs")
+    assert not PYTORCHJOB.is_queued(api, "jobs")
 
 
 def test_a_kueue_that_takes_pytorch_jobs_is_found_by_what_it_does(api: Api, control_plane: Cluster) -> None:
     with queueing_in(control_plane, NAMESPACE):
-        assert operator.is_queued(api, NAMESPACE)
-        assert not operator.dry_run(api, NAMESPACE)["spec"]["runPolicy"]["suspend"]  # it names no queue
+        assert PYTORCHJOB.is_queued(api, NAMESPACE)
+        assert not PYTORCHJOB.dry_run(api, NAMESPACE)["spec"]["runPolicy"]["suspend"]  # it names no queue
 
 
 def test_nothing_is_made_of_it(api: Api, control_plane: Cluster) -> None:
-    operator.dry_run(api, NAMESPACE)
+    PYTORCHJOB.dry_run(api, NAMESPACE)
     assert control_plane.api.get(PATHS["PyTorchJob"].format(NAMESPACE))["items"] == []
 
 
 def test_what_is_refused_is_an_error(api: Api) -> None:
     with pytest.raises(ApiError, match="nowhere"):
-        operator.dry_run(api, "nowhere")
+        PYTORCHJOB.dry_run(api, "nowhere")
