@@ -3,14 +3,13 @@ hold the environment, unmasked variables and values of secrets.
 
 Records are appended to segment files that are filled with zeros in advance, like the journal of a database: one
 fdatasync makes a group of submits durable, in less time than a new file each (0.25 ms against 0.6). The row of a job
-has the place of its record. When a job is deleted, zeros overwrite its record. `append` and `sync` run in the store's
-writer thread.
+has the place of its record, and is committed after it: no row lacks its record. When a job is deleted, zeros overwrite
+its record. `append` runs in the store's writer thread.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection
 from itertools import accumulate
 from pathlib import Path
@@ -38,13 +37,10 @@ class RequestLog:
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._lock = threading.Lock()
         self._file: int | None = None
         self._segment = 0
         self._end = 0
         self._size = 0
-        self.unsynced = False
-        """True if something was appended after the last `sync`."""
 
     def open(self) -> None:
         """Find the end of the last record; the next one is appended there.
@@ -65,39 +61,29 @@ class RequestLog:
             self._file = None
 
     def append(self, *records: bytes) -> list[Place]:
-        """Write records that hold no NUL byte, as JSON doesn't. They are durable after `sync`.
+        """Write records that hold no NUL byte, as JSON doesn't. They are durable when this returns.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full or fails; none of them counts.
         """
         size = sum(map(len, records))
-        with self._lock:
-            if self._file is None or self._end + size > self._size:
-                self._next_segment(max(self._segment_bytes, size))
-            ends = accumulate(map(len, records), initial=self._end)
-            places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
-            self._write(b"".join(records))
-            return places
-
-    def sync(self) -> None:
-        """Make everything that was appended durable."""
-        with self._lock:
-            if self.unsynced and self._file is not None:
-                _flush(self._file)
-                self.unsynced = False
+        if self._file is None or self._end + size > self._size:
+            self._next_segment(max(self._segment_bytes, size))
+        assert self._file is not None
+        ends = accumulate(map(len, records), initial=self._end)
+        places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
+        self._write(b"".join(records))
+        try:
+            _flush(self._file)
+        except OSError:
+            self.close()  # the kernel forgets what it could not write, and the next fdatasync of this file may succeed
+            raise
+        return places
 
     def read(self, place: Place) -> bytes:
         with self._path(place.segment).open("rb") as file:
             file.seek(place.offset)
             return file.read(place.length)
-
-    def holds(self, place: Place) -> bool:
-        """True if the whole record is there. A power failure may take a record whose submit was not answered."""
-        try:
-            record = self.read(place)
-        except FileNotFoundError:
-            return False
-        return len(record) == place.length and record.endswith(b"\n") and b"\0" not in record
 
     def erase(self, place: Place) -> None:
         """Overwrite the record with zeros, if its segment still exists."""
@@ -122,7 +108,6 @@ class RequestLog:
         while rest:  # a disk that fills up may write a part; the next write then raises
             written = os.pwrite(self._file, rest, self._end)
             rest, self._end = rest[written:], self._end + written
-        self.unsynced = True
 
     def _next_segment(self, size: int) -> None:
         self.close()

@@ -108,19 +108,11 @@ class Service:
         await self._store.open()
         await self._cleanup.start()
         await self._runtime.start(self._reconciler.observe)
-        unfinished = await self._drop_never_answered(await self._store.read(rows.unfinished))
+        unfinished = await self._store.read(rows.unfinished)
         # running jobs first: their GPUs must not be given to waiting jobs
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
             self._reconciler.add(from_row(row))
         self._retaining = asyncio.create_task(self._cleanup.run())
-
-    async def _drop_never_answered(self, unfinished: list[JobRow]) -> list[JobRow]:
-        """Remove rows whose submit request is not on disk, as after a power failure: their submit was not answered, and
-        a repeat of it may use the key."""
-        lost = [row for row in unfinished if row.version == 1 and not self._request_log.holds(row.place)]
-        for row in lost:
-            await self._store.write(rows.discard, row)
-        return [row for row in unfinished if row not in lost] if lost else unfinished
 
     async def close(self) -> None:
         """Stop watching and close the store. Workers keep running; a later `start` finds them."""

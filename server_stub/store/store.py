@@ -34,7 +34,7 @@ class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
     def __init__(self, url: str, request_log: RequestLog | None = None) -> None:
-        """`request_log`: the file of submit requests, which is made durable with each commit (see `Writer`)."""
+        """`request_log`: the file of submit requests, each of which is durable before its row is committed."""
         self._url = url
         self._request_log = request_log
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
@@ -74,7 +74,7 @@ class Store:
         """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`).
 
         Raises:
-            StorageFull, StoreError: nothing was written.
+            StorageFull, ServerError, StoreError: nothing was written.
         """
         return await self._written(self._writer.write(lambda connection: function(connection, *args, **kwargs)))
 
@@ -82,12 +82,12 @@ class Store:
         """The result for `item` of `function(connection, items)`, durable (see `Writer.write_together`).
 
         Raises:
-            StorageFull, StoreError: nothing was written.
+            StorageFull, ServerError, StoreError: nothing was written.
         """
         return await self._written(self._writer.write_together(function, item))
 
     async def add_job(self, new: NewJob) -> Added:
-        """Store a job and its submit request; `new.row.place` is set. Raises StorageFull, StoreError."""
+        """Store a job and its submit request; `new.row.place` is set. Raises as `write`."""
         return await self.write_together(self._add_jobs, new)
 
     async def drop_unused_segments(self) -> None:
@@ -118,7 +118,7 @@ class Store:
             if is_full(error):
                 raise StorageFull("the disk of the server is full; nothing was stored") from error
             if isinstance(error, OSError):
-                raise
+                raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
             raise _translated(error) from error
 
     def _open(self) -> None:
@@ -129,7 +129,7 @@ class Store:
             self._lock = self._take_lock(self._writing)
         with self._writing.begin() as connection:
             engines.migrate(connection)
-        self._writer = Writer(self._writing, self._request_log)
+        self._writer = Writer(self._writing)
         self._writer.start()
 
     def _take_lock(self, engine: Engine) -> Connection:

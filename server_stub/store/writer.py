@@ -6,11 +6,10 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -30,23 +29,11 @@ class _Task:
     error: BaseException | None = None
 
 
-class Files(Protocol):
-    """Files that rows refer to; `server_stub.files.request_log`."""
-
-    @property
-    def unsynced(self) -> bool: ...
-
-    def sync(self) -> None: ...
-
-
 class Writer:
     """The only thread that writes; it keeps the order of the calls. All calls come from one event loop."""
 
-    def __init__(self, engine: Engine, files: Files | None) -> None:
-        """`files` are synced during each commit; a write returns when both are on disk."""
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._files = files
-        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="store-sync")
         self._turn: list[_Task] = []
         """Tasks of this turn of the event loop that the thread does not have yet."""
         self._queue: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
@@ -60,7 +47,6 @@ class Writer:
         self._queue.put(None)
         if self._thread.ident is not None:
             self._thread.join()
-        self._syncing.shutdown()
 
     async def write(self, function: Write[T]) -> T:
         """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
@@ -109,27 +95,15 @@ class Writer:
 
     def _execute(self, group: list[_Task]) -> None:
         try:
-            self._transact(group)
+            with self._engine.begin() as connection:
+                for function, neighbours in groupby(group, key=attrgetter("function")):
+                    _run_all(connection, function, list(neighbours))
         except BaseException as error:  # noqa: BLE001  # every error belongs to the caller, not to this thread
             if len(group) == 1:
                 group[0].error = error
                 return
             for task in group:
                 self._execute([task])
-
-    def _transact(self, group: list[_Task]) -> None:
-        syncing: Future[None] | None = None
-        try:
-            with self._engine.begin() as connection:
-                for function, neighbours in groupby(group, key=attrgetter("function")):
-                    _run_all(connection, function, list(neighbours))
-                # at the same time as the commit: two waits for the disk, one after the other, would take twice as long
-                if self._files and self._files.unsynced:
-                    syncing = self._syncing.submit(self._files.sync)
-        finally:
-            failure = syncing.exception() if syncing else None
-        for task in group:
-            task.error = failure  # not raised here: what is committed must not run again
 
 
 def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:

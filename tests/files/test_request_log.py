@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server_stub.files import request_log
 from server_stub.files.request_log import Place, RequestLog
 
 RECORDS = st.lists(st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"), max_size=20)
@@ -30,9 +31,8 @@ def test_every_record_is_read_back_over_restarts(
             [place] = submissions.append(record)
             assert place not in written
             written[place] = record
-        submissions.sync()
         if cut and records:
-            submissions.append(b"never synced")  # as after a crash between the record and its row
+            submissions.append(b"cut off")  # as after a crash between the record and its row
         submissions.close()
         assert {place: submissions.read(place) for place in written} == written
 
@@ -72,3 +72,21 @@ def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.
             submissions.append(b"record")
     assert list(tmp_path.iterdir()) == []
     assert submissions.read(*submissions.append(b"record")) == b"record"
+
+
+def test_a_segment_that_could_not_be_synced_takes_no_more_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:  # once: the kernel reports a lost page to one fdatasync, and the next one succeeds
+        monkeypatch.undo()
+        raise OSError(errno.EIO, "Input/output error")
+
+    submissions = RequestLog(tmp_path)
+    submissions.open()
+    [before] = submissions.append(b"before")
+    monkeypatch.setattr(request_log, "_flush", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        submissions.append(b"lost")
+    [after] = submissions.append(b"after")
+    assert after.segment == before.segment + 1
+    assert (submissions.read(before), submissions.read(after)) == (b"before", b"after")

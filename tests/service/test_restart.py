@@ -148,18 +148,18 @@ def test_what_was_doomed_is_removed_by_the_next_server(bench: Bench) -> None:
     asyncio.run(run())
 
 
-def test_a_submit_that_lost_its_record_with_the_power_was_never_accepted(bench: Bench) -> None:
+def test_a_job_whose_request_is_gone_is_shown_as_failed_and_not_dropped(bench: Bench) -> None:
     async def run() -> None:
         async with bench.server() as service:
-            lost, _ = await service.submit(ANN, bench.request(name="lost"), "k")
+            lost = await bench.submit(name="lost")
             kept = await bench.submit(name="kept")
             found = await service._store.read(rows.unfinished)
             service._request_log.erase(found[0].place)
-        async with bench.server() as service:
+        async with bench.server():
             assert bench.runtime.given[-1] == (kept.id, 1)
-            again, created = await service.submit(ANN, bench.request(name="lost"), "k")
-            assert created
-            assert json.loads(again.json)["id"] != json.loads(lost.json)["id"]
+            failed = await bench.until("lost", State.FAILED)
+            assert (failed.id, failed.reason) == (lost.id, Reason.START_FAILED)
+            assert "what was submitted as lost can't be read" in failed.message
 
     asyncio.run(run())
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from sqlalchemy import Connection, text
 from client_lib.errors import ServerError, StorageFull
 from client_lib.spec.states import IllegalTransition, Reason, State
 from client_lib.spec.wire import Event
-from server_stub.files.request_log import Place, RequestLog
+from server_stub.files import request_log
+from server_stub.files.request_log import UNWRITTEN, Place, RequestLog
 from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import Added, JobRow, Key, NewJob
 
@@ -24,8 +26,8 @@ T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = Store(url)
+async def opened(url: str, log: RequestLog | None = None) -> AsyncIterator[Store]:
+    store = Store(url, log)
     await store.open()
     try:
         yield store
@@ -375,49 +377,35 @@ def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-class FilesThatFailLater(RequestLog):
-    """The first sync works, the second does not."""
+@contextmanager
+def failing_disk() -> Iterator[None]:
+    """Let fdatasync fail as on a broken disk, which no test can have."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.unsynced = True
-        self.syncs = 0
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-    def sync(self) -> None:
-        self.syncs += 1
-        if self.syncs == 2:
-            raise OSError("the disk is gone")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_log, "_flush", fail)
+        yield
 
 
-def test_a_commit_that_fails_takes_its_files_sync_with_it(tmp_path: Path) -> None:
-    def violate(connection: Connection) -> None:
-        connection.execute(text("PRAGMA defer_foreign_keys = ON"))  # found at the commit, when the sync has begun
-        connection.execute(text("INSERT INTO labels (job_seq, key, value) VALUES (1, 'team', 'vision')"))
+def test_a_job_whose_request_could_not_be_synced_is_not_accepted(url: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        log = RequestLog(tmp_path / "submissions")
+        log.open()
+        async with opened(url, log) as store:
+            key = Key("ann", "k", "f" * 64)
+            with failing_disk():
+                refused, beside = await asyncio.gather(
+                    store.add_job(NewJob(row(1, place=UNWRITTEN), {}, key, b"one\n")),
+                    store.write(added, row(2)),
+                    return_exceptions=True,
+                )
+            assert "Input/output error" in str(refused)
+            assert [job.id for job in await store.read(rows.unfinished)] == [row(2).id], beside
+            again = NewJob(row(1, place=UNWRITTEN), {}, key, b"one\n")
+            assert (await store.add_job(again)).seq is not None
+            assert log.read(again.row.place) == b"one\n"
+        log.close()
 
-    async def check() -> None:
-        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater(tmp_path))
-        await store.open()
-        with pytest.raises(StoreError):
-            await store.write(violate)
-        with pytest.raises(OSError, match="the disk is gone"):
-            await store.write(rows.counts)
-        await store.write(rows.counts)
-        await store.close()
-
-    asyncio.run(check())
-
-
-def test_what_is_committed_does_not_run_again_where_its_files_could_not_be_synced(tmp_path: Path) -> None:
-    ran: list[int] = []
-
-    async def check() -> None:
-        store = Store(f"sqlite:///{tmp_path}/test.db", FilesThatFailLater(tmp_path))
-        await store.open()
-        await store.write(rows.counts)
-        writes = [store.write(lambda _, n=n: ran.append(n)) for n in (1, 2)]  # type: ignore[misc]
-        results = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(result) for result in results] == [OSError, OSError]
-        await store.close()
-
-    asyncio.run(check())
-    assert ran == [1, 2]
+    asyncio.run(run())
