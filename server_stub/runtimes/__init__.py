@@ -96,7 +96,7 @@ class Observation:
     ranks: tuple[RankReport, ...] = ()
     """Ended: all existing reports, of all workers."""
     ended_at: datetime | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Messages for the job's events, each of them added once."""
     first_failing: FailingRank | None = None
     """Ended: the rank that `message` names, if one is the cause."""

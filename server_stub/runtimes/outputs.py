@@ -25,7 +25,7 @@ def globs(attempt: Attempt, worker: int) -> list[str]:
     return list(attempt.spec.outputs) if snapshot or worker == 0 else []
 
 
-def remarks(reports: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
+def notes(reports: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
     """Messages for the job's events about files that are not kept, from the reports of the workers."""
     return tuple(sentence for report in reports if report for sentence in _of_worker(report))
 

@@ -45,7 +45,7 @@ class ActiveJob:
     silence_reported: bool = False
     """True if the attempt has an event about its silence."""
     reported: set[tuple[int, str]] = field(default_factory=set)
-    """(attempt, remark) of remarks that are events already."""
+    """(attempt, note) of notes that are events already."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
     _info: JobInfo | None = None

@@ -87,12 +87,12 @@ class Reconciler:
         if active is None or seen.attempt != active.status.attempt:
             return
         if seen.phase == "ended":
-            self._record_remarks(active, seen)  # first: a final job takes no more events
+            self._add_notes(active, seen)  # first: a final job takes no more events
         if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
             self._tasks.begin(self._explain_end(active, seen))
         else:
             self._apply(active, seen, None)
-            self._record_remarks(active, seen)
+            self._add_notes(active, seen)
 
     def stop(self, active: ActiveJob, stop: Stop) -> None:
         """Stop the running attempt, or end the pause between two attempts."""
@@ -138,12 +138,12 @@ class Reconciler:
         if before is not State.RUNNING and decision.status.state is State.RUNNING:
             self._tasks.begin(self._report_changed_script(active))
 
-    def _record_remarks(self, active: ActiveJob, seen: Observation) -> None:
-        """Add an event for each new remark of the runtime."""
-        for remark in seen.remarks:
-            if (seen.attempt, remark) not in active.reported:
-                active.reported.add((seen.attempt, remark))
-                self.add_event(active, active.status.reason, remark)
+    def _add_notes(self, active: ActiveJob, seen: Observation) -> None:
+        """Add an event for each new note of the runtime."""
+        for note in seen.notes:
+            if (seen.attempt, note) not in active.reported:
+                active.reported.add((seen.attempt, note))
+                self.add_event(active, active.status.reason, note)
 
     def _decide(self, active: ActiveJob, decision: Decision, **shown: Any) -> None:
         if decision.status.state.final:

@@ -53,8 +53,8 @@ def conda_environment(folder: Path) -> Path:
     return python.parents[1]
 
 
-def remarks(site: Site, attempt: Attempt) -> list[str]:
-    return [remark for seen in site.of(attempt) for remark in seen.remarks]
+def notes(site: Site, attempt: Attempt) -> list[str]:
+    return [note for seen in site.of(attempt) for note in seen.notes]
 
 
 @pytest.mark.smoke
@@ -62,7 +62,7 @@ async def test_the_first_job_starts_fresh_and_those_behind_it_warm(tmp_path: Pat
     async with running(tmp_path, warm=True) as site:
         first = site.submit("first", write(tmp_path))
         assert await was_warm(site, first) == [False]
-        assert remarks(site, first) == []
+        assert notes(site, first) == []
         await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         second = site.submit("second", write(tmp_path), n_workers=2)
         assert await was_warm(site, second) == [True, True]
@@ -81,12 +81,12 @@ async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_an
         await warmed(site)
         job = site.submit("job", write(tmp_path), warm=False)
         assert await was_warm(site, job) == [False]
-        assert remarks(site, job) == []  # it asked for it
+        assert notes(site, job) == []  # it asked for it
         command = site.submit("command", "true", type="binary")
         other = site.submit("other", write(tmp_path, "print(1)"), conda_env=str(conda_environment(tmp_path)))
         for attempt, why in ((command, "the command is no Python script"), (other, "an interpreter of its own")):
             assert await was_warm(site, attempt) == [False]
-            assert [why in remark for remark in remarks(site, attempt)] == [True]
+            assert [why in note for note in notes(site, attempt)] == [True]
 
 
 async def test_where_launchers_cannot_sweep_there_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ async def test_a_job_that_does_not_fit_says_why_and_runs_fresh(tmp_path: Path) -
         await warmed(site)
         odd = site.submit("odd", write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
         assert await was_warm(site, odd) == [False]
-        assert "MALLOC_ARENA_MAX" in remarks(site, odd)[0]
+        assert "MALLOC_ARENA_MAX" in notes(site, odd)[0]
 
 
 async def test_after_two_jobs_that_did_not_fit_the_pool_is_made_for_such(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_dead_pool_costs_a_job_nothing_but_time(tmp_path: Path) -> None:
         os.kill(pool, signal.SIGSTOP)  # it hangs: found out at the next launch
         hung = site.submit("hung", write(tmp_path))
         assert await was_warm(site, hung) == [False]
-        assert "did not answer" in remarks(site, hung)[0]
+        assert "did not answer" in notes(site, hung)[0]
         await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         assert await was_warm(site, site.submit("next", write(tmp_path))) == [True]
         await poll(lambda: not alive(pool))

@@ -144,7 +144,7 @@ class Gang:
             whole = self._state()
             all_workers = observe(whole)
             state, seen = self._without_lost(whole, all_workers)
-            self._note(state, seen)
+            self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
             await self._fetch_tails(whole, all_workers)
@@ -176,7 +176,7 @@ class Gang:
     def _pods(self) -> tuple[WorkerPod, ...]:
         return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
 
-    def _note(self, state: ClusterState, seen: Interpretation) -> None:
+    def _remember(self, state: ClusterState, seen: Interpretation) -> None:
         """Keep what a later state may not show any more: why pods went away, and which worker failed first."""
         job_deleted = state.workload is not None and state.workload.deleting
         touched = job_deleted or any(pod.gone or pod.deleting for pod in state.pods)
@@ -257,8 +257,8 @@ class Gang:
         when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
-        remarks = (*self._remarks(seen, at_the_end=True), *outputs.remarks(reports), *conflicts)
-        end = self._observation("ended", why.reason, why.message, seen.infos, ranks, when, remarks)
+        notes = (*self._notes(seen, at_the_end=True), *outputs.notes(reports), *conflicts)
+        end = self._observation("ended", why.reason, why.message, seen.infos, ranks, when, notes)
         return replace(end, first_failing=why.first_failing)
 
     def _next_look_s(self) -> float:
@@ -334,16 +334,16 @@ class Gang:
         if self._record.removed_because is not None:
             return
         if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            message, remarks = self._losses.message(), self._remarks(seen)
-            self._report_progress("running", Reason.RUNNING, message, seen.infos, remarks)
+            message, notes = self._losses.message(), self._notes(seen)
+            self._report_progress("running", Reason.RUNNING, message, seen.infos, notes)
         elif Stage.STARTED not in stages:
             self._report_progress("waiting", seen.blocker.reason, seen.blocker.message, seen.infos, seen.unknown)
 
-    def _remarks(self, seen: Interpretation, *, at_the_end: bool = False) -> tuple[str, ...]:
+    def _notes(self, seen: Interpretation, *, at_the_end: bool = False) -> tuple[str, ...]:
         cluster = self._cluster
         views = cluster.registry.view(*self._id)
         lost = ending.lost_lines(seen, views) if at_the_end else {view.worker: view.missing for view in views}
-        return (*seen.unknown, *ending.remarks(self._attempt, lost, cluster.settings, cluster.catalogue))
+        return (*seen.unknown, *ending.notes(self._attempt, lost, cluster.settings, cluster.catalogue))
 
     def _report_progress(
         self,
@@ -351,9 +351,9 @@ class Gang:
         reason: Reason,
         message: str,
         infos: tuple[WorkerInfo, ...] = (),
-        remarks: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
     ) -> None:
-        seen = self._observation(phase, reason, message, infos, remarks=remarks)
+        seen = self._observation(phase, reason, message, infos, notes=notes)
         if seen != self._reported:
             self._reported = seen
             self._report(seen)
@@ -366,9 +366,9 @@ class Gang:
         infos: tuple[WorkerInfo, ...] = (),
         ranks: tuple[RankReport, ...] = (),
         ended_at: datetime | None = None,
-        remarks: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
     ) -> Observation:
-        return Observation(*self._id, phase, reason, message, infos, ranks, ended_at, remarks)
+        return Observation(*self._id, phase, reason, message, infos, ranks, ended_at, notes)
 
     # --- helpers
 

@@ -63,7 +63,7 @@ def end_of(seen: Observation) -> dict[str, Any]:
         "ended_at": seen.ended_at.isoformat() if seen.ended_at else None,
         "workers": [worker.model_dump(mode="json") for worker in seen.workers],
         "ranks": [rank.model_dump(mode="json") for rank in seen.ranks],
-        "remarks": list(seen.remarks),
+        "remarks": list(seen.notes),
         "first_failing": (seen.first_failing.worker, seen.first_failing.report.model_dump(mode="json"))
         if seen.first_failing
         else None,

@@ -279,16 +279,16 @@ class Gang:
             infos,
             ranks,
             ended_at,
-            self._remarks(phase),
+            self._notes(phase),
             first_failing,
         )
         if seen != self._last:
             self._last = seen
             self._report(seen)
 
-    def _remarks(self, phase: str) -> tuple[str, ...]:
+    def _notes(self, phase: str) -> tuple[str, ...]:
         if phase == "ended":
-            return (*outputs.remarks(worker.report for worker in self._workers), *self._conflicts)
+            return (*outputs.notes(worker.report for worker in self._workers), *self._conflicts)
         return self._how_it_started() if phase == "running" else ()
 
     def _how_it_started(self) -> tuple[str, ...]:

@@ -1,18 +1,16 @@
-"""A real server on a socket with a runtime that runs nothing (tests/api), and clients in the platform's words."""
+"""A real server on a socket with a runtime that runs nothing (tests/http), and clients in the platform's words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from tests.http.conftest import Running, shared_server
+from tests.http.conftest import Running, server, shared_server, start_server
 
-__all__ = ["shared_server"]
+__all__ = ["server", "shared_server", "start_server"]
 
 JOBS = "/public/v2/jobs"
 AUTH = "/public/v2/service_auth"
@@ -63,27 +61,6 @@ class Platform:
 
 def platform(server: Running, user: str | None) -> Platform:
     return Platform(server.url, server.tokens[user] if user else None)
-
-
-@pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Start a server with these settings; stopped at the end of the test."""
-    running: list[Running] = []
-
-    def start(**settings: Any) -> Running:
-        folder = tmp_path / f"server{len(running)}"
-        folder.mkdir()
-        running.append(Running(folder, **settings))
-        return running[-1]
-
-    yield start
-    for server in running:
-        server.stop()
-
-
-@pytest.fixture
-def server(start_server: Callable[..., Running]) -> Running:
-    return start_server()
 
 
 @pytest.fixture

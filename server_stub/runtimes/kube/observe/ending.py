@@ -66,7 +66,7 @@ def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bo
     return Verdict(*because) if found.reason is Reason.CANCELLED and not stopped else found
 
 
-def remarks(
+def notes(
     attempt: Attempt, lost_lines: Mapping[int, int], settings: ClusterSettings, catalogue: ClusterCatalogue
 ) -> tuple[str, ...]:
     """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
