@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,10 @@ from server_stub.runtimes.kube import create
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
-from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.observe.parse import Workload
 from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.removal import RemovalQueue
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.workload import Object
 from tests.kube.cases import Builder
@@ -59,16 +58,7 @@ class Site:
         self.made: list[Workload] = []
         api: Any = self.api
         unused: Any = None
-        cluster = Cluster(
-            PYTORCHJOB,
-            case.cluster,
-            case.catalogue,
-            api,
-            Inventory(),
-            registry=unused,
-            logs=unused,
-            removals=RemovalQueue(),
-        )
+        cluster = replace(Cluster.of(unused, PYTORCHJOB, case.cluster, case.catalogue, unused), objects=api)
         self._creator = ObjectCreator(case.attempt, cluster, self._take, self.said.append, self._pause)
 
     async def _take(self, job: Workload) -> None:

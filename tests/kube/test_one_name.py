@@ -15,15 +15,12 @@ from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
-from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.observe.parse import Workload
 from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.removal import RemovalQueue
 from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import CLUSTER, Builder
 from tests.kube.test_real_api import PATHS
@@ -64,21 +61,14 @@ async def make(
         for path in (f"{JOBS}/{goes}", *(f"/api/v1/namespaces/{NAMESPACE}/{each}" for each in owned)):
             cluster.api.delete(path)
 
-    api, unused, removals = connect(cluster.kubeconfig, None), cast(Any, None), RemovalQueue()
-    access = Cluster(
-        PYTORCHJOB,
-        replace(CLUSTER, namespace=NAMESPACE),
-        Builder().build("x").catalogue,
-        ObjectsApi(api, NAMESPACE, PYTORCHJOB),
-        Inventory(),
-        registry=unused,
-        logs=unused,
-        removals=removals,
+    settings, registry = replace(CLUSTER, namespace=NAMESPACE), cast(Any, None)
+    access = Cluster.of(
+        connect(cluster.kubeconfig, None), PYTORCHJOB, settings, Builder().build("x").catalogue, registry
     )
     making = ObjectCreator(attempt, access, take, said.append, pause)
     with ExitStack() as listed:
         for each in ended:
-            listed.enter_context(removals.ended(names.AttemptKey(each.job_id, each.number)))
+            listed.enter_context(access.removals.ended(names.AttemptKey(each.job_id, each.number)))
         made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert [(each.reason, each.message) for each in said] == ([(Reason.QUEUED, awaited)] if goes else [])

@@ -10,9 +10,10 @@ from client_lib.errors import InvalidRequest
 from client_lib.worker import zipapp_build
 from server_stub.runtimes.kube.api import connect, default_namespace
 from server_stub.runtimes.kube.catalogue import file as catalogue_file
+from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.runtime import KubeRuntime, Parts
+from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerRegistry
 
@@ -41,7 +42,7 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     _allow_many_connections()
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    return KubeRuntime(Parts(api, PYTORCHJOB, cluster, catalogue, registry, lambda job_id: jobs / job_id))
+    return KubeRuntime(Cluster.of(api, PYTORCHJOB, cluster, catalogue, registry), lambda job_id: jobs / job_id)
 
 
 def _allow_many_connections() -> None:

@@ -1,0 +1,83 @@
+"""The watches of a cluster bring what they list and each change into its inventory, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
+from tests.kube.cases import Builder
+
+KEY = names.AttemptKey("j1", 1)
+PODS, JOBS = "pods", "pytorchjobs"
+
+
+def found(uid: str, **labels: str) -> dict[str, Any]:
+    ours = names.labels(KEY.job_id, KEY.attempt, "train") if labels else {}
+    return {"metadata": {"name": uid, "uid": uid, "resourceVersion": "1", "labels": ours | labels}}
+
+
+def pod(uid: str) -> dict[str, Any]:
+    return found(uid, **{manifest.REPLICA_TYPE: "master", manifest.REPLICA_INDEX: "0"})
+
+
+class Recorded:
+    """An API server that lists these objects, then reports these changes, then nothing."""
+
+    def __init__(self, lists: dict[str, list[Any]], changes: dict[str, list[tuple[str, Any]]]) -> None:
+        self._lists, self._changes = lists, changes
+        self._silence = threading.Event()
+
+    def get(self, path: str, query: Any) -> Any:
+        return {"items": self._lists.get(path.rpartition("/")[2], []), "metadata": {"resourceVersion": "1"}}
+
+    def stream(self, path: str, query: Any, read_s: float) -> Stream:
+        return Stream(self._changes.pop(path.rpartition("/")[2], []), self._silence)
+
+
+class Stream:
+    def __init__(self, changes: list[tuple[str, Any]], silence: threading.Event) -> None:
+        self._changes, self._silence = changes, silence
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from (json.dumps({"type": kind, "object": each}).encode() for kind, each in self._changes)
+        self._silence.wait(30)
+
+    def abort(self) -> None:
+        self._silence.set()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_changes_reach_the_inventory(anyio_backend: str) -> None:
+    case = Builder().build("train")
+    api = Recorded(
+        lists={PODS: [pod("a"), found("foreign")], JOBS: [found("job", job="x")]},
+        changes={PODS: [("ADDED", pod("b")), ("MODIFIED", found("foreign")), ("DELETED", pod("a"))]},
+    )
+    cluster = Cluster.of(cast(Any, api), PYTORCHJOB, case.cluster, case.catalogue, cast(Any, None))
+    listed: list[Workload] = []
+    changed = asyncio.Event()
+    cluster.inventory.follow(KEY, changed.set)
+
+    def take(workloads: list[Workload]) -> None:
+        listed.extend(workloads)
+        changed.set()
+
+    watches = cluster.watches(take)
+    for watch in watches:
+        watch.start()
+    while not listed or {each.uid: each.gone for each in cluster.inventory.pods(KEY)} != {"a": True, "b": False}:
+        await changed.wait()
+        changed.clear()
+    for watch in watches:
+        watch.stop()
+    assert [each.key for each in listed] == [KEY]
