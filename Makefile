@@ -106,7 +106,7 @@ docs: $(READY)  ## write what docs/ repeats of the code, and build the site in b
 	@echo "== docs/openapi*.json, docs/*.schema.json"
 	@$(RUN)/python -m server_stub.openapi --write docs
 	@echo "== docs/cli.md"
-	@$(RUN)/python -m client_lib.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+	@$(RUN)/python docs/cli_reference.py > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 	@echo "== tables of docs/*.md"
 	@$(RUN)/python docs/tables.py
 	@echo "== build/docs (warnings are errors)"

@@ -1,9 +1,9 @@
 """The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs lives here.
 
 app          the group of commands; a command's module is loaded when the command runs
-commands/    a module per command, or for two that are alike
+commands/    a module per command, or for some that are alike
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
-submit_steps what submit, render, run and resubmit share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
+submit_steps what submit, render and run share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
 connection   the server of a command: reads as plain dicts, everything else through the SDK
 show         jobs, events and instance types as text (pure)
 printer      the one place that prints;  exits  the one table of exit codes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import job_names, printer
+from client_lib.cli import printer
 from client_lib.cli.http_reader import Params, Reader
 from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+NamesFrom = Callable[[str, int], list[str]]
+"""(prefix, limit) -> names of jobs that begin with it, newest first."""
+
+SHOWN = 5  # names in a message
+NEAREST_AMONG = 200  # newest jobs that a misspelt name is compared with
 PAGE = 100  # jobs of a list asked for at once
 
 
@@ -66,7 +71,7 @@ class Connection:
         try:
             return self._reader.get(paths.job(name), "name")
         except NotFound:
-            full = job_names.complete(name, self.names)
+            full = complete(name, self.names)
         printer.hint(f"{name} is {full}")
         return self._reader.get(paths.job(full), "name")
 
@@ -123,3 +128,32 @@ class Connection:
         """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection."""
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         return self._reader.stream(paths.job_logs(name), params, accept=paths.LOG_FRAMES, read_s=read_s)
+
+
+# --- names of jobs as users type them: shortened, misspelt
+
+
+def complete(name: str, names_from: NamesFrom) -> str:
+    """The one job whose name begins with `name`, which is itself no job's name.
+
+    Raises NotFound: no job or several begin with it; names the nearest.
+    """
+    found = names_from(name, SHOWN + 1) if name else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NotFound(f"no job named {name}; {_several(found)} begin so", hint="write more of the name")
+    raise _unknown(name, names_from("", NEAREST_AMONG))
+
+
+def _several(found: Sequence[str]) -> str:
+    return ", ".join(found[:SHOWN]) + (" and more" if len(found) > SHOWN else "")
+
+
+def _unknown(name: str, names: Sequence[str]) -> NotFound:
+    """The error for a name that no job has, with the nearest of `names`."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    offer = f"; did you mean {' or '.join(near)}?" if near else ""
+    return NotFound(f"no job named {name}{offer}", hint="`client-lib list` shows the jobs you have")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from client_lib.cli import exits, printer
 
-JSON, NAME, TABLE, TEXT = "json", "name", "table", "text"
+F = TypeVar("F", bound=Callable[..., Any])
+
+JSON, NAME = "json", "name"
 COMPLETED = 50  # names that a shell is offered
 COMPLETION_S = 1.0  # longest wait for the server while a user types
 
@@ -33,9 +36,15 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-def command_app(**settings: Any) -> typer.Typer:
-    """The typer application of one command's module."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, **settings)
+class CommandApp(typer.Typer):
+    """The typer application of one module of commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(add_completion=False, rich_markup_mode=None, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """Without `name` the command is called as its function is."""
+        return super().command(name, cls=Command, **settings)
 
 
 def help_without_command(ctx: typer.Context) -> None:

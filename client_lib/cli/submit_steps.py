@@ -1,8 +1,7 @@
-"""The steps of `submit`, `run`, `render` and `resubmit`: from a command line to a job, and to the end of the job."""
+"""The steps that `submit`, `render` and `run` share: from a command line to a job."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,13 +9,12 @@ from typing import Any, NamedTuple
 import typer
 from pydantic import ValidationError
 
-from client_lib.cli import exits, job_options, launch_line, printer, processes
+from client_lib.cli import job_options, launch_line, printer, processes
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME
 from client_lib.job import Job
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.spec.wire import JobInfo
 
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
@@ -76,45 +74,3 @@ def submit(described: DescribedJob) -> JobInfo:
             on_upload=lambda sent, size: show(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
         )
         return job.info()
-
-
-def render(described: DescribedJob) -> Manifest:
-    with printer.progress("rendering"):
-        return described.job.render(python=described.python or processes.find_python(os.environ))
-
-
-def manifest_text(manifest: Manifest, *, as_json: bool) -> str:
-    """YAML documents to read (or to hand to kubectl), or one JSON object."""
-    if as_json:
-        return json.dumps(manifest.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    import yaml
-
-    objects = manifest.model_dump(mode="json")["objects"]
-    return str(yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=1000)).rstrip()
-
-
-def announce(info: JobInfo, output: str, follow: bool) -> None:
-    """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
-    if output == JSON:
-        printer.data_json(info.model_dump(mode="json"))
-    elif output == NAME:
-        printer.data(info.name)
-    elif follow:
-        printer.hint(f'Job "{info.name}" created.')
-    else:
-        printer.data(f'Job "{info.name}" created.')
-        printer.hint(f"`client-lib logs -f {info.name}` follows it")
-    for notice in [] if follow else info.notices:  # with -f they stand before the job's lines
-        printer.hint(notice)
-
-
-def follow_to_end(job: Job, collapse: bool = False) -> int:
-    """Print the job's logs until it has ended; return its exit code. Ctrl-C stops following; the job keeps running.
-
-    Raises JobFailed or JobCancelled with the report.
-    """
-    job.logs(follow=True, collapse=collapse)
-    with printer.hint_on_interrupt(job.name or ""):
-        info = job.wait()
-    printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")
-    return exits.DONE

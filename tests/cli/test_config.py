@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli import profile_file
+from client_lib.cli.commands import config
 from client_lib.errors import InvalidRequest
 from client_lib.transport.config import read_profiles
 
@@ -78,10 +78,10 @@ def test_comments_and_other_profiles_stay(tmp_path: Path) -> None:
     path.write_text(
         '# mine\nprofile = "a"\n\n[profiles.a]  # the lab\nendpoint = "http://a"\n\n[profiles."b c"]\ntoken = "t"\n'
     )
-    text = profile_file.with_profile(path.read_text(), "b c", {"endpoint": "http://b", "token": None, "insecure": True})
-    text = profile_file.with_default(text, "b c")
+    text = config.with_profile(path.read_text(), "b c", {"endpoint": "http://b", "token": None, "insecure": True})
+    text = config.with_default(text, "b c")
     meant = ("b c", {"a": {"endpoint": "http://a"}, "b c": {"endpoint": "http://b", "insecure": True}})
-    profile_file.write(path, text, meant)
+    config.write(path, text, meant)
     assert read_profiles(path) == meant
     assert path.read_text().startswith('# mine\nprofile = "b c"\n')
     assert "[profiles.a]  # the lab" in path.read_text()
@@ -92,9 +92,9 @@ def test_a_file_that_we_do_not_see_through_is_left_alone(tmp_path: Path) -> None
     path.write_text('profiles = {a = {endpoint = "http://a"}}\n')
     before = path.read_text()
     with pytest.raises(InvalidRequest):
-        profile_file.write(
+        config.write(
             path,
-            profile_file.with_profile(before, "a", {"token": "t"}),
+            config.with_profile(before, "a", {"token": "t"}),
             (None, {"a": {"endpoint": "http://a", "token": "t"}}),
         )
     assert path.read_text() == before
@@ -104,5 +104,5 @@ def test_a_file_that_we_do_not_see_through_is_left_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize("value", ['quote " and \\ back', "ünïcode 😀", "line\nbreak", "a # b"])
 def test_any_text_survives_the_file(tmp_path: Path, value: str) -> None:
     path = tmp_path / "config.toml"
-    profile_file.write(path, profile_file.with_profile("", "a", {"token": value}), (None, {"a": {"token": value}}))
+    config.write(path, config.with_profile("", "a", {"token": value}), (None, {"a": {"token": value}}))
     assert read_profiles(path)[1] == {"a": {"token": value}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.cli import job_names
+from client_lib.cli.connection import complete
 from client_lib.errors import NotFound
 
 from .conftest import Run
@@ -77,4 +77,4 @@ def test_several_are_cancelled_although_one_is_not_there(server: SmallServer, cl
 
 def test_an_empty_name_is_no_beginning_of_all() -> None:
     with pytest.raises(NotFound, match="no job named"):
-        job_names.complete("", lambda prefix, limit: ["only-one"])
+        complete("", lambda prefix, limit: ["only-one"])

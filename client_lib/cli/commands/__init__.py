@@ -1,1 +1,1 @@
-"""One module per command, each with its typer application as `app`. `cli.app.COMMANDS` lists them."""
+"""Commands, each module with a typer application as `app`. `cli.app.COMMANDS` lists them."""

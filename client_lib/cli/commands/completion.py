@@ -18,16 +18,14 @@ from typer.completion import (  # type: ignore[attr-defined]  # typer re-exports
 
 from client_lib.cli import PROGRAM, printer
 from client_lib.cli.app import COMPLETION_VARIABLE
-from client_lib.cli.parameters import Command, command_app
+from client_lib.cli.parameters import CommandApp
 
 SHELLS = ("bash", "zsh", "fish")
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "completion",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib completion bash >> ~/.bashrc

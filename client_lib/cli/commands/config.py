@@ -1,23 +1,31 @@
-"""`client-lib config`: profiles of the configuration file."""
+"""`client-lib config`: profiles of the configuration file, which `transport.config` reads.
+
+The file is changed as text, so that a user's comments stay. Each change is read back before it is written: a file in a
+layout that this module does not understand is left alone.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import printer, profile_file
-from client_lib.cli.parameters import JSON, Command, TextOrJson, command_app, help_without_command
-from client_lib.errors import InvalidRequest
+from client_lib.cli import printer
+from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
+from client_lib.errors import ClientLibError, InvalidRequest
 from client_lib.transport import config
 from client_lib.transport.config import LOCAL
 
 MASK = "***"
-BOOLEANS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
-app = command_app(invoke_without_command=True)
+app = CommandApp(invoke_without_command=True)
 
 
 @app.callback()
@@ -31,7 +39,7 @@ def configuration(ctx: typer.Context) -> None:
     help_without_command(ctx)
 
 
-@app.command("show", cls=Command)
+@app.command()
 def show(output: TextOrJson = "text") -> None:
     """The profiles, and the server that commands talk to now. Tokens are not shown."""
     path = config.config_file()
@@ -58,7 +66,6 @@ def _because(default: str | None) -> str:
 
 @app.command(
     "set",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib config set lab endpoint=https://jobs.lab.example token=-     asks for the token
@@ -77,10 +84,10 @@ def set_profile(
     path = config.config_file()
     default, profiles = config.read_profiles(path)
     changed = {key: value for key, value in {**profiles.get(profile, {}), **values}.items() if value is not None}
-    text = profile_file.with_profile(_text(path), profile, values)
+    text = with_profile(_text(path), profile, values)
     if not profiles and default is None:
-        text, default = profile_file.with_default(text, profile), profile
-    profile_file.write(path, text, (default, {**profiles, profile: changed}))
+        text, default = with_default(text, profile), profile
+    write(path, text, (default, {**profiles, profile: changed}))
     printer.hint(f"profile {profile} is in {path}" + (", and in use" if default == profile else ""))
 
 
@@ -99,7 +106,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _typed(key: str, value: str) -> str | bool | float:
     if key == "insecure":
-        return BOOLEANS.get(value.lower(), value)
+        return _BOOLEANS.get(value.lower(), value)
     if key == "retry_s":
         try:
             return float(value)
@@ -115,7 +122,7 @@ def _secret() -> str:
     return sys.stdin.readline().strip()
 
 
-@app.command("use", cls=Command)
+@app.command()
 def use(profile: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
@@ -124,9 +131,89 @@ def use(profile: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
         raise InvalidRequest(
             f"no profile {profile!r} in {path}", hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}"
         )
-    profile_file.write(path, profile_file.with_default(_text(path), profile), (profile, profiles))
+    write(path, with_default(_text(path), profile), (profile, profiles))
     printer.hint(f"{profile} is in use")
 
 
 def _text(path: Any) -> str:
     return str(path.read_text(encoding="utf-8")) if path.exists() else ""
+
+
+# --- the file as text
+
+Value = str | bool | float
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER = re.compile(r"\s*\[")
+
+
+def with_profile(text: str, name: str, values: dict[str, Value | None]) -> str:
+    """`text` with these keys of the profile set; None removes a key. A profile that isn't there is appended."""
+    lines = text.splitlines()
+    start = _section(lines, name)
+    if start is None:
+        lines += [*([""] if lines else []), f"[profiles.{_key(name)}]"]
+        start = len(lines)
+    for key, value in values.items():
+        _set(lines, start, key, value)
+    return "\n".join(lines) + "\n"
+
+
+def with_default(text: str, name: str) -> str:
+    """`text` with `profile = name` at its top level."""
+    lines = text.splitlines()
+    _set(lines, 0, "profile", name)
+    return "\n".join(lines) + "\n"
+
+
+def _section(lines: list[str], name: str) -> int | None:
+    """Index of the line after the profile's header."""
+    header = re.compile(
+        rf"\s*\[\s*profiles\s*\.\s*(?:{re.escape(name)}|{re.escape(json.dumps(name))}|'{re.escape(name)}')\s*\]"
+    )
+    return next((at + 1 for at, line in enumerate(lines) if header.match(line)), None)
+
+
+def _set(lines: list[str], start: int, key: str, value: Value | None) -> None:
+    """Replace, insert or remove `key` in the section whose first line is `start`."""
+    end = next((at for at in range(start, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    there = re.compile(rf"\s*{re.escape(key)}\s*=")
+    found = next((at for at in range(start, end) if there.match(lines[at])), None)
+    new = [] if value is None else [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
+    if found is None:
+        lines[start:start] = new
+    else:
+        lines[found : found + 1] = new
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def write(path: Path, text: str, expected: tuple[str | None, dict[str, dict[str, Any]]]) -> None:
+    """Replace the file by `text` (0600: it may hold tokens) if it means `expected`, whole or not at all.
+
+    Raises InvalidRequest if it would mean something else, or can't be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidRequest(f"{path} can't be written: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        _check(Path(temporary), path, expected)
+        os.replace(temporary, os.path.realpath(path))  # a link to a file kept elsewhere stays a link
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _check(written: Path, path: Path, expected: tuple[str | None, dict[str, dict[str, Any]]]) -> None:
+    try:
+        meant = config.read_profiles(written)
+    except ClientLibError as error:
+        raise InvalidRequest(error.message.replace(str(written), str(path)), hint=error.hint) from error
+    if meant != expected:
+        raise InvalidRequest(f"{path} is laid out in a way that can't be changed from here", hint="edit it by hand")

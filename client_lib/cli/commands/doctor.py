@@ -9,18 +9,16 @@ from typing import Any
 
 from client_lib.cli import exits, printer, processes, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, Command, ProfileOption, ServerOption, TableOrJson, command_app
+from client_lib.cli.parameters import JSON, CommandApp, ProfileOption, ServerOption, TableOrJson
 from client_lib.errors import ClientLibError
 
 IMPORT_S = 60.0  # torch from a cold disk
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "doctor",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib doctor

@@ -8,14 +8,12 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, Command, JobName, ProfileOption, ServerOption, TextOrJson, command_app
+from client_lib.cli.parameters import JSON, CommandApp, JobName, ProfileOption, ServerOption, TextOrJson
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "download",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib download train-x7k2m                       into the folder train-x7k2m

@@ -14,23 +14,20 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     JSON,
     Collapse,
-    Command,
+    CommandApp,
     JobName,
     ProfileOption,
     ServerOption,
     TextOrJson,
-    command_app,
 )
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, several_ranks
 from client_lib.spec.states import State
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "logs",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib logs -f train-x7k2m

@@ -18,7 +18,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import Command, ProfileOption, ServerOption, command_app
+from client_lib.cli.parameters import CommandApp, ProfileOption, ServerOption
 from client_lib.errors import Conflict, InvalidRequest
 
 OURS = "client-lib"
@@ -27,12 +27,11 @@ WORKSPACE = "00000000-0000-4000-8000-000000000000"
 _HEADER = re.compile(r"\s*\[")
 REGION = "SR006"  # one that every version of mls knows; a server accepts all regions unless its settings name some
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
     "mls-config",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib mls-config                            then: mls job list

@@ -21,7 +21,7 @@ import typer
 from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, with_job_options
-from client_lib.cli.parameters import Command, ProfileOption, ServerOption, command_app
+from client_lib.cli.parameters import CommandApp, ProfileOption, ServerOption
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.worker.rank_environment import STDIN
 
@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "run",
-    cls=Command,
     context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:

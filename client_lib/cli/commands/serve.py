@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from client_lib.cli import processes
-from client_lib.cli.parameters import Command, command_app
+from client_lib.cli.parameters import CommandApp
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "serve",
-    cls=Command,
     context_settings={"ignore_unknown_options": True},
     add_help_option=False,  # `serve --help` is answered by the server, which knows its own flags
 )

@@ -8,7 +8,7 @@ import typer
 
 from client_lib.cli import exits, printer, processes
 from client_lib.cli.http_reader import Reader
-from client_lib.cli.parameters import JSON, Command, TextOrJson, command_app, help_without_command
+from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, state_dir
@@ -17,7 +17,7 @@ from client_lib.transport.config import resolve
 
 INFO_S = 10.0
 
-app = command_app(invoke_without_command=True)
+app = CommandApp(invoke_without_command=True)
 
 
 @app.callback()
@@ -27,8 +27,6 @@ def server(ctx: typer.Context) -> None:
 
 
 @app.command(
-    "status",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib server status
@@ -84,7 +82,7 @@ def _pool(pool: dict[str, Any]) -> str:
     return f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
 
 
-@app.command("stop", cls=Command)
+@app.command()
 def stop() -> None:
     """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
     running = local_server.find()
@@ -97,7 +95,7 @@ def stop() -> None:
     printer.hint("its jobs keep running; the next command starts it again")
 
 
-@app.command("token", cls=Command, context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@app.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
     return processes.replace_by_server(["token", *(args or ())])

@@ -12,22 +12,19 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     JSON,
     NAME,
-    Command,
+    CommandApp,
     JobName,
     ProfileOption,
     ServerOption,
     TextJsonOrName,
     TextOrJson,
-    command_app,
 )
 from client_lib.spec.states import FINAL, State
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "status",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib status train-x7k2m
@@ -77,8 +74,6 @@ def _show_events(connection: Connection, name: str, output: str) -> None:
 
 
 @app.command(
-    "explain",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib explain train-x7k2m

@@ -1,32 +1,35 @@
-"""`client-lib submit`."""
+"""`client-lib submit`, `client-lib render` and `client-lib resubmit`."""
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import exits, printer, submit_steps
+from client_lib.cli import exits, job_options, printer, processes, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, with_job_options
 from client_lib.cli.parameters import (
     JSON,
+    NAME,
     CollapseFollowed,
-    Command,
+    CommandApp,
     Follow,
+    JobName,
     ProfileOption,
     ServerOption,
     TextJsonOrName,
-    command_app,
+    YamlOrJson,
 )
+from client_lib.cli.submit_steps import DescribedJob
+from client_lib.job import Job
 from client_lib.spec.wire import JobInfo
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
-    "submit",
-    cls=Command,
     context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:
@@ -64,16 +67,127 @@ def submit(
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
     if dry_run:
-        printer.data(submit_steps.manifest_text(submit_steps.render(described), as_json=output == JSON))
+        _print_manifest(described, output)
         return exits.DONE
     info = _submitted(described)
-    submit_steps.announce(info, output, follow)
-    return submit_steps.follow_to_end(described.job, collapse) if follow else exits.DONE
+    _announce(info, output, follow)
+    return _follow_to_end(described.job, collapse) if follow else exits.DONE
 
 
-def _submitted(described: submit_steps.DescribedJob) -> JobInfo:
+def _submitted(described: DescribedJob) -> JobInfo:
     try:
         return submit_steps.submit(described)
     except KeyboardInterrupt:
         printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
         raise
+
+
+@app.command(
+    context_settings=submit_steps.STOP_AT_SCRIPT,
+    epilog="""\b
+Examples:
+  client-lib render -N 2 train.py --epochs 3
+  client-lib render -c job.yaml -o json | jq '.objects[0]'
+""",
+)
+@with_job_options
+def render(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    output: YamlOrJson = "yaml",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+    **values: Any,
+) -> None:
+    """Show what a submit with these arguments would create, secrets masked; nothing is created."""
+    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
+    _print_manifest(described, output)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib resubmit train-x7k2m
+  client-lib resubmit -f --name second-try train-x7k2m
+  client-lib resubmit train-x7k2m --set n_workers=4 --set env_variables=LR=0.1
+
+\b
+Exit code with -f: that of the job, as with `submit -f`.
+""",
+)
+def resubmit(
+    name: JobName,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Another value for a field: `n_workers=4`, `env_variables=LR=0.1`, `args=--lr`. Repeated for a list.",
+        ),
+    ] = None,
+    new_name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the new job. Default: made from the script's name."),
+    ] = None,
+    follow: Follow = False,
+    output: TextJsonOrName = "text",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> int:
+    """Run a job again: the same code and spec, but for what `--set` changes, as a new job.
+
+    Interpreter, environment and the values of secrets are those of this shell. Of a job that has ended the new one gets
+    a copy of the checkpoints.
+    """
+    connection = Connection(endpoint, profile)
+    old = connection.job(name)["name"]
+    changed = job_options.changes(changes or (), connection.client.job_request(old).spec)
+    with printer.progress("submitting"):
+        python = processes.find_python(os.environ)
+        job = connection.client.resubmit(old, new_name=new_name, python=python, **changed)
+        info = job.info()
+    _announce(info, output, follow)
+    return _follow_to_end(job) if follow else exits.DONE
+
+
+# --- what the commands print
+
+
+def _announce(info: JobInfo, output: str, follow: bool) -> None:
+    """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
+    if output == JSON:
+        printer.data_json(info.model_dump(mode="json"))
+    elif output == NAME:
+        printer.data(info.name)
+    elif follow:
+        printer.hint(f'Job "{info.name}" created.')
+    else:
+        printer.data(f'Job "{info.name}" created.')
+        printer.hint(f"`client-lib logs -f {info.name}` follows it")
+    for notice in [] if follow else info.notices:  # with -f they stand before the job's lines
+        printer.hint(notice)
+
+
+def _follow_to_end(job: Job, collapse: bool = False) -> int:
+    """Print the job's logs until it has ended; return its exit code. Ctrl-C stops following; the job keeps running.
+
+    Raises JobFailed or JobCancelled with the report.
+    """
+    job.logs(follow=True, collapse=collapse)
+    with printer.hint_on_interrupt(job.name or ""):
+        info = job.wait()
+    printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")
+    return exits.DONE
+
+
+def _print_manifest(described: DescribedJob, output: str) -> None:
+    """YAML documents to read (or to hand to kubectl), or one JSON object."""
+    with printer.progress("rendering"):
+        manifest = described.job.render(python=described.python or processes.find_python(os.environ))
+    content = manifest.model_dump(mode="json")
+    if output == JSON:
+        printer.data_json(content)
+        return
+    import yaml
+
+    printer.data(yaml.safe_dump_all(content["objects"], sort_keys=False, allow_unicode=True, width=1000).rstrip())

@@ -1,4 +1,4 @@
-"""`client-lib list`."""
+"""`client-lib list` and `client-lib instances`: tables of jobs and of instance types."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     JSON,
     NAME,
-    Command,
+    CommandApp,
     ProfileOption,
     ServerOption,
     TableJsonOrName,
-    command_app,
     key_value,
 )
 from client_lib.spec.states import State
 
 LIMIT = 50
 
-app = command_app()
+app = CommandApp()
 
 
 @app.command(
     "list",
-    cls=Command,
     epilog="""\b
 Examples:
   client-lib list --state RUNNING
@@ -65,3 +63,25 @@ def list_jobs(
         )
     if len(jobs) == most:
         printer.hint(f"these are the newest {most}; --all shows all")
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib instances
+  client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
+""",
+)
+def instances(
+    output: TableJsonOrName = "table",
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """List the instance types of the server, and how many workers of each fit right now."""
+    kinds = Connection(endpoint, profile).instance_types()
+    if output == JSON:
+        printer.data_json(kinds)
+    elif output == NAME:
+        printer.lines(kind["name"] for kind in kinds)
+    else:
+        printer.table(show.INSTANCE_COLUMNS, map(show.instance_row, kinds))

@@ -1,0 +1,125 @@
+"""`client-lib cancel`, `client-lib delete` and `client-lib wait`: each takes the names of several jobs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from client_lib.cli import exits, printer
+from client_lib.cli.connection import Connection, NamesFrom, complete
+from client_lib.cli.parameters import CommandApp, JobNames, ProfileOption, ServerOption, WholeJobNames
+from client_lib.errors import ClientLibError, NotFound
+
+app = CommandApp()
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib cancel train-x7k2m
+  client-lib list --state PENDING -o name | xargs client-lib cancel
+""",
+)
+def cancel(names: WholeJobNames, endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
+    """Stop jobs: SIGTERM, and SIGKILL after the grace period. Their logs stay."""
+    connection = Connection(endpoint, profile)
+
+    def cancel_one(name: str) -> None:
+        info = connection.client.cancel_job(name)
+        printer.data(f"{info.name} {info.state}")
+        if not info.state.final:
+            printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
+
+    return _change_each(names, cancel_one, connection.names)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib delete train-x7k2m
+  client-lib list --all --state FAILED -o name | xargs client-lib delete
+""",
+)
+def delete(
+    names: WholeJobNames,
+    force: Annotated[bool, typer.Option("--force", help="Also one that runs: it is stopped first.")] = False,
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> int:
+    """Remove jobs that have ended, and their logs."""
+    connection = Connection(endpoint, profile)
+
+    def delete_one(name: str) -> None:
+        printer.data(connection.client.delete_job(name, force=force))
+
+    return _change_each(names, delete_one, connection.names)
+
+
+def _change_each(names: Sequence[str], change: Callable[[str], None], names_from: NamesFrom) -> int:
+    """Call `change` for each job, also after an error of another; return the exit code of the first error."""
+    codes = []
+    for name in names:
+        try:
+            _change_one(name, change, names_from)
+        except ClientLibError as problem:
+            printer.error(problem)
+            codes.append(exits.of_error(problem))
+    return next(iter(codes), exits.DONE)
+
+
+def _change_one(name: str, change: Callable[[str], None], names_from: NamesFrom) -> None:
+    """A shortened name has to be confirmed: the job meant may have gone, and another one may begin with its name."""
+    try:
+        change(name)
+    except NotFound:
+        full = complete(name, names_from)
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
+        if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
+            change(full)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib wait train-x7k2m && client-lib submit evaluate.py
+  client-lib wait --timeout 600 a-job another-job
+
+\b
+Exit code:
+  0 all SUCCEEDED; else that of the first that did not: 1 FAILED, 3 CANCELLED, 124 the time is over
+""",
+)
+def wait(
+    names: JobNames,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
+    ] = None,
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
+) -> int:
+    """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
+    connection = Connection(endpoint, profile)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    codes = []
+    for name in names:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        codes.append(_wait(connection, name, left))
+    return next((code for code in codes if code), exits.DONE)
+
+
+def _wait(connection: Connection, name: str, timeout_s: float | None) -> int:
+    try:
+        job = connection.client.get_job(connection.job(name)["name"])
+        with printer.hint_on_interrupt(job.name or ""), printer.progress(f"waiting for {job.name}"):
+            info = job.wait(timeout_s)
+    except ClientLibError as problem:
+        printer.error(problem)
+        return exits.of_error(problem)
+    printer.data(f"{info.name} {info.state}")
+    return exits.DONE
