@@ -53,6 +53,7 @@ class Reason(str, Enum):
     SIGNAL = "Signal"  # a rank was killed by a signal
     LAUNCHER_LOST = "LauncherLost"  # a worker's launcher died without a report
     START_FAILED = "StartFailed"  # a process could not be started at all
+    STORAGE_FULL = "StorageFull"  # a disk had no room for the code, its packages or the files of a worker
     TIMEOUT = "Timeout"  # stop_timer
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"

@@ -16,7 +16,7 @@ def main(arguments: "list[str]") -> int:
         sys.stderr.write("usage: python -m client_lib.worker DIRECTORY | pod [ROOT]\n")
         return 2
     from client_lib.worker.directory import Directory, Taken, acquire
-    from client_lib.worker.launcher import Launcher
+    from client_lib.worker.launcher import Launcher, last_words
     from client_lib.worker.plan import from_json
     from client_lib.worker.system import choose
 
@@ -25,11 +25,12 @@ def main(arguments: "list[str]") -> int:
         plan = from_json(file.read())
     system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
     try:
-        acquire(directory.lock)
+        with last_words(directory):
+            acquire(directory.lock)
+            Launcher(directory, plan, system).run()
     except Taken as taken:
         sys.stderr.write("%s\n" % taken)
         return taken.exit_code
-    Launcher(directory, plan, system).run()
     return 0
 
 

@@ -1,20 +1,26 @@
-"""Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit.
+"""Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit and the disk allow.
 
 Only plain files, folders and links within the target are made; permissions of others, set-id bits, owners and times of
 the archive are ignored.
 """
 
+import contextlib
 import gzip
 import os
+import shutil
 import stat
 import tarfile
 import zlib
-from typing import BinaryIO, List, Tuple, cast
+from typing import BinaryIO, Iterator, List, Tuple, cast
+
+from client_lib.worker.disk import check_room, free_bytes, naming
 
 MAX_FILES = 200000
 MAX_BYTES = 20 * 2**30  # unpacked
 _MAX_HEADER = 2**20  # a long name or a block of extended attributes is read into memory
 _BLOCK = 256 * 1024
+_ON_DISK = 4096  # files and folders take whole blocks of a disk
+_RATIO = 1032  # bytes that deflate makes of one at most
 _IN_MEMORY = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -52,20 +58,37 @@ class _BoundedReader:
         return data
 
 
-def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
-    """Unpack the tar.gz at `path` into the new folder `target`.
+def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, keep_free: int = 0) -> None:
+    """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was unpacked.
 
     Raises:
-        ArchiveRefused: the content can't be unpacked safely, or at all. Files unpacked before stay.
-        OSError: an error of the disk.
+        ArchiveRefused: the content can't be unpacked safely, or at all.
+        OSError: an error of the disk, or fewer than `keep_free` bytes of it would stay free.
     """
-    os.makedirs(target, mode=0o700)
+    incomplete = target + ".new"
+    shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
+    os.makedirs(incomplete, mode=0o700)
+    try:
+        if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:  # it may be too large
+            with _reading(path, max_files, max_bytes) as archive:
+                check_room(incomplete, _size_of(archive), keep_free)
+        with _reading(path, max_files, max_bytes) as archive, naming(target):
+            _Unpacker(incomplete, max_files, max_bytes, keep_free).unpack(archive)
+        os.rename(incomplete, target)
+    except BaseException:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFile]:
+    """The archive, which can be read once. Raises ArchiveRefused if it is damaged."""
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:
         try:
             stream = cast(BinaryIO, _BoundedReader(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
-                _Unpacker(target, max_files, max_bytes).unpack(archive)
+                yield archive
             while stream.read(_BLOCK):  # to the end, where gzip's checksum is
                 pass
         except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
@@ -76,9 +99,15 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
             raise
 
 
+def _size_of(archive: tarfile.TarFile) -> int:
+    """Bytes that the unpacked archive takes on a disk, at most."""
+    return sum(max(0, member.size) // _ON_DISK * _ON_DISK + _ON_DISK for member in archive)
+
+
 class _Unpacker:
-    def __init__(self, target: str, max_files: int, max_bytes: int) -> None:
+    def __init__(self, target: str, max_files: int, max_bytes: int, keep_free: int) -> None:
         self._target = os.path.realpath(target)
+        self._keep_free = keep_free
         self._files_left, self._bytes_left = max_files, max_bytes
         self._links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
 
@@ -130,6 +159,7 @@ class _Unpacker:
                 data = source.read(_BLOCK)
                 if not data:
                     break
+                check_room(self._target, len(data), self._keep_free)  # others write to the disk, too
                 file.write(data)
 
     def _link(self) -> None:

@@ -9,8 +9,9 @@
                     there if the plan asks for it
     ranks/          output pipes of an elastic worker's ranks (elastic.py)
     errors/         TORCHELASTIC_ERROR_FILE of each rank
-    work/           the unpacked snapshot
+    work/           the unpacked snapshot; complete as soon as it is there
     outputs         files that were in the working directory before the ranks ran (outputs/find.py)
+    reserve         takes up room that is needed at the end on a full disk (disk.py); removed then
     environment.json  path of the environment with the job's extra packages (requirements/)
     report.json     the end of the worker (report.py); complete as soon as it is there
 
@@ -48,6 +49,7 @@ class Directory:
         self.work = self._below("work")
         self.outputs = self._below("outputs")
         self.environment = self._below("environment.json")
+        self.reserve = self._below("reserve")
         self.report = self._below("report.json")
 
     def _below(self, name: str) -> str:

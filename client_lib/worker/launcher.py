@@ -4,12 +4,13 @@ The phases follow each other on one loop: prepare -> wait for go -> run -> (stop
 it through control.py and read the files of directory.py.
 """
 
+import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Iterator, List, Optional
 
-from client_lib.worker import control, report
+from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, write_json
 from client_lib.worker.loop import Loop, Timer
@@ -71,6 +72,7 @@ class Launcher:
         self._loop.call_later(0.0, self._prepare)
         self._loop.run()
         self._control.close()
+        disk.give_up(self._directory.reserve)
 
     def _prepare(self) -> None:
         try:
@@ -219,6 +221,8 @@ class Launcher:
         now = time.monotonic()
         passed, silent = now - self._drain_since, now - max(self._drain_since, self._log.active_at)
         left = bool(self._ranks.left_over())
+        if not left and self._log.stalled:
+            self._use_reserve()
         if not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)):
             self._system.close()
             self._collect()
@@ -260,12 +264,18 @@ class Launcher:
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError:
             if os.path.isdir(self._directory.path):
+                self._use_reserve()
                 self._loop.call_later(_RETRY_S, self._report)
                 return
             # removed with the server's data: there is no reader
         self._writer.close()
         self._announce(control.ENDED)
         self._loop.stop()
+
+    def _use_reserve(self) -> None:
+        """Write the rest of the log and the report on a full disk."""
+        self._log.ends = True
+        disk.give_up(self._directory.reserve)
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
@@ -290,6 +300,17 @@ class Launcher:
 
     def _flush(self) -> None:
         self._log.flush()
+
+
+@contextlib.contextmanager
+def last_words(directory: Directory) -> Iterator[None]:
+    """Give up the reserve if the launcher dies of a full disk: then its error can be printed."""
+    try:
+        yield
+    except OSError as error:
+        if disk.is_full(error):
+            disk.give_up(directory.reserve)
+        raise
 
 
 def _reset_ignored_signals() -> None:

@@ -11,6 +11,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 # values of client_lib.spec.states.Reason, which this package may not import
 COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal", "OutOfMemory"
 START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
+STORAGE_FULL = "StorageFull"
 
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0

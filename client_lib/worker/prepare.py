@@ -7,7 +7,8 @@ from typing import List, Optional
 
 from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
-from client_lib.worker.outcome import CODE_FETCH, START_FAILED
+from client_lib.worker.disk import check_room, is_full, naming
+from client_lib.worker.outcome import CODE_FETCH, START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.rank_environment import Process, processes, script_path, uses_rank_runner, working_dir
 
@@ -24,12 +25,25 @@ class CannotStart(Exception):
         self.reason = reason
 
 
+def reason_of(error: Exception, otherwise: str) -> str:
+    """The reason of a failure: a full disk, or the other one."""
+    return STORAGE_FULL if is_full(error) else otherwise
+
+
 def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     """The ranks' processes, ready to be started. Raises CannotStart."""
+    try:
+        with naming(directory.path):
+            return _prepare(plan, directory)
+    except OSError as error:
+        raise CannotStart(reason_of(error, START_FAILED), "the worker could not be prepared: %s" % error) from error
+
+
+def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     if plan.type not in _TYPES:
         raise CannotStart(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
     if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
-        _unpack(plan.snapshot, directory.work)
+        _unpack(plan.snapshot, directory.work, plan.keep_free_bytes)
     folder = working_dir(plan, directory)
     if not os.path.isdir(folder):
         raise CannotStart(START_FAILED, "the working directory %s does not exist on this machine" % folder)
@@ -37,7 +51,7 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     if script is not None:
         _check_script(script)
     if plan.checkpoints_from and plan.worker == 0:
-        _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir)
+        _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
     if plan.record_imports:
@@ -64,13 +78,15 @@ def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
     return [working_dir(plan, directory)] + ([os.path.dirname(script)] if script else [])
 
 
-def _unpack(archive: str, target: str) -> None:
+def _unpack(archive: str, target: str, keep_free: int) -> None:
     from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
 
     try:
-        unpack(archive, target)
+        unpack(archive, target, keep_free=keep_free)
     except (ArchiveRefused, OSError) as error:
-        raise CannotStart(CODE_FETCH, "the code snapshot could not be unpacked: %s" % error) from error
+        raise CannotStart(
+            reason_of(error, CODE_FETCH), "the code snapshot could not be unpacked: %s" % error
+        ) from error
 
 
 def _check_script(script: str) -> None:
@@ -80,39 +96,60 @@ def _check_script(script: str) -> None:
         raise CannotStart(START_FAILED, "the script %s is a directory" % script)
 
 
-def _copy_checkpoints(pattern: str, checkpoints: str) -> None:
+def _copy_checkpoints(pattern: str, checkpoints: str, keep_free: int) -> None:
     try:
-        copy_checkpoints(pattern, checkpoints)
+        copy_checkpoints(pattern, checkpoints, keep_free)
     except OSError as error:
-        raise CannotStart(START_FAILED, "the checkpoints of the job before can't be copied: %s" % error) from error
+        raise CannotStart(
+            reason_of(error, START_FAILED), "the checkpoints of the job before can't be copied: %s" % error
+        ) from error
 
 
-def copy_checkpoints(pattern: str, checkpoints: str) -> None:
+def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
     """Copy the folder of this name, or glob, to `checkpoints` unless that has any content. May take long.
 
     Worker 0 does so before any rank starts, for a volume that only workers see; the local
-    runtime copies a folder itself. Raises OSError if there is no room; an incomplete copy is never
-    taken for a complete one.
+    runtime copies a folder itself. Raises OSError if there is no room.
     """
     import glob  # here: few jobs continue another
-    import shutil
 
     if os.path.isdir(checkpoints) and os.listdir(checkpoints):
         return
     source = next(filter(os.path.isdir, glob.glob(pattern)), None)
-    if source is None:
-        return
-    incomplete = checkpoints + ".new"
-    shutil.rmtree(incomplete, ignore_errors=True)
-    shutil.copytree(source, incomplete, symlinks=True)
-    os.rename(incomplete, checkpoints)  # replaces an empty one, which another worker may have made meanwhile
+    if source is not None:
+        copy_folder(source, checkpoints, keep_free)
+
+
+def copy_folder(source: str, target: str, keep_free: int) -> None:
+    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none.
+
+    Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
+    """
+    import shutil
+
+    incomplete = target + ".new"
+    shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    check_room(os.path.dirname(target), _size_of(source), keep_free)
+    try:
+        shutil.copytree(source, incomplete, symlinks=True)
+        os.rename(incomplete, target)  # replaces an empty one, which another worker may have made meanwhile
+    except BaseException:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        raise
+
+
+def _size_of(folder: str) -> int:
+    """Bytes that the files of a folder take on its disk."""
+    paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(os.lstat(path).st_blocks * 512 for path in paths)
 
 
 def _make(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise CannotStart(START_FAILED, "%s can't be made: %s" % (path, error.strerror)) from error
+        raise CannotStart(reason_of(error, START_FAILED), "%s can't be made: %s" % (path, error.strerror)) from error
 
 
 def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:

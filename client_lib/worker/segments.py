@@ -6,6 +6,7 @@ A full disk stalls the log alone: unwritten records wait here, and the caller st
 import os
 from typing import List, Optional, Sequence, Tuple
 
+from client_lib.worker.disk import free_bytes
 from client_lib.worker.format import MAX_TEXT, segment_name
 
 _TAIL_BYTES = 4 * MAX_TEXT  # contains the last record
@@ -42,6 +43,13 @@ class SegmentWriter:
         except OSError:
             return False
         return True
+
+    def has_room(self, size: int) -> bool:
+        """True if the disk has so many bytes free."""
+        try:
+            return free_bytes(self._path) >= size
+        except OSError:
+            return False
 
     def sign_of_life(self) -> None:
         """Touch the file after bytes of the ranks that made no record: the watchdog reads the file's time."""

@@ -1,7 +1,8 @@
 """Collects a worker's log: pipes of the ranks, tailed files, messages of the launcher.
 
 Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `segments` writes them, once per round.
-While the disk is full no pipe is read: the ranks block in their writes, and no line is lost.
+While the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when there is
+some room: the last of it is for those who end or remove jobs.
 """
 
 import os
@@ -16,6 +17,7 @@ from client_lib.worker.tail import LOOK_S, Tail
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower
 _RETRY_S = 0.5  # how often a full disk is tried again
+_ROOM = 4 * 2**20  # free bytes with which a stalled log continues
 
 
 class Printed(NamedTuple):
@@ -33,6 +35,8 @@ class WorkerLog:
     def __init__(self, loop: Loop, writer: SegmentWriter) -> None:
         self.stalled = False
         """The disk is full now."""
+        self.ends = False
+        """No rank runs: what is left is written even to the last free bytes."""
         self.active_at = 0.0
         """Time of the last read of a pipe, or of the end of a stall (monotonic seconds)."""
         self._loop, self._writer = loop, writer
@@ -173,7 +177,7 @@ class WorkerLog:
         self._loop.call_later(_RETRY_S, self._try_again)
 
     def _try_again(self) -> None:
-        if not self._writer.flush():
+        if not (self.ends or self._writer.has_room(_ROOM)) or not self._writer.flush():
             self._loop.call_later(_RETRY_S, self._try_again)
             return
         self.stalled = False

@@ -19,6 +19,7 @@ from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
 from server_stub.runtimes.local import launcher
 from tests.runtimes.conftest import Site, alive, poll, running
+from tests.small_disk import fill, small_disk
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
@@ -88,6 +89,31 @@ async def test_a_launcher_that_cannot_begin_says_why(tmp_path: Path) -> None:
         end = await site.ended(site.submit("broken", "true", type="binary"))
     assert end.reason is Reason.LAUNCHER_LOST
     assert end.message == "the launcher of worker 0 ended with exit code 3 without a report: no encodings here"
+
+
+async def test_an_attempt_for_which_the_disk_has_no_room_ends_and_names_the_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        async with running(disk) as site:
+            attempt = site.attempt("full", "true", type="binary")
+            attempt.job_dir.mkdir(parents=True)
+            fill(disk)
+            site.runtime.submit(attempt)
+            end = await site.ended(attempt)
+    assert end.reason is Reason.STORAGE_FULL
+    assert f"No space left on device: '{disk}/jobs/full" in end.message
+
+
+async def test_a_launcher_that_a_full_disk_ends_names_the_disk(tmp_path: Path) -> None:
+    """It can't even print why."""
+    broken, ballast = tmp_path / "python", tmp_path / "disk" / "ballast"
+    broken.write_text(f"#!/bin/sh\nhead -c 100m /dev/zero > {ballast}\necho there is no room for this line\nexit 120\n")
+    broken.chmod(0o755)
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        async with running(disk, launcher_python=str(broken)) as site:
+            end = await site.ended(site.submit("full", "true", type="binary"))
+        assert not list(disk.rglob("reserve"))
+    assert end.reason is Reason.STORAGE_FULL
+    assert end.message == f"the launcher of worker 0 had no room on the disk of {disk}/jobs/full/attempts/1/workers/0"
 
 
 async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

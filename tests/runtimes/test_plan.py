@@ -99,6 +99,7 @@ def test_the_whole_plan_of_a_second_worker() -> None:
         cores=8,
         checkpoint_dir="/data/jobs/id/checkpoints",
         snapshot=None,
+        keep_free_bytes=256 * 2**20,
         log_file=None,  # in place all workers append to one train.log, which worker 0 tails
         local_rank_argument=None,
         local_rank_auto=True,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.worker.archive import ArchiveRefused, unpack
+from tests.small_disk import small_disk
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "", mode: int = 0o644) -> tuple:
@@ -101,7 +104,35 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     archive = pack(tmp_path / "a.tar.gz", entry("zeros", data=b"\0" * 50_000_000))
     with pytest.raises(ArchiveRefused, match="more than is allowed"):
         unpack(archive, str(tmp_path / "work"), max_bytes=1_000_000)
-    assert not (tmp_path / "work" / "zeros").exists()
+    assert everything_below(tmp_path) == ["a.tar.gz"]
+
+
+def test_what_needs_more_than_the_free_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a.tar.gz", *[entry(f"zeros-{number}", data=b"\0" * 2**20) for number in range(7)])
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        unpack(archive, str(disk / "fits"))
+        shutil.rmtree(disk / "fits")
+        with pytest.raises(
+            OSError, match=r"7\.4 MB are needed .* 8\.4 MB free, of which 2\.1 MB .*disk/work"
+        ) as refused:
+            unpack(archive, str(disk / "work"), keep_free=2 * 2**20)
+        assert refused.value.errno == errno.ENOSPC
+        assert everything_below(disk) == []
+
+
+def test_a_disk_that_fills_up_meanwhile_keeps_nothing_of_it(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a.tar.gz", *[entry(str(number), data=b"x") for number in range(30)])
+    with small_disk(tmp_path / "disk", "size=8m,nr_inodes=20") as disk:
+        with pytest.raises(OSError, match="No space left"):
+            unpack(archive, str(disk / "work"))
+        assert everything_below(disk) == []
+
+
+def test_what_a_killed_launcher_left_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "work.new").mkdir()
+    (tmp_path / "work.new" / "half").touch()
+    unpack(pack(tmp_path / "a.tar.gz", entry("file")), str(tmp_path / "work"))
+    assert everything_below(tmp_path) == ["a.tar.gz", "work", "work/file"]
 
 
 def test_too_many_files_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
+from tests import small_disk as disks
 from tests.worker.conftest import Worker, until
 
 Make = Callable[..., Worker]
@@ -122,13 +123,8 @@ def test_the_log_keeps_head_and_tail_when_it_is_too_large(worker: Make) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> object:
     """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
-    if done.returncode:
-        pytest.skip("only root may mount a small file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with disks.small_disk(tmp_path / "disk", "size=1m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("room", [0, 200_000])

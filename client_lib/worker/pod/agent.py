@@ -11,9 +11,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Union
 
-from client_lib.worker import control
+from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RAN, read_json, renew, write_json
-from client_lib.worker.outcome import CANCELLED, CODE_FETCH, COMPLETED, OUT_OF_MEMORY, START_FAILED, WorkerOutcome
+from client_lib.worker.outcome import (
+    CANCELLED,
+    CODE_FETCH,
+    COMPLETED,
+    OUT_OF_MEMORY,
+    START_FAILED,
+    STORAGE_FULL,
+    WorkerOutcome,
+)
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
@@ -119,7 +127,8 @@ class Agent:
             self._claim()
             if self._is_elastic:
                 self._resume()
-            self._begin()
+            with disk.naming(self._files.directory.path):
+                self._begin()
         except Replaced as replaced:
             warn("%s: nothing is started here" % replaced)
             self._write_termination_message(self._own_report(START_FAILED, str(replaced)))
@@ -129,7 +138,8 @@ class Agent:
         except CodeMissing as missing:
             return self._deliver(self._own_report(CODE_FETCH, str(missing)))
         except OSError as error:
-            return self._deliver(self._own_report(START_FAILED, "the worker could not be prepared: %s" % error))
+            reason = STORAGE_FULL if disk.is_full(error) else START_FAILED
+            return self._deliver(self._own_report(reason, "the worker could not be prepared: %s" % error))
         self._follow()
         if self._replaced:
             return self._end_replaced()
@@ -198,6 +208,7 @@ class Agent:
         )
         self._plan = own_plan(self._plan, self._pod, inputs, outputs_url(self._pod))
         write_json(files.directory.plan, self._plan._asdict())
+        disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
         self._check_stop()
         self._to_stdout.start()
         if self._pod.server_url is not None:
@@ -302,8 +313,12 @@ class Agent:
         status = self._launcher.status or 0
         if os.getpid() == 1:
             _kill_all_others()
-        how = "was killed by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "ended"
-        last_line = self._launcher.last_line()
+        signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
+        last_line, folder = self._launcher.last_line(), self._files.directory.path
+        if disk.ended_program(folder, None if signal_number is None else -signal_number, last_line):
+            message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
+            return self._own_report(STORAGE_FULL, message + (": " + last_line if last_line else ""))
         message = "the launcher of worker %d %s without a report" % (self._pod.worker, how)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and out_of_memory_kills() > kills:
             return self._own_report(OUT_OF_MEMORY, message + ": its memory ran out")

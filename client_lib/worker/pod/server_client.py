@@ -13,6 +13,7 @@ import time
 from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
+from client_lib.worker.disk import is_full
 from client_lib.worker.pod.settings import PodSettings
 
 PROTOCOL = "1"
@@ -110,7 +111,7 @@ class ServerClient:
 
     def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
         """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception of
-        it ends the transfer."""
+        it ends the transfer. Raises OSError if the disk is full."""
         answer = self._call("GET", "/" + what)
         try:
             with open(target, "wb") as file:
@@ -122,6 +123,9 @@ class ServerClient:
                     file.write(block)
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            if isinstance(error, OSError) and is_full(error):
+                os.unlink(target)
+                raise
             raise Unreachable("the %s was cut off: %s" % (what, error)) from error
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ import subprocess
 from typing import Callable, Dict, List, NoReturn, Optional, Sequence
 
 from client_lib.worker.directory import MARKER, Directory, read_json, write_json
-from client_lib.worker.outcome import START_FAILED
+from client_lib.worker.disk import says_full
+from client_lib.worker.outcome import START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import CannotStart
 from client_lib.worker.rank_environment import Process
@@ -267,8 +268,7 @@ class Installation:
         self._pid = None
         result = read_json(self._directory.environment) or {"failed": "its process died"}
         if "failed" in result:
-            shown = ", ".join(self._plan.requirements)
-            raise CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, result["failed"]))
+            raise self._refused(result["failed"])
         self._in_use = PackageEnvironment(*os.path.split(result["folder"])).use()
         if self._in_use is None:
             if self._tries < _TRIES:
@@ -276,6 +276,13 @@ class Installation:
                 return None
             raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
         return self._with(result)
+
+    def _refused(self, why: str) -> CannotStart:
+        shown = ", ".join(self._plan.requirements)
+        if says_full(why):
+            message = "requirements=[%s] can't be installed in %s: %s" % (shown, self._plan.environments_dir, why)
+            return CannotStart(STORAGE_FULL, message)
+        return CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, why))
 
     def kill(self) -> None:
         if self._pid is not None:

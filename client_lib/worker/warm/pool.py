@@ -31,7 +31,7 @@ from typing import Any, Dict, FrozenSet, List, NoReturn, Optional
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import Directory, acquire, read_json, write_json
-from client_lib.worker.launcher import Launcher
+from client_lib.worker.launcher import Launcher, last_words
 from client_lib.worker.plan import from_json
 from client_lib.worker.system import Linux, memory_is_short
 from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
@@ -130,10 +130,11 @@ class PoolProcess:
         with open(directory.plan, encoding="utf-8") as file:
             plan = from_json(file.read())
         system = Linux()
-        acquire(directory.lock)
-        self._send({"event": "launched", "worker_dir": worker_dir})
-        self._runtime.close()
-        Launcher(directory, plan, system, self._warm).run()
+        with last_words(directory):
+            acquire(directory.lock)
+            self._send({"event": "launched", "worker_dir": worker_dir})
+            self._runtime.close()
+            Launcher(directory, plan, system, self._warm).run()
         os._exit(0)
 
     def _reap(self) -> None:

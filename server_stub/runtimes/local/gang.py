@@ -14,9 +14,11 @@ from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport
-from client_lib.worker import control
+from client_lib.worker import control, disk
 from client_lib.worker.directory import Directory, renew
+from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.prepare import reason_of
 from server_stub.runtimes import Attempt, FailingRank, Observation, attempt_dir, elastic, outputs, verdict, worker_dir
 from server_stub.runtimes.local import plan, record
 from server_stub.runtimes.local.job_folders import copy_checkpoints
@@ -80,9 +82,12 @@ class Gang:
     async def start(self, plans: Sequence[WorkerPlan]) -> None:
         """Write all files, start all launchers, follow them to the end."""
         try:
-            await asyncio.to_thread(self._prepare, plans)
+            with disk.naming(str(self._directory)):
+                await asyncio.to_thread(self._prepare, plans)
         except OSError as error:
-            self._end(Verdict(Reason.START_FAILED, f"the attempt could not be prepared: {error}"))
+            for launcher in self._launchers:
+                launcher.give_up_reserve()
+            self._end(Verdict(Reason(reason_of(error, START_FAILED)), f"the attempt could not be prepared: {error}"))
             return
         await self._run(self._launchers)
 
@@ -139,12 +144,14 @@ class Gang:
 
     def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
         checkpoints = plan.checkpoint_dir(self._attempt)
-        copy_checkpoints(self._attempt, checkpoints)
+        copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
         checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for each in plans:
             folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write_private(Directory(str(folder)).plan, each.to_json())
+            files = Directory(str(folder))
+            _write_private(files.plan, each.to_json())
+            disk.take_reserve(files.reserve, each.processes_per_worker)
         record.write(self._directory, self.record)
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:

@@ -7,11 +7,11 @@ so it is looked up without running anything.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.worker.prepare import copy_folder
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.fields import parse_volume
 
@@ -78,16 +78,13 @@ def check_volumes(volumes: Sequence[str]) -> list[str]:
     return notices
 
 
-def copy_checkpoints(attempt: Attempt, checkpoints: Path) -> None:
+def copy_checkpoints(attempt: Attempt, checkpoints: Path, keep_free: int) -> None:
     """Copy the checkpoints of the job being resubmitted to `checkpoints`, unless the job names a directory or that
     exists. May take long.
 
-    Raises OSError if there is no room; an incomplete copy is never taken for a complete one.
+    Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
     """
     source = attempt.checkpoints_from
     if source is None or attempt.spec.checkpoint_dir is not None or checkpoints.exists() or not source.is_dir():
         return
-    incomplete = checkpoints.with_name(f"{checkpoints.name}.new")
-    shutil.rmtree(incomplete, ignore_errors=True)
-    shutil.copytree(source, incomplete, symlinks=True)
-    incomplete.rename(checkpoints)
+    copy_folder(str(source), str(checkpoints), keep_free)

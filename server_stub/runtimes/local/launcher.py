@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from client_lib.spec.states import Reason
-from client_lib.worker import control
+from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
+from client_lib.worker.outcome import START_FAILED
+from client_lib.worker.prepare import reason_of
 from client_lib.worker.report import Report, read_report
 from client_lib.worker.system import start_time
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
@@ -39,7 +41,7 @@ class Launcher:
         self._writer: asyncio.StreamWriter | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._exit_code: int | None = None
-        self._spawn_error: str | None = None
+        self._spawn_error: OSError | None = None
 
     def was_launched(self) -> bool:
         """A launcher has held the lock of this directory: no other may start there."""
@@ -70,7 +72,7 @@ class Launcher:
                     start_new_session=True,  # it outlives the server, and no Ctrl-C of a terminal reaches it
                 )
         except OSError as error:
-            self._spawn_error = str(error)
+            self._spawn_error = error
 
     def instruct(self, line: bytes) -> None:
         """Send it now or as soon as there is a connection, and again after a reconnect (instructions may repeat)."""
@@ -175,8 +177,13 @@ class Launcher:
             self._become(Stage.ENDED, report=report)
             return
         await self._sweep()
-        reason = Reason.LAUNCHER_LOST if self._spawn_error is None else Reason.START_FAILED
-        self._become(Stage.LOST, lost_because=await asyncio.to_thread(self._failure), lost_reason=reason)
+        reason, message = await asyncio.to_thread(self._failure)
+        self.give_up_reserve()
+        self._become(Stage.LOST, lost_because=message, lost_reason=reason)
+
+    def give_up_reserve(self) -> None:
+        """Free the room of the reserve: no launcher will need it."""
+        disk.give_up(self._files.reserve)
 
     def _report(self) -> Report | None:
         return read_report(self._files.report)
@@ -188,17 +195,22 @@ class Launcher:
                 return
             await asyncio.sleep(pause)
 
-    def _failure(self) -> str:
+    def _failure(self) -> tuple[Reason, str]:
         who = f"the launcher of worker {self.worker.number}"
         if self._spawn_error is not None:
-            return f"{who} could not be started: {self._spawn_error}"
+            return Reason(
+                reason_of(self._spawn_error, START_FAILED)
+            ), f"{who} could not be started: {self._spawn_error}"
         if not self.was_launched() and self._exit_code is None:
-            return f"{who} was not started"
+            return Reason.LAUNCHER_LOST, f"{who} was not started"
         try:
             lines = (self._path / OUTPUT).read_text("utf-8", "replace").strip().splitlines()
         except FileNotFoundError:
             lines = []
-        return f"{who} {_how(self._exit_code)} without a report" + (f": {lines[-1]}" if lines else "")
+        last = lines[-1] if lines else ""
+        if disk.ended_program(self._files.path, self._exit_code, last):
+            return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}" + (f": {last}" if last else "")
+        return Reason.LAUNCHER_LOST, f"{who} {_how(self._exit_code)} without a report" + (f": {last}" if last else "")
 
     def _become(self, stage: Stage, **known: object) -> None:
         how = {"warm": self.worker.warm, "fresh_because": self.worker.fresh_because}

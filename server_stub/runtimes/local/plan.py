@@ -82,6 +82,7 @@ def _first_plan(
         cores=needs.cores,
         checkpoint_dir=str(checkpoint_dir(attempt)),
         snapshot=str(attempt.snapshot) if attempt.snapshot else None,
+        keep_free_bytes=options.settings.min_free_bytes,
         log_file=spec.log_file,
         local_rank_argument=argument,
         local_rank_auto=auto,

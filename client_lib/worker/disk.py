@@ -1,0 +1,100 @@
+"""Room on a disk that may be full."""
+
+import contextlib
+import errno
+import os
+from typing import Iterator, Optional
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SAYS_FULL = tuple("[Errno %d]" % number for number in _FULL) + tuple(map(os.strerror, _FULL))
+_LEAST = 64 * 1024  # with fewer bytes free, file systems refuse to create a file
+_RESERVED = 256 * 1024  # for the launcher, and again for each of its processes: two pipes of 64 KiB and their overhead
+
+
+def is_full(error: BaseException) -> bool:
+    """True if the error says that the disk, or the user's quota of it, is full."""
+    if not isinstance(error, OSError):
+        return False
+    return error.errno in _FULL or (error.errno is None and says_full(str(error)))  # shutil lists those of many files
+
+
+def says_full(text: str) -> bool:
+    """True for the text of such an error, as Python and C print it."""
+    return any(part in text for part in _SAYS_FULL)
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Add the path to an OSError that names none, as that of a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = path
+        raise
+
+
+def ended_program(folder: str, exit_code: Optional[int], last_line: str) -> bool:
+    """True if a full disk was the end of a program that printed this line into the folder, or had no room to print.
+
+    `exit_code`: negative for a signal; None: not known.
+    """
+    if last_line:
+        return says_full(last_line)
+    return (exit_code is None or exit_code > 0) and free_bytes(folder) < _LEAST
+
+
+def free_bytes(path: str) -> int:
+    """Bytes that this user may still write to the disk of an existing path."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def check_room(path: str, size: int, keep_free: int) -> None:
+    """Raises OSError (ENOSPC, with the path) if fewer than `keep_free` bytes of its disk would stay free after `size`
+    more."""
+    free = free_bytes(path)
+    if size + keep_free > free:
+        kept = ", of which %s must stay free" % _shown(keep_free) if keep_free else ""
+        raise OSError(
+            errno.ENOSPC, "%s are needed and the disk has %s free%s" % (_shown(size), _shown(free), kept), path
+        )
+
+
+def _shown(size: int) -> str:
+    return "%.1f MB" % (size / 1e6)
+
+
+# --- the reserve: a file that is removed when its room is needed for a worker's last lines and report
+
+
+def take_reserve(path: str, processes: int) -> None:
+    """Make the reserve of a worker with so many processes, unless it is there. Raises OSError if there is no room."""
+    if os.path.exists(path):
+        return
+    size = _RESERVED * (1 + processes)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        _allocate(fd, size)
+    except OSError as error:
+        os.unlink(path)
+        raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(fd)
+
+
+def _allocate(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+        return
+    rest = memoryview(bytes(size))  # macOS
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def give_up(path: str) -> None:
+    """Remove the reserve, if it is there."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
