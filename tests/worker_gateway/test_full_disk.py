@@ -1,0 +1,57 @@
+"""The disk of the server and of its pods, which is one here, has no room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_lib import Client, Job
+from tests.small_disk import small_disk
+from tests.worker_gateway.conftest import Site, Start
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "state", "size=64m,mode=700") as folder:
+        yield folder
+
+
+@pytest.fixture
+def server(disk: Path, site: Start) -> Site:
+    return site(CLIENT_LIB_SERVER_MIN_FREE_BYTES=str(2**20))
+
+
+@pytest.fixture
+def client(server: Site) -> Client:
+    url = server.facts()["url"]
+    return Client(url, (server.state_dir / "token").read_text().strip())
+
+
+def with_data(client: Client, folder: Path, data: bytes) -> Job:
+    folder.mkdir()
+    (folder / "train.py").write_text("print('never')")
+    (folder / "data").write_bytes(data)
+    job = Job(script=str(folder / "train.py"), code="snapshot", name="large", client=client)
+    job.submit()
+    return job
+
+
+def test_code_that_unpacks_to_more_than_the_pods_disk(server: Site, client: Client, tmp_path: Path) -> None:
+    with_data(client, tmp_path / "code", bytes(100 * 2**20))
+    ended = server.ended("large")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
+    assert "the code snapshot could not be unpacked" in ended["message"]
+    assert "/run/work" in ended["message"]
+
+
+def test_code_that_the_pod_has_no_room_to_fetch(server: Site, client: Client, tmp_path: Path) -> None:
+    with_data(client, tmp_path / "code", os.urandom(34 * 2**20))
+    ended = server.ended("large")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
+    assert "No space left on device" in ended["message"]
+    assert "/pods/0/run" in ended["message"]
