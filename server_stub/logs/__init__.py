@@ -1,6 +1,6 @@
 """Serves the logs of jobs from the segment files of worker launchers; no log is held in memory.
 
-    api.logs -> stream -> hub | history -> starts, merge, render (pure or plain file reading) -> segments
+    api.logs -> stream -> hub, starts, merge, render -> records -> segments
                           hub -> file_events
 
 `server_stub.app` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. What a job is and where its files

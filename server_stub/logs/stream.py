@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from itertools import groupby
 from sys import maxsize
 from time import monotonic
 
 from client_lib.errors import NotFound
 from client_lib.spec.log_stream import Position
 from server_stub.files.ranks import refuse_unknown
-from server_stub.logs.history import history, read_block
 from server_stub.logs.hub import Feed, LogHub, Tail
-from server_stub.logs.merge import Part
+from server_stub.logs.merge import Head, Part, merge
 from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import line_filter, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
-from server_stub.logs.segments import LogReader
+from server_stub.logs.segments import BLOCK, Block, LogReader
 from server_stub.logs.starts import find_starts
 
 SILENT_BYTES = 2**20  # a reader gets its new position after so many bytes of lines that its filter left out
@@ -76,7 +76,7 @@ class _Answer:
         moved = {} if self._query.cursor else {where: at for where, at in self._offsets.items() if at}
         if state := self._renderer.state(self._job, moved):
             yield state
-        async for parts in history(self._readers, dict(self._offsets), ends):
+        async for parts in _records(self._readers, dict(self._offsets), ends):
             if out := b"".join([piece for part in parts for piece in self._pieces(part)]):
                 yield out
             await asyncio.sleep(0)  # see live()
@@ -152,7 +152,7 @@ class _Answer:
             out.append(frame)
             return True
         position, offset = tail.position, self._offsets[tail.position]
-        block = tail.chunk_at(offset) or await read_block(self._readers[position], offset)
+        block = tail.chunk_at(offset) or await _read_block(self._readers[position], offset)
         if block:
             out += self._pieces(Part(position, block.end, block.data))
         return block is not None
@@ -203,3 +203,51 @@ class _Answer:
         if monotonic() - self._sent_at < self._hub.silence_s:
             return []
         return [piece for piece in (*self._positions(), self._renderer.ping()) if piece]
+
+
+# --- existing records of several logs, ordered by time
+
+
+async def _records(
+    readers: Mapping[Position, LogReader], starts: Mapping[Position, int], ends: Mapping[Position, int]
+) -> AsyncIterator[list[Part]]:
+    """All records between `starts` and `ends`, one attempt after the other, in batches."""
+    for _, attempt in groupby(sorted(readers), key=lambda position: position[0]):
+        sources = {position: _BlockReader(readers[position], starts[position], ends[position]) for position in attempt}
+        heads: dict[Position, Head] = {}
+        while len(sources) > 1 or heads:
+            for position in sources.keys() - heads.keys():
+                block = await sources[position].next()
+                if block:
+                    heads[position] = Head(position, block)
+                else:
+                    del sources[position]
+            if heads:
+                yield list(merge(heads.values()))
+                heads = {position: head for position, head in heads.items() if not head.empty}
+        for position, source in sources.items():  # the last one needs no merging
+            while block := await source.next():
+                yield [Part(position, block.end, block.data)]
+
+
+class _BlockReader:
+    """The blocks of one worker's log up to an end."""
+
+    def __init__(self, reader: LogReader, start: int, end: int) -> None:
+        self._reader, self._offset, self._end = reader, start, end
+
+    async def next(self) -> Block | None:
+        if self._offset >= self._end:
+            return None
+        block = await _read_block(self._reader, self._offset, min(BLOCK, self._end - self._offset))
+        if block:
+            self._offset = block.end
+        return block
+
+
+async def _read_block(reader: LogReader, offset: int, size: int = BLOCK) -> Block | None:
+    """Read a block, in a thread if it is not in the cache of the operating system."""
+    try:
+        return reader.block(offset, size, cached=True)
+    except BlockingIOError:
+        return await asyncio.to_thread(reader.block, offset, size)

@@ -10,7 +10,7 @@ import pytest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
-from server_stub.runtimes.kube.observe.losses import Losses
+from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.parse import Container, ContainerEnd, StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView

@@ -25,7 +25,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, outputs, plan, worker_dir
-from server_stub.runtimes.kube.observe import losses as elastic
+from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, verdict
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, WorkerView
@@ -98,7 +98,7 @@ class PodsHere:
             snapshot=attempt.snapshot,
             function=attempt.function,
             log_limit_bytes=made.log_limit_bytes,
-            may_return=elastic.may_return(attempt.spec),
+            may_return=ending.may_return(attempt.spec),
         )
         self._registry.open(group, partial(self._observe, key))
         for worker in range(attempt.spec.n_workers):

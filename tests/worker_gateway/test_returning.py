@@ -12,7 +12,7 @@ from client_lib.errors import Conflict
 from client_lib.spec.job import JobSpec
 from client_lib.worker.format import parse
 from client_lib.worker.segments import SegmentWriter
-from server_stub.runtimes.kube.observe.losses import may_return
+from server_stub.runtimes.kube.observe.ending import may_return
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.views import WorkerView

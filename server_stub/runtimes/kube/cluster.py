@@ -18,7 +18,7 @@ from server_stub.runtimes.kube.api.pod_log import PodLogs
 from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import needs
-from server_stub.runtimes.kube.observe import losses, parse
+from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.removal import RemovalQueue
@@ -89,7 +89,7 @@ class Cluster:
             snapshot=attempt.snapshot,
             function=attempt.function,
             log_limit_bytes=plan.log_share(attempt.spec, self.settings.log_limit_bytes),
-            may_return=losses.may_return(attempt.spec),
+            may_return=ending.may_return(attempt.spec),
         )
         self.registry.open(group, changed)
 

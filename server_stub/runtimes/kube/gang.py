@@ -20,7 +20,7 @@ from server_stub.runtimes.kube.api import ApiError, call_in_thread
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import ObjectCreator
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
-from server_stub.runtimes.kube.observe.losses import Losses
+from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
 from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.removal import ObjectRemoval
