@@ -14,7 +14,7 @@ from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, write_json
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, WorkerOutcome, of_ranks
+from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import CannotStart, prepare, script_folder
 from client_lib.worker.rank_environment import Process, default_threads, working_dir
@@ -53,7 +53,8 @@ class Launcher:
         self._control: Optional[ControlServer] = None
         self._processes: List[Process] = []
         self._gone = False  # "go" was carried out
-        self._cancelled = False
+        self._stop_ordered = False
+        self._cancelled = False  # by an order that came before any failure
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._started_at: Optional[float] = None
@@ -186,6 +187,7 @@ class Launcher:
 
     def _stop(self, grace_s: float) -> None:
         """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason."""
+        self._stop_ordered = True
         if not self._gone:
             self._never_ran(CANCELLED, "stopped before its processes were started")
         elif self._ranks.running:
@@ -209,11 +211,27 @@ class Launcher:
         self._check_installation()  # before `reap`, which takes the exit status of every child
         ended = self._ranks.reap()
         if self._ranks.running:
-            if any(exit.exit_code != 0 for exit in ended) and self._kill_timer is None:
-                self._end_ranks(self._plan.grace_s)
+            if any(exit.exit_code != 0 for exit in ended):
+                self._loop.call_later(0.0, self._end_others)  # after the last output of these was read
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
             self._drain()
+
+    def _end_others(self) -> None:
+        """End the other ranks after a failure; some time later if it only lost a peer, which may be one of them."""
+        wait_s = self._time_for_peers_s()
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._end_others)
+        elif self._ranks.running and self._kill_timer is None:
+            self._end_ranks(self._plan.grace_s)
+
+    def _time_for_peers_s(self) -> float:
+        """The rest of the time that other ranks have to end by themselves; 0 if a failure did more than lose a peer."""
+        failed = [exit for exit in self._ranks.exits if exit.exit_code != 0]
+        if self._stop_ordered or not failed or not all(self._ended(exit).lost_peer for exit in failed):
+            return 0.0
+        passed = time.time() - failed[0].ended_at
+        return PEERS_END_S - passed if 0 <= passed < PEERS_END_S else 0.0
 
     def _drain(self) -> None:
         """After the end of all ranks: end left-over processes, read the pipes to their end, then report."""
@@ -223,7 +241,8 @@ class Launcher:
         left = bool(self._ranks.left_over())
         if not left and self._log.stalled:
             self._use_reserve()
-        if not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)):
+        done = not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled))
+        if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):  # our report stops other workers
             self._system.close()
             self._collect()
             return

@@ -15,6 +15,8 @@ STORAGE_FULL = "StorageFull"
 
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
+PEERS_END_S = 1.0
+"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may still unwind."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",

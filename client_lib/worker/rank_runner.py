@@ -8,7 +8,8 @@ single file: it must stay one module that imports nothing of the package. In add
 - makes ranks > 0 wait until MASTER_PORT listens before init_process_group: torch delays early ones by up to 0.7 s;
 - keeps process groups alive to the end of the process: gloo's threads race with a teardown;
 - writes the names of the imported installed modules to a file if the launcher requests it;
-- writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format;
+- writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, also while the script destroys
+  its process group after it: that may take long or hang, and a rank that is killed meanwhile prints no traceback;
 - ends a process that has loaded torch by hand: joins threads, calls atexit handlers, releases the script's objects and
   files, flushes C's streams, then calls `_exit`. The interpreter's own teardown would take half a second.
 
@@ -184,13 +185,16 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _write_error_file(error: BaseException) -> None:
-    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details."""
+def _write_error_file(error: BaseException) -> str | None:
+    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details.
+
+    Returns its path; None: it is not written.
+    """
     import os
 
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != _PID:
-        return
+        return None
     import json
     import time
     import traceback
@@ -203,6 +207,17 @@ def _write_error_file(error: BaseException) -> None:
         with open(path, "x") as file:
             json.dump({"message": message}, file)
     except OSError:  # it exists, or the disk is full: the traceback is on stderr, too
+        return None
+    return path
+
+
+def _remove(path: str | None) -> None:
+    import os
+
+    try:
+        if path:
+            os.unlink(path)
+    except OSError:  # the worker's directory was removed
         pass
 
 
@@ -259,7 +274,8 @@ class _TorchImport:
 
 
 class _Rendezvous:
-    """Wraps init_process_group: waits for the master before it, and keeps the groups that it makes."""
+    """Wraps init_process_group: waits for the master before it, and keeps the groups that it makes. Wraps
+    destroy_process_group, too."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -286,6 +302,23 @@ class _Rendezvous:
             return result
 
         module.init_process_group = init_process_group
+        module.destroy_process_group = _noting_errors(module.destroy_process_group)
+
+
+def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
+    """destroy_process_group with an error file while it runs, if an exception waits for its end."""
+    import functools
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+        error = sys.exc_info()[1]
+        path = _write_error_file(error) if error is not None else None
+        try:
+            destroy(*args, **kwargs)
+        finally:
+            _remove(path)
+
+    return destroy_process_group
 
 
 def _process_groups(module: Any) -> list[Any]:

@@ -44,6 +44,14 @@ def both(folder: Path, script: str, *arguments: str, name: str = "script.py", **
     return ours
 
 
+def _fake_torch(folder: Path, distributed_c10d: str) -> None:
+    package = folder / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from .distributed_c10d import *")
+    (package / "distributed_c10d.py").write_text(distributed_c10d)
+
+
 def test_main_argv_path_and_globals(tmp_path: Path) -> None:
     done = both(
         tmp_path,
@@ -238,6 +246,40 @@ def test_the_exception_is_in_the_error_file_in_torchs_format(tmp_path: Path) -> 
     assert failure.message["message"] == "ValueError: what is wrong"
 
 
+def test_an_error_is_in_the_error_file_while_the_process_group_is_destroyed(tmp_path: Path) -> None:
+    _fake_torch(
+        tmp_path,
+        """
+import os
+def init_process_group(): pass
+def destroy_process_group(): print(open(os.environ["TORCHELASTIC_ERROR_FILE"]).read())
+""",
+    )
+    script = """
+        import os
+        import torch.distributed as dist
+        path = os.environ["TORCHELASTIC_ERROR_FILE"]
+        try:
+            {}["handled"]
+        except KeyError:
+            dist.destroy_process_group()
+        print("left" if os.path.exists(path) else "removed")
+        try:
+            {}["learning_rate"]
+        finally:
+            dist.destroy_process_group()
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    error_file = tmp_path / "error.json"
+    done = run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file))
+    handled, left, meanwhile = done.stdout.splitlines()
+    assert (left, json.loads(handled)["message"]["message"]) == ("removed", "KeyError: 'handled'")
+    for text in (meanwhile, error_file.read_text()):
+        message = json.loads(text)["message"]
+        assert message["message"] == "KeyError: 'learning_rate'"
+        assert message["extraInfo"]["raised_at"] <= time.time()
+
+
 def test_an_error_file_that_is_there_already_is_left(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     script = f"open({str(error_file)!r}, 'w').write('mine')\nraise ValueError"
@@ -323,11 +365,9 @@ def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, dest
 @pytest.mark.parametrize("place", ["_pg_map", "_world.pg_map"], ids=["torch 1.13", "torch 2"])
 def test_a_process_group_lives_to_the_end_of_the_process(tmp_path: Path, place: str) -> None:
     """Gloo's threads race with its teardown: torch 1.13 then waits for a thread that waits for the interpreter."""
-    package = tmp_path / "torch" / "distributed"
-    package.mkdir(parents=True)
-    (tmp_path / "torch" / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("from .distributed_c10d import *")
-    (package / "distributed_c10d.py").write_text(f"""
+    _fake_torch(
+        tmp_path,
+        f"""
 class Group:
     def __del__(self): print("torn down")
 class _world: pg_map = {{}}
@@ -336,7 +376,8 @@ if {place!r} == "_pg_map":
     _pg_map = {{}}
 def init_process_group(*args, **kwargs): {place}[Group()] = "gloo"
 def destroy_process_group(): {place}.clear()
-""")
+""",
+    )
     (tmp_path / "script.py").write_text(
         "import torch.distributed as dist\ndist.init_process_group()\ndist.destroy_process_group()\nprint('done')\n"
     )
