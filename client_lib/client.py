@@ -95,8 +95,8 @@ def resubmit(
     stored, before = api.job_request(name), api.job_info(name)
     spec = changes.changed(stored.spec, fields)
     spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
-    for sentence in changes.sentences(before, stored, spec, request.script_digest(stored)):
-        _log.info("%s", sentence)
+    for message in changes.messages(before, stored, spec, request.script_digest(stored)):
+        _log.info("%s", message)
     ended = before if before.state.final else None
     return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, ended))
 

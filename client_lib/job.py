@@ -28,8 +28,7 @@ from client_lib.log_reading.cell import in_cell_or_terminal
 from client_lib.log_reading.reader import LogEntry
 from client_lib.log_reading.text_output import LogOutput, TextOut, several_ranks
 from client_lib.mlspace import old_arguments
-from client_lib.reports import display
-from client_lib.reports import failure as failure_report
+from client_lib.reports import display, explanation
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
 from client_lib.spec.mlspace import PlatformType
@@ -139,8 +138,8 @@ class Job:
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
         old = old_arguments.translate(given, earlier)
-        for sentence in old.sentences:
-            warnings.warn(sentence, DeprecationWarning, stacklevel=2)
+        for message in old.warnings:
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if given["script"] is not None else ""
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
@@ -300,7 +299,7 @@ class Job:
         while not info.state.final:
             info = self._changed(info, deadline)
         if info.state is not State.SUCCEEDED:
-            raise failure_report.ended(info)
+            raise explanation.ended(info)
         return info
 
     def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> Any:
@@ -372,9 +371,8 @@ class Job:
         Messages of the launcher are left out; `stream="launcher"` selects them.
         """
         params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return log_reader.log_lines(
-            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
-        )
+        open_logs = partial(self.client.open_logs, self._submitted)
+        return log_reader.log_lines(open_logs, params, retry_s=self.client.config.retry_s)
 
     def log_entries(
         self,
@@ -391,9 +389,8 @@ class Job:
         All streams are included, also `launcher`: messages of the launcher about the job.
         """
         params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return log_reader.log_entries(
-            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
-        )
+        open_logs = partial(self.client.open_logs, self._submitted)
+        return log_reader.log_entries(open_logs, params, retry_s=self.client.config.retry_s)
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""
@@ -413,14 +410,10 @@ class Job:
 
     def explain(self) -> str:
         """Explain why the job waits, runs or failed: the reason, the last events and the next step, on some lines."""
-        from client_lib.reports import explanation
-
         return explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
 
     def explanation(self) -> Explanation:
         """The explanation as data, for programs. `docs/explanation.schema.json` describes it."""
-        from client_lib.reports import explanation
-
         return explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
 
     def __repr__(self) -> str:

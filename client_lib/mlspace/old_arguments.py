@@ -63,7 +63,7 @@ class Translation:
 
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the spec that they become."""
-    sentences: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     """One warning for each argument that was given."""
     attached: bool = False
     """`detached=False`: submit() shows the log and returns when the job has ended."""
@@ -82,7 +82,7 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translati
     result = Translation()
     for name, value in sorted(earlier.items()):
         if value is not None:
-            result.sentences.append(_read(name, value, given, result))
+            result.warnings.append(_read(name, value, given, result))
     return result
 
 

@@ -1,4 +1,4 @@
-"""An explanation of a job that waits, runs or ended, on some lines: its JobInfo and events in, text out. Pure.
+"""Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and events to text. Pure.
 
     job train-x7k2m is PENDING (Unschedulable), for 3m12s: 0/3 nodes have 8 nvidia.com/gpu free
     worker 1 waiting: no node takes it
@@ -7,8 +7,17 @@
         12:01:02  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
     next: it starts by itself as soon as there is room; `client-lib instances` shows what there is
 
-It is the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
-prints this text, and with `-o json` the data. `failure` reports a failing rank.
+They are the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
+prints this text, and with `-o json` the data. The report of a failure is raised by `wait()`:
+
+    job train-x7k2m FAILED (ExitCode): rank 3 on worker 1 ended with exit code 1
+    ValueError: too many values
+    The last lines of rank 3:
+        epoch 3
+        Traceback (most recent call last):
+        ...
+
+The server finds the causes and hints, because it has the reports of the ranks.
 """
 
 from __future__ import annotations
@@ -17,11 +26,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from client_lib.reports import failure as failure_report
+from client_lib.errors import JobCancelled, JobEnded, JobFailed
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
+from client_lib.spec.wire import Event, Explanation, Failure, JobInfo, WorkerInfo
 
 EVENTS = 12  # the newest; `client-lib status NAME --events` has all
+FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
 _RUN_AGAIN = "`client-lib resubmit {name}` runs it again"
 _LOGS = "`client-lib logs {name}` has what it printed"
@@ -59,8 +69,8 @@ NEXT: dict[Reason, str] = {
 
 def explain(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    lines = [*_what(info, events, now), *_workers(info), *_happened(info, events)]
-    return "\n".join([*lines, "next: " + "\n      ".join(_next(info))])
+    lines = [*_state_lines(info, events, now), *_worker_lines(info), *_event_lines(info, events)]
+    return "\n".join([*lines, "next: " + "\n      ".join(_next_steps(info))])
 
 
 def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanation:
@@ -69,30 +79,30 @@ def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanat
         job=info.name,
         state=info.state,
         reason=info.reason,
-        summary=_what(info, events, now)[0],
+        summary=_state_lines(info, events, now)[0],
         message=info.message,
-        since=_began(info, events),
+        since=_state_since(info, events),
         attempt=info.attempt,
-        workers=_telling(info),
+        workers=_workers_with_message(info),
         failure=info.failure,
         events=list(events),
-        next=_next(info),
+        next=_next_steps(info),
     )
 
 
-def _what(info: JobInfo, events: Sequence[Event], now: datetime) -> list[str]:
+def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[str]:
     """Lines about the state; the first one is a complete summary."""
     if info.state is State.FAILED:
-        return failure_report.report(info).splitlines()
+        return failure_report(info).splitlines()
     because = f": {info.message}" if info.message else ""
     if info.state is State.SUCCEEDED:
         took = (info.finished_at or now) - (info.started_at or info.created_at)
         return [f"job {info.name} SUCCEEDED after {_span(took)}{because}"]
-    waits = "" if info.state.final else f", for {_span(now - _began(info, events))}"
+    waits = "" if info.state.final else f", for {_span(now - _state_since(info, events))}"
     return [f"job {info.name} is {info.state} ({info.reason}){waits}{because}"]
 
 
-def _began(info: JobInfo, events: Sequence[Event]) -> datetime:
+def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
     """Time at which the job entered its state for its reason."""
     began = info.created_at
     for (state, reason), same in groupby(events, key=lambda event: (event.state, event.reason)):
@@ -102,16 +112,16 @@ def _began(info: JobInfo, events: Sequence[Event]) -> datetime:
     return began
 
 
-def _workers(info: JobInfo) -> list[str]:
-    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in _telling(info)]
+def _worker_lines(info: JobInfo) -> list[str]:
+    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in _workers_with_message(info)]
 
 
-def _telling(info: JobInfo) -> list[WorkerInfo]:
-    """Those that have something of their own to say."""
+def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
+    """Those whose message differs from the job's."""
     return [worker for worker in info.workers if worker.message and worker.message != info.message]
 
 
-def _happened(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
+def _event_lines(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
     left = len(events) - EVENTS
     if events:
         yield "what happened:"
@@ -124,7 +134,7 @@ def _happened(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
         yield f"    {event.time.astimezone():%H:%M:%S}  {attempt}{event.state} ({event.reason}){because}"
 
 
-def _next(info: JobInfo) -> list[str]:
+def _next_steps(info: JobInfo) -> list[str]:
     """Next steps: the failure's own hint, then that of the reason."""
     if info.state is State.RESTARTING:
         return ["nothing: the whole gang is started again by itself"]
@@ -143,3 +153,52 @@ def _span(span: timedelta) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // part:02d}{below}"
     return f"{seconds}s"
+
+
+# --- the report of a failure
+
+
+def ended(info: JobInfo) -> JobEnded:
+    """The exception for a job that is final and not SUCCEEDED."""
+    if info.state is State.CANCELLED:
+        return JobCancelled(f"job {info.name} was cancelled{_in_brackets(info.message)}", info=info)
+    return JobFailed(failure_report(info), hint=failure_hint(info), info=info)
+
+
+def failure_report(info: JobInfo) -> str:
+    """The report on some lines; the first one is a complete summary."""
+    failure = info.failure
+    first = f"job {info.name} FAILED ({info.reason}): {_end_of_rank(failure) or info.message or 'no reason is known'}"
+    if info.attempt > 1:
+        first += f" in attempt {info.attempt}"
+    if failure is None:
+        return first
+    lines = [first]
+    if failure.exception:
+        lines.append(failure.exception)
+    if failure.last_lines:
+        lines.append(f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:")
+        lines += [f"    {line}" for line in failure.last_lines[-FAILURE_LINES:]]
+    return "\n".join(lines)
+
+
+def failure_hint(info: JobInfo) -> str:
+    """The way out where the cause is known, and the command that shows more."""
+    rank = info.failure.rank if info.failure else None
+    more = f"see more: client-lib logs {info.name}" + ("" if rank is None else f" --rank {rank}")
+    known = info.failure.hint if info.failure else None
+    return f"{known}\n{more}" if known else more
+
+
+def _end_of_rank(failure: Failure | None) -> str | None:
+    """The failing rank and its end; None: no rank is to blame."""
+    if failure is None or failure.rank is None:
+        return failure.meaning if failure else None
+    who = f"rank {failure.rank}" + ("" if failure.worker is None else f" on worker {failure.worker}")
+    if failure.exit_code is None:
+        return f"{who} ended{_in_brackets(failure.meaning)}"
+    return f"{who} ended with exit code {failure.exit_code}{_in_brackets(failure.meaning)}"
+
+
+def _in_brackets(words: str | None) -> str:
+    return f" ({words})" if words else ""

@@ -48,12 +48,12 @@ def differences(before: JobSpec, after: JobSpec) -> list[str]:
     ]
 
 
-def sentences(before: JobInfo, stored: SubmitRequest, after: JobSpec, sha256_now: str | None) -> list[str]:
+def messages(before: JobInfo, stored: SubmitRequest, after: JobSpec, sha256_now: str | None) -> list[str]:
     """Messages about a new run: the differences, its code, its checkpoints."""
-    return [*differences(stored.spec, after), about_code(stored, sha256_now), _about_checkpoints(before, after)]
+    return [*differences(stored.spec, after), code_message(stored, sha256_now), _checkpoint_message(before, after)]
 
 
-def _about_checkpoints(before: JobInfo, after: JobSpec) -> str:
+def _checkpoint_message(before: JobInfo, after: JobSpec) -> str:
     if after.checkpoint_dir is not None:
         return f"checkpoint_dir={after.checkpoint_dir}, as it was left"
     if before.state.final:
@@ -61,7 +61,7 @@ def _about_checkpoints(before: JobInfo, after: JobSpec) -> str:
     return f"checkpoint_dir: a new one, as {before.name} is {before.state} and still writes to its own"
 
 
-def about_code(stored: SubmitRequest, sha256_now: str | None) -> str:
+def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
     """The code that the new job runs. `sha256_now`: digest of the script in place as it is now; None: it can't be
     read."""
     if not isinstance(stored.code, CodeInPlace):

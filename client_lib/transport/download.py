@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.spec.wire import JobInfo, OutputFile, OutputList
 from client_lib.transport.api import Api
 from client_lib.transport.retry import Transient
-from client_lib.worker.directory import write_all
 from client_lib.worker.outputs.patterns import Patterns
 
 _log = logging.getLogger("client_lib")
@@ -125,8 +124,8 @@ def _fetch(api: Api, name: str, owner: str, file: OutputFile, folder: Path, mete
         meter.add(file.size)
         return target
     part = target.with_name(f".{target.name[:200]}.{file.sha256[:12]}.part")
-    with _opened(part) as fd:
-        digest = _collect(api, name, owner, file, fd, meter)
+    with _open_part(part) as opened:
+        digest = _collect(api, name, owner, file, opened, meter)
     if digest != file.sha256:
         part.unlink()
         raise BadResponse(f"what came as {file.path} has the digest {digest}, not {file.sha256}", hint="try again")
@@ -136,22 +135,22 @@ def _fetch(api: Api, name: str, owner: str, file: OutputFile, folder: Path, mete
     return target
 
 
-def _collect(api: Api, name: str, owner: str, file: OutputFile, fd: int, meter: _Meter) -> str:
+def _collect(api: Api, name: str, owner: str, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:
     """Fill the part from where it ends; the digest of all of it."""
     digest, have = hashlib.sha256(), 0
-    while block := os.read(fd, _BLOCK):  # bytes of an earlier download
+    while block := part.read(_BLOCK):  # bytes of an earlier download
         digest.update(block)
         have += len(block)
     if have > file.size:
-        os.ftruncate(fd, 0)
-        os.lseek(fd, 0, os.SEEK_SET)
+        part.seek(0)
+        part.truncate()
         digest, have = hashlib.sha256(), 0
     meter.add(have)
     while have < file.size:
         before = have
         try:
             for block in api.open_output(name, file.path, sha256=file.sha256, start=have, owner=owner):
-                write_all(fd, block)
+                part.write(block)
                 digest.update(block)
                 have += len(block)
                 meter.add(len(block))
@@ -161,21 +160,12 @@ def _collect(api: Api, name: str, owner: str, file: OutputFile, fd: int, meter: 
     return digest.hexdigest()
 
 
-class _opened:
-    """The part of a file, to be read and written; never through a link."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> int:
-        if self._path.is_symlink():
-            self._path.unlink()
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        self._fd = os.open(self._path, flags, 0o600)
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+def _open_part(path: Path) -> IO[bytes]:
+    """Open the part of a file to read and write it; never through a link."""
+    if path.is_symlink():
+        path.unlink()
+    extra = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    return open(path, "r+b", opener=lambda name, flags: os.open(name, flags | extra, 0o600))
 
 
 def _check(path: str) -> None:
@@ -211,12 +201,7 @@ def _is_there(target: Path, file: OutputFile) -> bool:
     if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
         return False
     digest = hashlib.sha256()
-    for block in _blocks(target):
-        digest.update(block)
+    with target.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest() == file.sha256
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            yield block

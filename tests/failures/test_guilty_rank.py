@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from client_lib.errors import JobFailed
 from client_lib.reports import explanation
-from client_lib.reports import failure as failure_report
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeInPlace, JobInfo
@@ -177,7 +176,7 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
         finished_at=T0 + timedelta(seconds=20),
         failure=failure,
     )
-    error = failure_report.ended(info)
+    error = explanation.ended(info)
     assert isinstance(error, JobFailed)
     told = f"rank {rank} on worker {first.worker} ended"
     assert told in str(error)

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from client_lib.errors import JobCancelled, JobFailed
-from client_lib.reports import display
-from client_lib.reports import failure as failure_report
+from client_lib.reports import display, explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, Failure, JobInfo
@@ -45,7 +44,7 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
         last_lines=[f"line {n}" for n in range(50)],
         hint="ask for less",
     )
-    error = failure_report.ended(info)
+    error = explanation.ended(info)
     assert isinstance(error, JobFailed)
     first, exception, head, *lines = error.message.splitlines()
     assert first == (
@@ -60,17 +59,17 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
 
 def test_a_failure_without_a_rank_tells_the_message() -> None:
     info = job(State.FAILED, Reason.NODE_LOST, message="the machine was rebooted")
-    assert failure_report.report(info) == "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
-    assert failure_report.hint(info) == "see more: client-lib logs train-x7k2m"
+    assert explanation.failure_report(info) == "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
+    assert explanation.failure_hint(info) == "see more: client-lib logs train-x7k2m"
 
 
 def test_the_attempt_is_told_from_the_second_on() -> None:
     info = job(State.FAILED, Reason.TIMEOUT, message="stop_timer", attempt=3)
-    assert failure_report.report(info).endswith("stop_timer in attempt 3")
+    assert explanation.failure_report(info).endswith("stop_timer in attempt 3")
 
 
 def test_a_cancelled_job_is_told_as_cancelled() -> None:
-    error = failure_report.ended(job(State.CANCELLED, Reason.CANCELLED, message="by ann"))
+    error = explanation.ended(job(State.CANCELLED, Reason.CANCELLED, message="by ann"))
     assert isinstance(error, JobCancelled)
     assert error.message == "job train-x7k2m was cancelled (by ann)"
 

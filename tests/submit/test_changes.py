@@ -10,7 +10,7 @@ from client_lib.cli import job_options
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SubmitRequest
-from client_lib.submit.changes import about_code, changed, differences
+from client_lib.submit.changes import changed, code_message, differences
 
 SPEC = JobSpec(script="t.py", n_workers=2, env_variables={"LR": "1", "API_KEY": "s1"}, requirements=["a"])
 
@@ -46,11 +46,11 @@ def test_other_code_unknown_fields_and_wrong_values_are_refused(changes: dict[st
 def test_which_code_runs_is_said() -> None:
     digest = "a" * 64
     place = SubmitRequest(spec=SPEC, code=CodeInPlace(sha256=digest))
-    assert about_code(place, digest) == "the code runs in place; the script is as it was, what it imports is today's"
-    assert "was changed since: today's runs" in about_code(place, "b" * 64)
-    assert "it is today's" in about_code(place, None)
+    assert code_message(place, digest) == "the code runs in place; the script is as it was, what it imports is today's"
+    assert "was changed since: today's runs" in code_message(place, "b" * 64)
+    assert "it is today's" in code_message(place, None)
     packed = SubmitRequest(spec=SPEC, code=CodeSnapshot(sha256=digest, root="/home/me/project"))
-    assert about_code(packed, None) == "the same code: snapshot aaaaaaaaaaaa of /home/me/project"
+    assert code_message(packed, None) == "the same code: snapshot aaaaaaaaaaaa of /home/me/project"
 
 
 @pytest.mark.parametrize(

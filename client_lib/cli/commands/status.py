@@ -57,12 +57,12 @@ def status(
 
 def _report(job: dict[str, Any]) -> list[str]:
     """The report that `wait` raises."""
-    from client_lib.reports import failure as failure_report
+    from client_lib.reports.explanation import failure_report
     from client_lib.spec.wire import JobInfo
 
     info = JobInfo.model_validate(job)
     known = info.failure.hint if info.failure else None
-    return ["", *failure_report.report(info).splitlines(), *([f"hint: {known}"] if known else [])]
+    return ["", *failure_report(info).splitlines(), *([f"hint: {known}"] if known else [])]
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
