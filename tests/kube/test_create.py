@@ -13,8 +13,6 @@ from server_stub.runtimes.kube import create
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
-from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
@@ -53,16 +51,21 @@ class Site:
     def __init__(self, *answers: ApiError | None) -> None:
         case = Builder().build("train")
         self.api = Answers(*answers)
-        self.said: list[Refusal] = []
+        self.said: list[tuple[Reason, str]] = []
         self.waited_s = 0.0
-        self.made: list[Workload] = []
+        self.made: list[str] = []
         api: Any = self.api
         unused: Any = None
         cluster = replace(Cluster.of(unused, PYTORCHJOB, case.cluster, case.catalogue, unused), objects=api)
-        self._creator = ObjectCreator(case.attempt, cluster, self._take, self.said.append, self._pause)
+        self._creator = ObjectCreator(
+            case.attempt, cluster, self._take, lambda *said: self.said.append(said), self._pause
+        )
 
-    async def _take(self, job: Workload) -> None:
-        self.made.append(job)
+    async def _take(self, name: str, uid: str) -> None:
+        self.made.append(uid)
+
+    def _report(self, reason: Reason, message: str) -> None:
+        self.said.append((reason, message))
 
     async def _pause(self, limit_s: float) -> None:
         self.waited_s += limit_s
@@ -78,7 +81,7 @@ async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(status: in
     assert given_up is not None
     assert (given_up.reason, given_up.uid) == (Reason.START_FAILED, None)
     assert site.waited_s >= RESTART_S
-    assert text in site.said[0].message  # and the job says so meanwhile
+    assert text in site.said[0][1]  # and the job says so meanwhile
     assert site.api.tries == create.FEW_TRIES
 
 
@@ -94,8 +97,8 @@ async def test_a_cluster_that_is_away_is_waited_for_however_long() -> None:
     site = Site(*[ApiError(0, "refused")] * 200, None)
     assert await site.make() is None
     assert site.api.tries == 201
-    assert [job.uid for job in site.made] == ["made"]
-    assert {met.reason for met in site.said} == {Reason.QUEUED}
+    assert site.made == ["made"]
+    assert {reason for reason, _ in site.said} == {Reason.QUEUED}
 
 
 async def test_who_is_told_to_stop_while_it_waits_leaves_nothing() -> None:

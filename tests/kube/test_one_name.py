@@ -17,8 +17,6 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
-from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.observe.reason_map import Refusal
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from tests.cluster import Cluster as RealCluster
@@ -51,9 +49,9 @@ async def make(
     cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
 ) -> tuple[GivenUp | None, ObjectCreator]:
     """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
-    said: list[Refusal] = []
+    said: list[tuple[Reason, str]] = []
 
-    async def take(_: Workload) -> None: ...
+    async def take(name: str, uid: str) -> None: ...
 
     async def pause(_: float) -> None:
         """Nobody collects garbage here."""
@@ -65,13 +63,13 @@ async def make(
     access = Cluster.of(
         connect(cluster.kubeconfig, None), PYTORCHJOB, settings, Builder().build("x").catalogue, registry
     )
-    making = ObjectCreator(attempt, access, take, said.append, pause)
+    making = ObjectCreator(attempt, access, take, lambda *blocked: said.append(blocked), pause)
     with ExitStack() as listed:
         for each in ended:
             listed.enter_context(access.removals.ended(names.AttemptKey(each.job_id, each.number)))
         made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
-    assert [(each.reason, each.message) for each in said] == ([(Reason.QUEUED, awaited)] if goes else [])
+    assert said == ([(Reason.QUEUED, awaited)] if goes else [])
     return made, making
 
 

@@ -17,7 +17,6 @@ from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_a
 from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.observe import parse
-from server_stub.runtimes.kube.observe.parse import Workload
 from server_stub.runtimes.kube.observe.reason_map import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
@@ -40,16 +39,16 @@ class GivenUp(NamedTuple):
 class ObjectCreator:
     """Creates the objects of one attempt.
 
-    `created` is awaited as soon as the workload exists; `report` gets what blocks the creation; `pause` returns after a
-    number of seconds, or earlier after a change.
+    `created` is awaited with the name and UID of the workload as soon as it exists; `report` gets reason and message
+    of what blocks the creation; `pause` returns after a number of seconds, or earlier after a change.
     """
 
     def __init__(
         self,
         attempt: Attempt,
         cluster: Cluster,
-        created: Callable[[Workload], Awaitable[None]],
-        report: Callable[[Refusal], None],
+        created: Callable[[str, str], Awaitable[None]],
+        report: Callable[[Reason, str], None],
         pause: Callable[[float], Awaitable[object]],
     ) -> None:
         self._attempt, self._cluster = attempt, cluster
@@ -80,7 +79,7 @@ class ObjectCreator:
             tries += blocked.retry is Retry.BRIEFLY
             if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
                 return GivenUp(blocked.reason, blocked.message, await self._uid_of_own(objects))
-            self._report(blocked)
+            self._report(blocked.reason, blocked.message)
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return GivenUp(Reason.CANCELLED, "stopped while it waited", await self._uid_of_own(objects))
@@ -127,7 +126,8 @@ class ObjectCreator:
         known = parse.workload(workload, self._cluster.kind)
         if self._uid is None and known is not None:
             self._uid = known.uid
-            work.append(self._created(known))
+            self._cluster.inventory.put_workload(known)
+            work.append(self._created(known.name, known.uid))
         await asyncio.gather(*work)
 
     @property

@@ -1,7 +1,8 @@
 """One attempt on a cluster: creates its objects, follows it to its end and removes it.
 
 Level-triggered: after each change the whole state is evaluated again, so a restart of the server is no special case.
-`observe` and `runtimes.verdict` interpret the state, `create` and `removal` change the cluster.
+`observe` and `runtimes.verdict` interpret the state, `create` and `removal` change the cluster, `report` tells the
+service.
 """
 
 from __future__ import annotations
@@ -9,21 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
-from typing import Literal
 
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import RankReport, WorkerInfo
-from server_stub.runtimes import Attempt, Observation, attempt_dir, outputs, verdict
+from server_stub.runtimes import Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
-from server_stub.runtimes.kube.api import ApiError, call_in_thread
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import ObjectCreator
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
-from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
-from server_stub.runtimes.kube.observe.reason_map import Refusal
+from server_stub.runtimes.kube.observe.parse import WorkerPod
 from server_stub.runtimes.kube.removal import ObjectRemoval
+from server_stub.runtimes.kube.report import Reporter
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step
 
@@ -37,7 +34,8 @@ class Gang:
     """The workers of one attempt. `report` gets each observation of it; the last one is its end."""
 
     def __init__(self, attempt: Attempt, cluster: Cluster, report: Callable[[Observation], None]) -> None:
-        self._attempt, self._cluster, self._report = attempt, cluster, report
+        self._attempt, self._cluster = attempt, cluster
+        self._reporter = Reporter(attempt, cluster, report)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
         self._record = record.Record()
@@ -58,7 +56,6 @@ class Gang:
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
-        self._reported: Observation | None = None
 
     # --- life cycle
 
@@ -74,7 +71,7 @@ class Gang:
                 await self._to_its_end()
             cluster.registry.release(*self._id)
             assert self._record.end is not None
-            self._report(record.observation(*self._id, self._record.end))
+            self._reporter.report(record.observation(*self._id, self._record.end))
             with cluster.removals.ended(self._key):
                 pods = self._pods if self._record.removed_because is None else None
                 await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
@@ -122,18 +119,17 @@ class Gang:
         if given_up is None:
             return None
         if given_up.uid is None:
-            return self._observation("ended", given_up.reason, given_up.message, ended_at=datetime.now(timezone.utc))
+            return self._reporter.unstarted(given_up.reason, given_up.message)
         await self._write(uid=given_up.uid, name=creator.name)
         await self._remove(given_up.reason, given_up.message)
         return None
 
-    async def _created(self, workload: Workload) -> None:
-        self._cluster.inventory.put_workload(workload)
-        await self._write(uid=workload.uid, name=workload.name)
+    async def _created(self, name: str, uid: str) -> None:
+        await self._write(uid=uid, name=name)
 
-    def _report_refusal(self, refusal: Refusal) -> None:
+    def _report_refusal(self, reason: Reason, message: str) -> None:
         self._changed.clear()
-        self._report_progress("waiting", refusal.reason, refusal.message)
+        self._reporter.waiting(reason, message)
 
     # --- observation
 
@@ -152,7 +148,8 @@ class Gang:
                 return await self._end(state, seen)
             if self._record.uid is None:
                 return None
-            self._report_state(seen)
+            if self._record.removed_because is None:
+                self._reporter.progress(seen, self._losses.message())
             await self._pause(self._next_look_s())
 
     def _state(self) -> ClusterState:
@@ -200,7 +197,7 @@ class Gang:
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
         blocker = seen.blocker
-        if state.workload is None and await self._is_gone():
+        if state.workload is None and await self._removal.is_gone(self._name, self._record.uid):
             reason, message = self._why_stopped(state)
             await self._write(removed_because=(reason.value, message))
         elif all(worker.stage.over for worker in seen.workers):
@@ -226,16 +223,6 @@ class Gang:
         self._unexplained_since = self._unexplained_since or now
         return now - self._unexplained_since < EXPLAINED_S
 
-    async def _is_gone(self) -> bool:
-        """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
-        uid = self._record.uid
-        if uid is None or not self._cluster.inventory.workloads_known:
-            return False
-        try:
-            return await call_in_thread(self._cluster.objects.find_by_uid, self._name, uid) is None
-        except ApiError:
-            return False
-
     def _is_over(self, state: ClusterState, seen: Interpretation) -> bool:
         """True if nothing of the attempt runs, and its reports and logs are complete or will never be."""
         if not ending.is_over(state, seen, removed=self._record.removed_because is not None):
@@ -253,13 +240,7 @@ class Gang:
         removed = self._record.removed_because
         because = (Reason(removed[0]), removed[1]) if removed else self._why_stopped(state)
         why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
-        ranks = tuple(rank for worker in seen.workers for rank in worker.ranks())
-        when = verdict.ended_at(seen.workers) or datetime.now(timezone.utc)
-        reports = [worker.report for worker in seen.workers]
-        conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
-        notes = (*self._notes(seen, at_the_end=True), *outputs.notes(reports), *conflicts)
-        end = self._observation("ended", why.reason, why.message, seen.infos, ranks, when, notes)
-        return replace(end, first_failing=why.first_failing)
+        return await self._reporter.ended(seen, why)
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
@@ -296,7 +277,7 @@ class Gang:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
         minutes, blocker = self._cluster.settings.gang_timeout_s / 60, seen.blocker.message
         text = f"not complete within {minutes:.3g} min ({blocker}); it is taken back and queued again"
-        self._report_progress("waiting", Reason.UNSCHEDULABLE, text, seen.infos)
+        self._reporter.waiting(Reason.UNSCHEDULABLE, text, seen.infos)
         await self._removal.delete(self._name, self._record.uid)
         await self._removal.until_gone(self._record.uid)
         self._cluster.inventory.drop_gone(self._key)
@@ -311,7 +292,7 @@ class Gang:
         back_off_s = min(back_off_s, self._cluster.settings.gang_timeout_s)
         until = loop.time() + back_off_s
         text = f"taken back as it was not complete, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
-        self._report_progress("waiting", Reason.UNSCHEDULABLE, text)
+        self._reporter.waiting(Reason.UNSCHEDULABLE, text)
         while not self.stopped and loop.time() < until:
             self._changed.clear()
             await self._pause(until - loop.time())
@@ -326,49 +307,6 @@ class Gang:
             if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
-
-    # --- reports to the service
-
-    def _report_state(self, seen: Interpretation) -> None:
-        stages = {worker.stage for worker in seen.workers}
-        if self._record.removed_because is not None:
-            return
-        if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            message, notes = self._losses.message(), self._notes(seen)
-            self._report_progress("running", Reason.RUNNING, message, seen.infos, notes)
-        elif Stage.STARTED not in stages:
-            self._report_progress("waiting", seen.blocker.reason, seen.blocker.message, seen.infos, seen.unknown)
-
-    def _notes(self, seen: Interpretation, *, at_the_end: bool = False) -> tuple[str, ...]:
-        cluster = self._cluster
-        views = cluster.registry.view(*self._id)
-        lost = ending.lost_lines(seen, views) if at_the_end else {view.worker: view.missing for view in views}
-        return (*seen.unknown, *ending.notes(self._attempt, lost, cluster.settings, cluster.catalogue))
-
-    def _report_progress(
-        self,
-        phase: Literal["waiting", "running"],
-        reason: Reason,
-        message: str,
-        infos: tuple[WorkerInfo, ...] = (),
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        seen = self._observation(phase, reason, message, infos, notes=notes)
-        if seen != self._reported:
-            self._reported = seen
-            self._report(seen)
-
-    def _observation(
-        self,
-        phase: Literal["waiting", "running", "ended"],
-        reason: Reason,
-        message: str,
-        infos: tuple[WorkerInfo, ...] = (),
-        ranks: tuple[RankReport, ...] = (),
-        ended_at: datetime | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> Observation:
-        return Observation(*self._id, phase, reason, message, infos, ranks, ended_at, notes)
 
     # --- helpers
 

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from server_stub.runtimes.kube.api import call_until_answered
+from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import Inventory
@@ -61,6 +61,15 @@ class ObjectRemoval:
         if uid is not None:
             delete = self._objects.delete_workload
             await call_until_answered(lambda: delete(name, uid, in_background=in_background))
+
+    async def is_gone(self, name: str, uid: str | None) -> bool:
+        """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
+        if uid is None or not self._inventory.workloads_known:
+            return False
+        try:
+            return await call_in_thread(self._objects.find_by_uid, name, uid) is None
+        except ApiError:
+            return False
 
     async def until_gone(self, uid: str | None, limit_s: float = math.inf) -> None:
         """Wait until the workload and its pods are gone."""
