@@ -30,7 +30,8 @@ from client_lib.log_reading.text_output import LogOutput, TextOut, several_ranks
 from client_lib.mlspace import old_arguments
 from client_lib.reports import display, explanation
 from client_lib.spec import mlspace
-from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass, Scalar
+from client_lib.spec.bounds import Scalar
+from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, Explanation, JobInfo, Manifest

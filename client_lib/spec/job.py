@@ -7,17 +7,21 @@ the machine: what needs one (does the script exist, does the job fit) is checked
 from __future__ import annotations
 
 import re
+import shlex
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 from client_lib.spec.command_line import split_script
-
-Scalar = str | int | float | bool | None
 
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
+GPUS_MAX = 1024
+LABELS_MAX = 256
+STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, and a timer can wait for it
+RESTARTS_MAX = 1_000_000
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
@@ -124,7 +128,7 @@ class HealthParams(Strict):
     """Minutes without any output after which the job counts as hung."""
     action: HealthAction | None = None
     """`delete`: the job is FAILED with reason HungSilent. `restart`: a new attempt, counted in max_retry."""
-    sub_actions: list[HealthSubAction] = []
+    sub_actions: Annotated[list[HealthSubAction], up_to(MANY_MAX)] = []
     """`notify`: an event, and nothing else happens unless `action` says so."""
 
     @model_validator(mode="after")
@@ -134,126 +138,140 @@ class HealthParams(Strict):
         return self
 
 
-def _without_nul(value: str, what: str) -> str:
-    if "\0" in value:
-        raise ValueError(f"{what} {value!r} holds a NUL byte; no process can receive one")
-    return value
-
-
-def _scalar_text(value: Scalar) -> str:
-    """Text of a flag or variable: as Python's str() writes it, so `True` is 'True'."""
-    return "" if value is None else str(value)
-
-
 def _int_not_bool(value: Any) -> Any:
     if isinstance(value, bool | str | float):
         raise ValueError(f"{value!r} is not a whole number; write it without quotes")
     return value
 
 
+def check_requirement(line: str) -> None:
+    """Raises ValueError for what is no line of a requirements file, or means something on the submitter's machine."""
+    if not line.strip() or not line.isprintable():
+        raise ValueError(f"{line!r} is no requirement")
+    if line.strip().startswith("-") and not _is_allowed_option(line):
+        raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {', '.join(PIP_OPTIONS)}")
+    if re.search(r"https?://[^/@ ]+@", line):  # not shown: it may be a token
+        raise ValueError("an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among `secrets`")
+
+
+def _is_allowed_option(line: str) -> bool:
+    """True for a line of allowed options and their values, which pip splits by shell rules."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return False
+    return all(word.split("=", 1)[0] in PIP_OPTIONS for word in words if word.startswith("-"))
+
+
 WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]
+_Lines = Annotated[list[Line], up_to(MANY_MAX)]
+_Names = Annotated[list[Label], up_to(MANY_MAX)]
+_Values = Annotated[dict[Label, Scalar], up_to(MANY_MAX, "object")]
+_Requirement = Annotated[Line, Bound(check_requirement)]
+_ElasticWorkers = Annotated[WholeNumber, within(0, WORKERS_MAX)] | Literal["default"] | None
 
 
 class JobSpec(Strict):
     """One distributed job. Only `script` is needed."""
 
     # --- what runs
-    script: str
+    script: Text
     """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file, any command line.
     It is split by shell rules and run without a shell."""
-    base_image: str | None = None
+    base_image: Line | None = None
     """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
     type: JobType = JobType.PYTORCH2
     """Way of starting the processes of a worker."""
-    args: list[str] = empty(list)
+    args: Annotated[list[Text], up_to(ARGUMENTS_MAX)] = empty(list)
     """Appended to the script, as they are."""
-    flags: dict[str, Scalar] = empty(dict)
+    flags: _Values = empty(dict)
     """Options appended after `args` as `--key=value`; None: `--key` alone."""
-    env_variables: dict[str, Scalar] = empty(dict)
+    env_variables: _Values = empty(dict)
     """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
-    secrets: list[str] = empty(list)
+    secrets: _Names = empty(list)
     """Names of variables whose values travel and are stored outside the spec, and are never shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
     """Place of the code: "in_place" runs it where it is, on a server that shares the folder; "snapshot" uploads a copy;
     "auto" is in place if the server proves that it shares the folder, else a snapshot."""
-    working_dir: str | None = None
+    working_dir: Line | None = None
     """Working directory of the processes; None: in place the caller's, in a snapshot the caller's if inside the root,
     else the script's folder."""
     warm: bool | None = None
     """False: start every process from scratch. None: fork them from a process that has torch and the other packages
     imported, where the runtime has one that suits this job (local runtime only)."""
-    conda_env: str | None = None
+    conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
     """None: `--local_rank` is passed where the script declares that option; True: never; False: always."""
-    log_file: str | None = "train.log"
+    log_file: Line | None = "train.log"
     """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing."""
-    checkpoint_dir: str | None = None
+    checkpoint_dir: Line | None = None
     """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
-    outputs: list[str] | None = None
+    outputs: _Lines | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
     the ranks create or change. None: in a snapshot all of that, in place none: they stay where they are. []: none."""
-    requirements: list[str] | None = None
+    requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
     """Extra packages, as lines of pip's requirements files: installed before the script starts, beside those that its
     interpreter has, which stay as they are."""
 
     # --- where and how much
-    instance_type: str | None = None
+    instance_type: Label | None = None
     """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`, `cpu.8C.32G`.
     None: the catalogue's default; locally this machine: all free GPUs, else the CPU."""
     n_workers: Annotated[WholeNumber, Field(ge=1, le=WORKERS_MAX)] = 1
     """Machines (pods; locally process groups). Worker 0 computes too."""
     processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = "default"
     """Ranks per worker; "default": the GPUs of the instance type, at least 1."""
-    gpus: list[Annotated[WholeNumber, Field(ge=0)]] | None = None
+    gpus: Annotated[list[Annotated[WholeNumber, Field(ge=0), within(0, GPUS_MAX)]], up_to(GPUS_MAX)] | None = None
     """Indices of this machine's GPUs to use (local runtime only)."""
-    volumes: list[str] = empty(list)
+    volumes: _Lines = empty(list)
     """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the host's own."""
     shm_size_class: Literal["small", "medium", "large"] | None = None
     """/dev/shm: 16, 32, 64 GiB per GPU."""
-    tmp_storage: str | None = None
+    tmp_storage: Label | None = None
     """Preset of the extra disk at /tmp."""
-    include_nodes: list[str] | None = None
+    include_nodes: _Names | None = None
     """Run only on these nodes."""
-    exclude_nodes: list[str] | None = None
+    exclude_nodes: _Names | None = None
     """Never run on these nodes."""
     internet: bool | None = None
     """False: no outbound access. None: the server's default."""
-    region: str | None = None
+    region: Label | None = None
     """Region of the ML Space platform; a server answers for the regions in its settings."""
 
     # --- order in the queue
     priority_class: PriorityClass = PriorityClass.MEDIUM
     """Order in the queue; within a class, the order of submission."""
-    queue_name: str | None = None
+    queue_name: Label | None = None
     """Queue of the cluster."""
-    allocation_name: str | None = None
+    allocation_name: Label | None = None
     """Reserved capacity of the ML Space platform."""
 
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
     """New attempts of the whole gang after a failed one; None: none."""
-    stop_timer: Annotated[WholeNumber, Field(ge=0)] | None = None
-    """Minutes of running after which the job is stopped and FAILED with reason Timeout; None or 0: never."""
+    stop_timer: Annotated[WholeNumber, Field(ge=0), within(0, STOP_TIMER_MAX)] | None = None
+    """Minutes of running, at most ten years, after which the job is stopped and FAILED with reason Timeout; None or 0:
+    never."""
     health_params: HealthParams | None = None
     """The watchdog on silence; None: off."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
-    elastic_min_workers: WholeNumber | Literal["default"] | None = None
+    elastic_min_workers: _ElasticWorkers = None
     """Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers."""
-    elastic_max_workers: WholeNumber | Literal["default"] | None = None
+    elastic_max_workers: _ElasticWorkers = None
     """Upper bound of workers of `pytorch_elastic`; never more than n_workers are started."""
-    elastic_max_restarts: Annotated[WholeNumber, Field(ge=0)] | None = None
+    elastic_max_restarts: Annotated[WholeNumber, Field(ge=0), within(0, RESTARTS_MAX)] | None = None
     """Restarts of the ranks by the agents of `pytorch_elastic` within an attempt; None: 5."""
 
     # --- what it is called
-    name: str | None = None
+    name: Label | None = None
     """DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name."""
-    job_desc: str | None = None
+    job_desc: Text | None = None
     """Free text."""
-    labels: dict[str, str] = empty(dict)
-    """Free key-value pairs to find jobs by."""
-    logs_dir: str | None = None
+    labels: Annotated[dict[Label, Label], up_to(LABELS_MAX, "object")] = empty(dict)
+    """Free key-value pairs to find jobs by: at most 256, keys and values of at most 255 characters."""
+    logs_dir: Line | None = None
     """Directory of log files on the ML Space platform; here logs are read with `logs`."""
 
     @field_validator("script")
@@ -261,7 +279,7 @@ class JobSpec(Strict):
     def _script_splits_into_words(cls, script: str) -> str:
         if not script.strip():
             raise ValueError("is empty; give the path of a .py file or a command line")
-        split_script(_without_nul(script, "script"))
+        split_script(script)
         return script
 
     @field_validator("type", mode="before")
@@ -285,42 +303,27 @@ class JobSpec(Strict):
             check_name(name)
         return name
 
-    @field_validator("args")
-    @classmethod
-    def _args_without_nul(cls, args: list[str]) -> list[str]:
-        return [_without_nul(arg, "argument") for arg in args]
-
     @field_validator("outputs")
     @classmethod
     def _outputs_lie_below(cls, globs: list[str] | None) -> list[str] | None:
         for glob in globs or ():
-            if not _without_nul(glob, "glob").strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
+            if not glob.strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
                 raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
         return globs
 
-    @field_validator("requirements")
-    @classmethod
-    def _requirements_can_be_installed(cls, lines: list[str] | None) -> list[str] | None:
-        for line in lines or ():
-            check_requirement(line)
-        return lines
-
     @field_validator("flags")
     @classmethod
-    def _flags_without_nul(cls, flags: dict[str, Scalar]) -> dict[str, Scalar]:
-        for key, value in flags.items():
+    def _flags_have_names(cls, flags: dict[str, Scalar]) -> dict[str, Scalar]:
+        for key in flags:
             if not key or key.startswith("-") or "=" in key:
                 raise ValueError(f"flag {key!r}: give the name without dashes and without '='")
-            _without_nul(key + _scalar_text(value), "flag")
         return flags
 
     @field_validator("env_variables")
     @classmethod
     def _variables_can_be_set(cls, variables: dict[str, Scalar]) -> dict[str, Scalar]:
-        for key, value in variables.items():
+        for key in variables:
             check_env_name(key)
-            if "\0" in _scalar_text(value):  # not shown: it may be a token
-                raise ValueError(f"the value of {key} holds a NUL byte; no process can receive one")
         return variables
 
     @field_validator("secrets")
@@ -376,17 +379,6 @@ def check_name(name: str) -> None:
             f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
             "ending with a letter or digit"
         )
-
-
-def check_requirement(line: str) -> None:
-    """Raises ValueError for what is no line of a requirements file, or means something on the submitter's machine."""
-    option = re.split(r"[ =]", line, maxsplit=1)[0]
-    if not line.strip() or not line.isprintable():
-        raise ValueError(f"{line!r} is no requirement")
-    if option.startswith("-") and option not in PIP_OPTIONS:
-        raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {', '.join(PIP_OPTIONS)}")
-    if re.search(r"https?://[^/@ ]+@", line):  # not shown: it may be a token
-        raise ValueError("an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among `secrets`")
 
 
 def check_env_name(name: str) -> None:

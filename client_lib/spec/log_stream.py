@@ -24,7 +24,7 @@ from collections.abc import Mapping
 Position = tuple[int, int]  # (attempt, worker)
 
 HEARTBEAT_S = 15.0
-_CURSOR = re.compile(r"(\d+)\.(\d+):(\d+)")
+_CURSOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})")
 
 
 def format_cursor(offsets: Mapping[Position, int]) -> str:

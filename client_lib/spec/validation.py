@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from client_lib.errors import InvalidRequest
 
 _VALUE_SHOWN = 80  # characters of a wrong value in a message
+_SENTENCE_SHOWN = 1000
+_FINDINGS_SHOWN = 20  # each unknown field is compared with all known ones
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
@@ -22,17 +25,23 @@ def invalid_request(error: ValidationError, model: type[BaseModel]) -> InvalidRe
 
 def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> InvalidRequest:
     """The same for findings that were collected elsewhere."""
-    seen: dict[str, str] = {}
+    seen: dict[str, Mapping[str, Any]] = {}
     for finding in findings:
-        seen.setdefault(
-            _where(finding["loc"]), _sentence(finding, model)
-        )  # a union reports each member: the first says it
-    return InvalidRequest("\n".join(seen.values()))
+        seen.setdefault(_where(finding["loc"]), finding)  # a union reports each member: the first says it
+    sentences = [_cut(_sentence(finding, model), _SENTENCE_SHOWN) for finding in islice(seen.values(), _FINDINGS_SHOWN)]
+    more = len(seen) - len(sentences)
+    return InvalidRequest("\n".join([*sentences, f"and {more} more findings"] if more else sentences))
 
 
 def _where(loc: Iterable[int | str]) -> str:
     """`spec.n_workers`, without the names of union members that pydantic adds."""
-    return ".".join(str(part) for part in loc if not any(c in str(part) for c in "[(' "))
+    return ".".join(_shown_key(part) for part in loc if not any(c in str(part) for c in "[(' "))
+
+
+def _shown_key(part: int | str) -> str:
+    """A part of a path; a key of a mapping may hold anything."""
+    text = _cut(str(part), _VALUE_SHOWN)
+    return text if text.isprintable() else repr(text)
 
 
 def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -54,8 +63,18 @@ def _shown(finding: Mapping[str, Any]) -> str:
     value = finding["input"]
     if not _PRIVATE.isdisjoint(map(str, finding["loc"])) or isinstance(value, Mapping):
         return ""
-    text = repr(value)
-    return f"={text[:_VALUE_SHOWN]}…" if len(text) > _VALUE_SHOWN else f"={text}"
+    return f"={_cut(_repr(value), _VALUE_SHOWN)}"
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        return f"a {type(value).__name__}"
+
+
+def _cut(text: str, most: int) -> str:
+    return f"{text[:most]}…" if len(text) > most else text
 
 
 def _holder(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel]:

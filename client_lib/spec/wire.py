@@ -10,12 +10,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 
-from client_lib.spec.job import JobSpec, Strict, empty
+from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
+from client_lib.spec.job import GPUS_MAX, JobSpec, Strict, empty
 from client_lib.spec.states import Reason, State, as_sent
+
+A = TypeVar("A", bound="Lenient")
 
 SHA256 = r"^[0-9a-f]{64}$"
 JOB_ID = r"^[0-9a-f]{32}$"
@@ -23,9 +26,17 @@ _MESSAGE_SHOWN = 100  # characters of a message in a repr
 
 
 class Lenient(BaseModel):
-    """Base of answers: frozen, and an unknown field is ignored."""
+    """Base of answers: frozen, an unknown field is ignored, and the bounds of requests do not hold."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def model_validate(cls: type[A], obj: Any, **options: Any) -> A:
+        return super().model_validate(obj, **{"context": STORED, **options})
+
+    @classmethod
+    def model_validate_json(cls: type[A], json_data: str | bytes | bytearray, **options: Any) -> A:
+        return super().model_validate_json(json_data, **{"context": STORED, **options})
 
 
 def _lenient(kind: type[State] | type[Reason], value: Any) -> Any:
@@ -65,8 +76,8 @@ def brief(**values: Any) -> Iterable[tuple[str, Any]]:
 class SharedFolderProof(Strict):
     """A file that the client wrote into the script's folder: the server shares it if it reads the same nonce."""
 
-    path: str
-    nonce: str
+    path: Line
+    nonce: Label
 
 
 class CodeInPlace(Strict):
@@ -79,20 +90,29 @@ class CodeInPlace(Strict):
     """Needed unless the server already knows (a resubmit)."""
 
 
+def _check_inside(path: str) -> None:
+    if path.startswith(("/", "~")) or ".." in path.split("/"):
+        raise ValueError(f"{path!r} does not lie below the root of the snapshot; give a path relative to it")
+
+
+_Inside = Annotated[Line, Bound(_check_inside)]
+_Amount = Annotated[int, within(0, 2**63 - 1)]
+
+
 class CodeSnapshot(Strict):
     """The script runs from a copy of its folder, uploaded before."""
 
     mode: Literal["snapshot"] = "snapshot"
     sha256: Annotated[str, Field(pattern=SHA256)]
     """Digest of the uploaded archive (tar.gz)."""
-    root: str
+    root: Line
     """The folder on the submitter's machine; for people only."""
-    script: str | None = None
+    script: _Inside | None = None
     """The script's path relative to the root; None for a command."""
-    working_dir: str = "."
+    working_dir: _Inside = "."
     """Working directory of the processes, relative to the root."""
-    files: int = 0
-    size: int = 0
+    files: _Amount = 0
+    size: _Amount = 0
     """Bytes of the archive."""
 
 
@@ -104,23 +124,25 @@ class FunctionCode(Strict):
 
     sha256: Annotated[str, Field(pattern=SHA256)]
     """Digest of the uploaded file; `client_lib.worker.function_runner` describes its contents."""
-    size: int = 0
+    size: _Amount = 0
     """Bytes of the file."""
-    name: str
+    name: Line
     """Name of the function; for people only."""
-    python: str
+    python: Label
     """Version that pickled it, `3.11`; only the same one can read it."""
-    cloudpickle: str
+    cloudpickle: Label
 
 
 def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:  # the value is not shown: it may be a token
-            raise ValueError(f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte")
+        if not name or "=" in name or not is_storable(name + value):  # the value is not shown: it may be a token
+            raise ValueError(
+                f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte or half of a character"
+            )
     return variables
 
 
-Variables = Annotated[dict[str, str], AfterValidator(_can_be_set)]
+Variables = Annotated[dict[str, str], AfterValidator(_can_be_set), up_to(ARGUMENTS_MAX, "object")]
 """Environment variables as a process can receive them."""
 
 
@@ -130,12 +152,12 @@ class Submitter(Strict):
     The job runs with this interpreter and on top of this environment, not the server's.
     """
 
-    python: str | None = None
+    python: Line | None = None
     """Absolute path of the interpreter that runs the scripts."""
     environment: Variables = {}
-    working_dir: str | None = None
+    working_dir: Line | None = None
     """Absolute; the caller's."""
-    gpus: list[str] | None = None
+    gpus: Annotated[list[Label], up_to(GPUS_MAX)] | None = None
     """Device indices or UUIDs that the caller may use (CUDA_VISIBLE_DEVICES, SLURM); None: no bound."""
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from client_lib.errors import NotFound
 from client_lib.spec import paths
+from client_lib.spec.bounds import STORED
 from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.spec.states import State
 from client_lib.spec.wire import (
@@ -251,7 +252,7 @@ class Api:
 
     def _read(self, model: type[M], body: bytes) -> M:
         try:
-            return model.model_validate_json(body)
+            return model.model_validate_json(body, context=STORED)
         except ValidationError as error:
             raise bad_content(self.endpoint, model.__name__, body) from error
 

@@ -24,10 +24,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
+_NUMBER = "[0-9]{1,6}"  # a million cores or GiB; what is computed from more would be no number any more
 _GPU = re.compile(
-    r"(?P<family>[a-z0-9]+)\.(?P<gpus>\d+)gpu(?:\.(?P<vram>\d+)(?:vG)?)?(?:\.(?P<cpu>\d+)C\.(?P<memory>\d+)G)?"
+    rf"(?P<family>[a-z0-9]+)\.(?P<gpus>{_NUMBER})gpu(?:\.(?P<vram>{_NUMBER})(?:vG)?)?"
+    rf"(?:\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G)?"
 )
-_CPU = re.compile(r"cpu\.(?P<cpu>\d+)C\.(?P<memory>\d+)G")
+_CPU = re.compile(rf"cpu\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G")
 
 
 class Size(BaseModel):

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from client_lib.errors import ServerError
+from client_lib.spec.bounds import STORED
 from client_lib.spec.wire import CodeSnapshot, SubmitRequest
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
@@ -35,7 +36,7 @@ class Attempts:
             ServerError: the file is gone or damaged.
         """
         try:
-            request = SubmitRequest.model_validate_json(self.request_log.read(row.place))
+            request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
             return request.model_copy(update={"code": without_proof(request.code)})
         except (OSError, ValueError) as error:  # it holds secrets: its text is not in the message
             raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None

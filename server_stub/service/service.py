@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
 from client_lib.spec.states import Reason, State
+from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import (
     Check,
     CodeInPlace,
@@ -157,6 +160,10 @@ class Service:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
         unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None})})
+        try:  # an earlier version had no bounds
+            unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
+        except ValidationError as error:
+            raise invalid_request(error, SubmitRequest) from error
         text, _ = await self._submit.submit(user, unnamed, None, shared=True)
         return text
 

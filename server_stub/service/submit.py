@@ -36,6 +36,7 @@ FreeBytes = Callable[[Path], int]
 _FREE_VALID_FOR = timedelta(seconds=1)
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
+_INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
 
 
@@ -186,6 +187,11 @@ class SubmitHandler:
         return text_of(found)
 
 
+def _indexed(path: str | None) -> str | None:
+    """`path` if an index of the database can hold it; without it, the next job of this script needs a proof too."""
+    return path if path is not None and len(path.encode()) <= _INDEXED_BYTES else None
+
+
 def _new_row(info: JobInfo, admitted: Admitted) -> JobRow:
     request = admitted.request
     return JobRow(
@@ -197,7 +203,7 @@ def _new_row(info: JobInfo, admitted: Admitted) -> JobRow:
         attempt=info.attempt,
         created_at=info.created_at,
         info=info.model_dump_json(),
-        script_path=admitted.script_path,
+        script_path=_indexed(admitted.script_path),
         snapshot=request.code.sha256 if isinstance(request.code, CodeSnapshot) else None,
         function=request.function.sha256 if request.function else None,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from datetime import timedelta
 
-from client_lib.spec.job import HealthAction, HealthParams
+from client_lib.spec.job import STOP_TIMER_MAX, HealthAction, HealthParams
 from client_lib.spec.states import Reason
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
@@ -49,7 +49,7 @@ class Watchdog:
     def _limit(self, active: ActiveJob) -> None:
         first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
         if first_start and minutes:
-            limit = timedelta(minutes=minutes)
+            limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))  # an earlier version took any number
             left = first_start + limit - self._clock.now()
             left = min(left, limit)  # a clock that was set back must not make it longer
             active.timers["stop_timer"] = self._clock.call_later(

@@ -76,13 +76,14 @@ class Running:
     """A server, its parts and its users: ann, ben, and root who is admin."""
 
     def __init__(self, folder: Path, app: FastAPI | None = None, **settings: Any) -> None:
+        folder.mkdir(exist_ok=True)
         users = folder / "users.toml"
         self.tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "ben", "root")}
         self.settings = Settings(state_dir=folder, users_file=users, **settings)
         self.settings.data_dir.mkdir()
         self.app = app
         self.access_log = io.StringIO()
-        self.runtime = FakeRuntime()
+        self.runtime = self.new_runtime()
         self.parts: Context
         self.url = ""
         self._listening = threading.Event()
@@ -92,6 +93,9 @@ class Running:
         assert self._listening.wait(DEADLINE_S), "the server did not start"
         if self._failure:
             raise self._failure
+
+    def new_runtime(self) -> FakeRuntime:
+        return FakeRuntime()
 
     def as_user(self, name: str) -> Api:
         return Api(self.url, self.tokens[name])

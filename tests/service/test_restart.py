@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.errors import ServerError
+from client_lib.errors import InvalidRequest, ServerError
+from client_lib.spec.bounds import STORED
+from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import JobInfo
+from client_lib.spec.wire import CodeSnapshot, JobInfo
 from server_stub.store import rows
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import until
@@ -227,3 +229,28 @@ async def _all_ids(folder: Path) -> list[str]:
         unfinished = {row.id for row in await service._store.read(rows.unfinished)}
         assert {job_id for job_id, _ in bench.runtime.given} == unfinished
         return ids
+
+
+def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(bench: Bench) -> None:
+    """What it holds is shown as it was stored; it is refused when it is submitted again."""
+
+    async def run() -> None:
+        over = {"stop_timer": 10**10, "labels": {"a\nb": "c" * 1000}, "requirements": [" -r /etc/passwd"]}
+        spec = JobSpec.model_validate({"script": "true", "type": "binary", **over}, context=STORED)
+        code = CodeSnapshot.model_validate({"sha256": "0" * 64, "root": "/a", "working_dir": ".."}, context=STORED)
+        async with bench.server() as service:
+            request = bench.request(name="one").model_copy(update={"spec": spec.model_copy(update={"name": "one"})})
+            text, _ = await service.submit(ANN, request, None)
+            job = JobInfo.model_validate_json(text.json)
+            bench.runtime.runs(job.id)
+            await bench.until("one", State.RUNNING)
+            shown = job.model_copy(update={"code": code})
+            assert JobInfo.model_validate_json(shown.model_dump_json()) == shown
+        async with bench.server() as service:
+            assert (await bench.info("one")).spec.model_dump() == job.spec.model_dump()
+            with pytest.raises(InvalidRequest, match=r"spec.stop_timer(.|\n)*spec.labels"):
+                await service.resubmit(ANN, "one")
+            bench.runtime.end(job.id)
+            await bench.until("one", State.SUCCEEDED)
+
+    asyncio.run(run())

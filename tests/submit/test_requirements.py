@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from client_lib import Job
@@ -90,7 +92,7 @@ def test_one_file_may_be_given_as_it_is(tmp_path: Path) -> None:
     [
         ("-e .", "can't be used in a worker"),
         ("--target=/usr", "can't be used in a worker"),
-        ("a\n-e .", "is no requirement"),
+        ("a\n-e .", "control character"),
         (" ", "is no requirement"),
         ("--index-url https://user:secret@host/simple", "PIP_INDEX_URL among `secrets`"),
     ],
@@ -99,3 +101,21 @@ def test_what_means_nothing_in_a_worker_or_would_show_a_password_is_refused(line
     with pytest.raises(ValidationError, match=said) as caught:
         JobSpec(script="t.py", requirements=[line])
     assert "secret@" not in str(caught.value.errors()[0]["msg"])
+
+
+words = st.sampled_from(
+    ["-r", "--requirement", "--requirement=a", "-c", "-e", "-ra", '"-r"', "'--target=a'", "-\\r", "--req=a"]
+)
+allowed = st.sampled_from(["--pre", "-i", "--index-url=https://host/simple", "--no-index", "  ", "a==1"])
+
+
+@given(st.lists(allowed, max_size=3), words, st.lists(allowed, max_size=3), st.sampled_from(["", " ", "   "]))
+@example(before=[], word="-r", after=["/etc/passwd"], space=" ")
+@example(before=["--pre"], word="-r", after=["/etc/passwd"], space="")
+def test_an_option_that_reads_files_of_the_worker_is_refused_wherever_it_stands(
+    before: list[str], word: str, after: list[str], space: str
+) -> None:
+    line = space + " ".join([*before, word, *after])
+    if line.lstrip().startswith("-"):  # behind a package pip reads it as an option of that package
+        with pytest.raises(ValidationError, match="can't be used in a worker"):
+            JobSpec(script="t.py", requirements=[line])

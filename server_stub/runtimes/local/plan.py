@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +108,8 @@ def own_port(spec: JobSpec) -> int | None:
     text = spec.variable(MASTER_PORT)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
-        raise InvalidRequest(f"env_variables: MASTER_PORT={text!r} is no port (1 to 65535)")
+    if not re.fullmatch("[0-9]{1,5}", text) or not 0 < int(text) < 65536:
+        raise InvalidRequest(f"env_variables: MASTER_PORT={text[:50]!r} is no port (1 to 65535)")
     return int(text)
 
 

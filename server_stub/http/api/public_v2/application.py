@@ -7,6 +7,7 @@ to be stored here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from server_stub.service.values import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
 _WRONG = "invalid user credentials"
+_FINDINGS_SHOWN = 20
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Failed, "description": "Refused, with the reason."},
     401: {"model": Failed, "description": "No token, or a wrong one."},
@@ -132,8 +134,9 @@ async def _http_error(_: Request, problem: Exception) -> Response:
 async def _wrong_form(_: Request, problem: Exception) -> Response:
     """The 422 response. Values are left out of the findings: they may be secrets."""
     assert isinstance(problem, RequestValidationError)
-    detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in problem.errors()]
-    return JSONResponse({"detail": detail}, 422)
+    findings = problem.errors()[:_FINDINGS_SHOWN]
+    detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in findings]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")  # ASCII: a key may be no UTF-8
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:

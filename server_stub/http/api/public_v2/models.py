@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from client_lib.spec.job import WORKERS_MAX, HealthAction, PriorityClass, Scalar, Strict
+from client_lib.spec.bounds import Label, Scalar
+from client_lib.spec.job import WORKERS_MAX, HealthAction, PriorityClass, Strict
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType
 
 # --- requests
@@ -76,7 +77,7 @@ class RunJobRequest(Strict):
 
 
 class RestartRequest(Strict):
-    job_name: str
+    job_name: Label
 
 
 # --- responses
