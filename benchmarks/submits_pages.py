@@ -26,6 +26,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, JobInfo
 from server_stub.files.request_log import Place
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import JobFilters, Service
 from server_stub.service.values import User
@@ -72,7 +73,7 @@ async def _measure(calls: int) -> None:
 async def _filled(folder: Path, size: int) -> Service:
     settings = Settings(state_dir=folder)
     settings.data_dir.mkdir(parents=True)
-    Snapshots(settings.data_dir / "snapshots", 1, 0).open()
+    Snapshots(settings.data_dir / "snapshots", 1, Room(settings.data_dir, 0)).open()
     store = Store(settings.database_url)
     await store.open()
     for first in range(0, size, 5000):

@@ -24,6 +24,7 @@ from client_lib.spec.state_dir import SERVER_LOG
 from server_stub import server_files
 from server_stub.app import build
 from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
@@ -101,12 +102,13 @@ async def _run(
 
 async def _start(settings: Settings) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
-    snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
+    room = Room(settings.data_dir, settings.min_free_bytes)
+    snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings))
-    service = Service(settings, _runtime(settings, registry))
+    service = Service(settings, _runtime(settings, registry), room=room)
     await service.start()
-    hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes)
+    hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
 
 

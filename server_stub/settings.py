@@ -105,7 +105,8 @@ class Settings(BaseSettings):
     max_snapshot_bytes: Positive = 2 * GIB
     """Largest upload: an archive of code, or what a function returns in one rank."""
     min_free_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    """Submits and uploads are refused (507) if the disk of `data_dir` has less free; running jobs can still log."""
+    """Bytes of the disk of `data_dir` that submits, uploads and unpacked code leave free: what needs more is refused
+    (507), and a job whose code does ends with reason StorageFull. Logs, reports and results of jobs may use them."""
 
     # --- logs
     log_limit_bytes: Positive = 10 * GIB

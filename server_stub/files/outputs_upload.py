@@ -7,7 +7,6 @@ its upload is answered, because the pod and its files may be gone the next momen
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 from collections import OrderedDict
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.worker.disk import is_full
 from client_lib.worker.outputs.index import Kept
 from client_lib.worker.outputs.store import BLOCK, DirectoryStore, NotKept
+from server_stub.files.room import Room
 
 _OPEN_MAX = 64  # stores kept in memory, the most recently used ones
 _PATH_MAX = 4096
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 T = TypeVar("T")
 
@@ -37,9 +37,9 @@ class Piece(NamedTuple):
 class OutputsUpload:
     """The uploads of one server. Used on one event loop, one call at a time per worker."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, room: Room) -> None:
         """`limit_bytes`: the largest size of one job's outputs."""
-        self._limit_bytes = limit_bytes
+        self._limit_bytes, self._room = limit_bytes, room
         self._stores: OrderedDict[Path, DirectoryStore] = OrderedDict()
         self._locks: dict[Path, asyncio.Lock] = {}
 
@@ -52,7 +52,12 @@ class OutputsUpload:
             InvalidRequest: a path that could lie elsewhere.
         """
         check_path(piece.kept.path)
-        return await self._with_store(folder, lambda store: _put(store, piece))
+        try:
+            with self._room.claim(len(piece.data)):
+                return await self._with_store(folder, lambda store: _put(store, piece))
+        except StorageFull:  # the worker leaves the file out
+            await self._with_store(folder, lambda store: store.drop_incoming(piece.kept.sha256))
+            raise
 
     async def leave_out(self, folder: Path, path: str, size: int, why: str) -> None:
         """Note that a file is not kept."""
@@ -68,7 +73,7 @@ class OutputsUpload:
             try:
                 return await asyncio.to_thread(self._act, folder, act)
             except OSError as error:
-                if error.errno in _FULL:
+                if is_full(error):
                     raise StorageFull(f"the server's disk is full: {error}") from error
                 raise
 

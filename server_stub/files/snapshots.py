@@ -8,7 +8,6 @@ these folders at submit and in retention; the worker launcher unpacks the archiv
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import re
@@ -20,11 +19,12 @@ from pathlib import Path
 from typing import IO
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.worker.disk import is_full
+from server_stub.files.room import Claim, Room
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _BATCH = 2**20  # bytes hashed and written by a thread at once, in about a millisecond
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class StoredSnapshot:
 class Snapshots:
     """All archives of one server. User names are file names: `server_stub.http.users_file` allows no others."""
 
-    def __init__(self, root: Path, max_bytes: int, min_free_bytes: int) -> None:
+    def __init__(self, root: Path, max_bytes: int, room: Room) -> None:
         self._root = root
         self._max_bytes = max_bytes
-        self._min_free_bytes = min_free_bytes
+        self._room = room
 
     def open(self) -> None:
         """Create the folder and remove unfinished uploads of an earlier server."""
@@ -72,32 +72,33 @@ class Snapshots:
         _mark_used(path)
         return path
 
-    async def put(self, sha256: str, user: str, chunks: AsyncIterator[bytes]) -> bool:
+    async def put(self, sha256: str, user: str, chunks: AsyncIterator[bytes], size: int = 0) -> bool:
         """Store the archive; it is on disk when this returns. Returns False if the server had it already.
+
+        `size`: the announced bytes, for which room is claimed at once; 0: for each batch as it comes.
 
         Raises:
             InvalidRequest: the bytes have another digest.
             TooLarge, StorageFull: nothing was stored.
         """
         path = self.path(sha256)
-        self._check_space()
         incoming = self._root / _INCOMING / f"{sha256}.{os.urandom(6).hex()}"
         try:
-            with await asyncio.to_thread(incoming.open, "xb") as file:
-                found = await self._receive(file, chunks)
+            with self._room.claim(size) as claim, await asyncio.to_thread(incoming.open, "xb") as file:
+                found = await self._receive(file, chunks, claim)
             if found != sha256:
                 raise InvalidRequest(
                     f"the uploaded bytes have the digest {found}, not {sha256}", hint="send them again"
                 )
             return await asyncio.to_thread(_adopt, incoming, path, user)
         except OSError as error:
-            if error.errno in _FULL:
+            if is_full(error):
                 raise StorageFull(f"the server's disk is full: {error}") from error
             raise
         finally:
             incoming.unlink(missing_ok=True)
 
-    async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes]) -> str:
+    async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes], claim: Claim) -> str:
         """Write all chunks up to the size limit; returns their digest."""
         digest, batch, size = hashlib.sha256(), bytearray(), 0
         async for chunk in chunks:
@@ -105,9 +106,9 @@ class Snapshots:
             self.check_size(size)
             batch += chunk
             if len(batch) >= _BATCH:
-                await asyncio.to_thread(_write, file, digest, batch)
+                await _write(file, digest, batch, claim)
                 batch = bytearray()
-        await asyncio.to_thread(_write, file, digest, batch)
+        await _write(file, digest, batch, claim)
         await asyncio.to_thread(_flush, file)
         return digest.hexdigest()
 
@@ -118,11 +119,6 @@ class Snapshots:
                 f"the code snapshot is larger than the {self._max_bytes / 1e6:.0f} MB that this server takes",
                 hint="leave data and results out with a .clientlibignore file",
             )
-
-    def _check_space(self) -> None:
-        free = shutil.disk_usage(self._root).free
-        if free < self._min_free_bytes:
-            raise StorageFull(f"the server's disk has {free / 1e6:.0f} MB left; no snapshot was stored")
 
     def stored(self) -> Iterator[StoredSnapshot]:
         """Every archive; for retention."""
@@ -139,9 +135,14 @@ class Snapshots:
         shutil.rmtree(self.path(sha256).parent, ignore_errors=True)
 
 
-def _write(file: IO[bytes], digest: hashlib._Hash, data: bytearray) -> None:
-    digest.update(data)
-    file.write(data)
+async def _write(file: IO[bytes], digest: hashlib._Hash, data: bytearray, claim: Claim) -> None:
+    def hash_and_write() -> None:
+        digest.update(data)
+        file.write(data)
+
+    claim.cover(len(data))
+    await asyncio.to_thread(hash_and_write)
+    claim.wrote(len(data))
 
 
 def _flush(file: IO[bytes]) -> None:

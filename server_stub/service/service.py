@@ -26,6 +26,7 @@ from client_lib.spec.wire import (
     WarmPoolInfo,
 )
 from server_stub.files.request_log import RequestLog
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.plan import working_dir
@@ -39,7 +40,7 @@ from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.retention import Retention
-from server_stub.service.submit import FreeBytes, SubmitHandler, free_bytes
+from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
@@ -60,14 +61,14 @@ class Service:
         settings: Settings,
         runtime: Runtime,
         clock: Clock | None = None,
-        free: FreeBytes = free_bytes,
+        room: Room | None = None,
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
         self._settings, self._runtime = settings, runtime
         self._clock = clock or Clock()
-        self._free = free
+        self._room = room or Room(settings.data_dir, settings.min_free_bytes)
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
-        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
+        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self._room)
         jobs_dir = settings.data_dir / "jobs"
         self._retention = Retention(settings.retention_days, settings.retention_gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
@@ -88,7 +89,7 @@ class Service:
             self._lookup,
             self._reconciler,
             self._clock,
-            free,
+            self._room,
         )
         self._retaining: asyncio.Task[None] | None = None
 
@@ -306,10 +307,10 @@ class Service:
         return DoctorReport(checks=[*checks, *await self._runtime.doctor()])
 
     def _check_disk(self) -> Check:
-        free, needed = self._free(self._settings.data_dir), self._settings.min_free_bytes
-        message = f"{free / 1e9:.1f} GB free in {self._settings.data_dir}"
-        fix = "make room there: submits are refused below this" if free < needed else None
-        return Check(name="disk", ok=free >= needed, message=message, fix=fix)
+        short = self._room.is_short
+        message = f"{self._room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
+        fix = "make room there: submits are refused below this" if short else None
+        return Check(name="disk", ok=not short, message=message, fix=fix)
 
     async def _row(self, found: ActiveJob | StoredJob) -> JobRow:
         if isinstance(found, ActiveJob):

@@ -4,10 +4,8 @@ repeated submit safe."""
 from __future__ import annotations
 
 import asyncio
-import shutil
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, Sto
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, SubmitRequest
+from server_stub.files.room import Room
 from server_stub.service.active import accepted
 from server_stub.service.admission import (
     Admission,
@@ -32,16 +31,10 @@ from server_stub.settings import Settings
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow, Key, NewJob
 
-FreeBytes = Callable[[Path], int]
-_FREE_VALID_FOR = timedelta(seconds=1)
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
 _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
-
-
-def free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 class SubmitHandler:
@@ -56,13 +49,12 @@ class SubmitHandler:
         lookup: JobLookup,
         reconciler: Reconciler,
         clock: Clock,
-        free: FreeBytes,
+        room: Room,
     ) -> None:
         self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
         self._store, self._lookup = store, lookup
-        self._reconciler, self._clock, self._free = reconciler, clock, free
+        self._reconciler, self._clock, self._room = reconciler, clock, room
         self._on_network: Callable[[str], bool] = lambda _: True
-        self._last_free: tuple[datetime, int] | None = None
 
     def open(self) -> None:
         """Read the list of mounts. May block."""
@@ -113,19 +105,7 @@ class SubmitHandler:
                 f"{len(self._reconciler)} jobs are not final yet, which is the limit of this server",
                 hint="cancel some, or wait until they have run",
             )
-        free = self._free_bytes()
-        if free < self._settings.min_free_bytes:
-            raise StorageFull(
-                f"the server's disk has {free / 1e6:.0f} MB left; nothing was accepted",
-                hint=f"make room in {self._settings.data_dir}: `client-lib delete` removes finished jobs",
-            )
-
-    def _free_bytes(self) -> int:
-        """The free bytes of the disk, at most a second old."""
-        now = self._clock.now()
-        if self._last_free is None or abs(now - self._last_free[0]) >= _FREE_VALID_FOR:
-            self._last_free = (now, self._free(self._settings.data_dir))
-        return self._last_free[1]
+        self._room.check(0)
 
     async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
         """True if this user ran the same script in place before, so that a resubmit needs no proof."""
@@ -139,7 +119,8 @@ class SubmitHandler:
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
             new = NewJob(_new_row(info, admitted), info.spec.labels, key, sent + b"\n")
-            added = await self._store.add_job(new)
+            with self._room.claim(len(sent)):
+                added = await self._store.add_job(new)
             if added.seq is not None:
                 active = accepted(new.row._replace(seq=added.seq), admitted.request)
                 text = active.text  # read here: the runtime changes the job after the next line

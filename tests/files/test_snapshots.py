@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
+from tests.small_disk import free, small_disk
 
 DATA = b"archive" * 400_000  # several batches
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -24,7 +26,7 @@ async def chunks(data: bytes = DATA, size: int = 65536, fail: Exception | None =
 
 @pytest.fixture
 def store(tmp_path: Path) -> Snapshots:
-    snapshots = Snapshots(tmp_path / "snapshots", max_bytes=len(DATA), min_free_bytes=0)
+    snapshots = Snapshots(tmp_path / "snapshots", max_bytes=len(DATA), room=Room(tmp_path, 0))
     snapshots.open()
     return snapshots
 
@@ -86,10 +88,43 @@ def test_what_is_no_digest_names_no_file(name: str, store: Snapshots) -> None:
 
 
 def test_a_disk_with_too_little_room_takes_none(tmp_path: Path) -> None:
-    store = Snapshots(tmp_path / "snapshots", max_bytes=2**40, min_free_bytes=2**62)
+    store = Snapshots(tmp_path / "snapshots", max_bytes=2**40, room=Room(tmp_path, 2**62))
     store.open()
     with pytest.raises(StorageFull):
         put(store)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_many_uploads_at_once_leave_free_what_must_stay_free(tmp_path: Path, announced: bool) -> None:
+    with small_disk(tmp_path / "disk", "size=40m") as disk:
+        kept = 16 * 2**20
+        store = Snapshots(disk / "snapshots", max_bytes=2**30, room=Room(disk, kept))
+        store.open()
+        least = [free(disk)]
+
+        async def upload(number: int) -> bool:
+            data = bytes([number]) * 2**21
+
+            async def slowly() -> AsyncIterator[bytes]:
+                async for chunk in chunks(data):
+                    await asyncio.sleep(0)
+                    least.append(free(disk))
+                    yield chunk
+
+            try:
+                sha256 = hashlib.sha256(data).hexdigest()
+                return await store.put(sha256, "ann", slowly(), len(data) if announced else 0)
+            except StorageFull:
+                return False
+
+        async def all_at_once() -> list[bool]:
+            return await asyncio.gather(*(upload(number) for number in range(40)))
+
+        stored = asyncio.run(all_at_once())
+        assert min(least) >= kept
+        assert not announced or sum(stored) == 12  # in 24 MiB
+        assert len(list(store.stored())) == sum(stored)
+        assert not list((disk / "snapshots" / "incoming").iterdir())
 
 
 def test_retention_sees_what_is_there_and_what_was_asked_for_lately(store: Snapshots) -> None:

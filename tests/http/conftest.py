@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from client_lib.spec import paths
 from server_stub.app import build
 from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.access_log import Traffic
@@ -132,12 +133,13 @@ class Running:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         settings = self.settings
-        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, settings.min_free_bytes)
+        room = Room(settings.data_dir, settings.min_free_bytes)
+        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
         snapshots.open()
-        service = Service(settings, self.runtime)
+        service = Service(settings, self.runtime, room=room)
         await service.start()
         registry = WorkerRegistry(settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id)
-        uploads = OutputsUpload(settings.outputs_limit_bytes)
+        uploads = OutputsUpload(settings.outputs_limit_bytes, room)
         self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
         assert settings.users_file
         app = build(self.parts, FileUsers(settings.users_file), self.access_log, self.app)

@@ -13,6 +13,7 @@ from typing import Any
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeInPlace, JobInfo, SharedFolderProof, SubmitRequest, Submitter
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service
 from server_stub.service.values import User
@@ -42,7 +43,7 @@ class Bench:
 
     def new_service(self, **fields: Any) -> Service:
         settings = self.settings(**fields)
-        self.snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, 0)
+        self.snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, Room(self.folder, 0))
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.snapshots.open()
         return self.new_service_unopened(**fields)
@@ -50,7 +51,8 @@ class Bench:
     def new_service_unopened(self, **fields: Any) -> Service:
         """A service whose data directory nobody prepared."""
         settings = self.settings(**fields)
-        return Service(settings, self.runtime, self.clock, lambda folder: self.free)
+        room = Room(settings.data_dir, settings.min_free_bytes, lambda folder: self.free)
+        return Service(settings, self.runtime, self.clock, room)
 
     @asynccontextmanager
     async def server(self, **fields: Any) -> AsyncIterator[Service]:

@@ -149,6 +149,10 @@ class DirectoryStore(Store):
         """Path for an incomplete file."""
         return os.path.join(self._incoming, name)
 
+    def drop_incoming(self, name: str) -> None:
+        """Remove an incomplete file."""
+        _remove(self.incoming(name))
+
     def adopt(self, kept: Kept, complete: str) -> None:
         """Move a complete file into the store."""
         before = self.index.kept.get(kept.path)

@@ -54,6 +54,7 @@ async def get_snapshot(archive: Archive) -> FileResponse:
 )
 async def put_snapshot(request: Request, response: Response, parts: Parts, user: CurrentUser, sha256: str) -> Answer:
     """Upload the archive, a tar.gz whose bytes have this digest. Sending it again is harmless (200)."""
-    if not await parts.snapshots.put(sha256, user.name, request.stream()):
+    announced = int(request.headers.get("Content-Length", 0))
+    if not await parts.snapshots.put(sha256, user.name, request.stream(), announced):
         response.status_code = 200
     return Answer(message=f"snapshot {sha256[:12]} is stored")

@@ -1,0 +1,66 @@
+"""Many writers at once leave the room free that must stay free."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.errors import StorageFull
+from server_stub.files.room import Claim, Room
+
+KEPT = 100
+
+
+class Disk:
+    """What is free on a disk, and what writers may still add to it."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.room = Room(Path("/"), KEPT, lambda folder: self.free)
+
+
+SIZES = st.integers(0, 400)
+
+
+@given(st.integers(0, 1000), st.lists(st.tuples(SIZES, SIZES, SIZES), max_size=10), st.randoms())
+def test_however_claims_and_writes_follow_each_other_the_rest_stays_free(
+    free: int, writers: list[tuple[int, int, int]], order: object
+) -> None:
+    disk = Disk(free)
+    least = min(free, KEPT)
+    with ExitStack() as claims:
+        running: list[tuple[Claim, list[int]]] = []
+        for announced, *batches in writers:
+            try:
+                running.append((claims.enter_context(disk.room.claim(announced)), batches))
+            except StorageFull:
+                continue
+        while running:
+            claim, batches = running.pop(order.randrange(len(running)))  # type: ignore[attr-defined]
+            if not batches:
+                continue
+            batch = batches.pop()
+            try:
+                claim.cover(batch)
+            except StorageFull:
+                continue
+            disk.free -= batch
+            claim.wrote(batch)
+            running.append((claim, batches))
+            assert disk.free >= least
+    assert disk.room.free == disk.free
+
+
+def test_what_one_has_claimed_another_does_not_get(tmp_path: Path) -> None:
+    disk = Disk(KEPT + 10)
+    with disk.room.claim(6):
+        with pytest.raises(StorageFull, match="must stay free"), disk.room.claim(5):
+            pass
+        with disk.room.claim(4):
+            pass
+    with disk.room.claim(10):
+        pass
