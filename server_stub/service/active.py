@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo, SubmitRequest
 from server_stub.service.clock import Timer
@@ -34,6 +35,8 @@ class ActiveJob:
     """Events that are not stored yet."""
     saving: bool = False
     """True while a task stores the job."""
+    not_saved: ClientLibError | None = None
+    """The reason why the newest decision can't be stored yet."""
     submitted_attempt: int = 0
     """The newest attempt that this server process submitted to the runtime."""
     stopped_attempt: int = 0

@@ -17,7 +17,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
 from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
-from server_stub.store import Store, StoreError, rows
+from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
@@ -56,8 +56,8 @@ class Cleanup:
         size = await asyncio.to_thread(_size_of, self.jobs_dir / active.row.id)
         await self.store.write(rows.set_size, active.row.seq, size)
 
-    async def start(self) -> None:
-        """Finish the removals that a crash interrupted."""
+    async def finish(self) -> None:
+        """Finish the removals that a crash or a lost database interrupted."""
         await self.remove(await self.store.read(rows.doomed))
         await self.finish_removals()
 
@@ -66,12 +66,13 @@ class Cleanup:
         while True:
             try:
                 await self.sweep()
-            except (ClientLibError, StoreError, OSError) as error:  # the disk or the database fails: try again later
+            except (ClientLibError, OSError) as error:  # the disk or the database fails: try again later
                 log.warning("retention could not run: %s", error)
             await asyncio.sleep(SWEEP_EVERY_S)
 
     async def sweep(self) -> None:
         """Remove jobs and snapshots over the bounds of retention."""
+        await self.finish()
         now = self.clock.now()
         finished = await self.store.read(rows.finished)
         in_use = await self.store.read(rows.snapshots_in_use)

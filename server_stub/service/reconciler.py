@@ -24,7 +24,7 @@ from server_stub.service.changes import Changes
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.watchdog import Watchdog
-from server_stub.store import Store, StoreUnavailable
+from server_stub.store import Store, StoreError
 from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
@@ -188,9 +188,12 @@ class Reconciler:
         while True:
             try:
                 await self._store.write(save_job, row, events)
+                active.not_saved = None
                 return
-            except (StorageFull, StoreUnavailable) as error:
-                log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error)
+            except (StorageFull, StoreError) as error:
+                log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error.message)
+                active.not_saved = error
+                self._changes.publish(row.id)
             if active.status.stop:  # stopping is safe before it is stored, and may free the disk
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)

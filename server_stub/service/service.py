@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from client_lib.errors import Conflict, Forbidden, ServerError, StorageFull, Unavailable
+from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import (
@@ -43,10 +43,8 @@ from server_stub.service.retention import Retention
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
-from server_stub.store import Store, rows
+from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import JobRow, StoredJob
-
-_DURABLE_WITHIN_S = 10.0
 
 
 class Service:
@@ -110,7 +108,7 @@ class Service:
                 hint="it must be writable for this user",
             ) from error
         await self._store.open()
-        await self._cleanup.start()
+        await self._cleanup.finish()
         await self._runtime.start(self._reconciler.observe)
         unfinished = await self._store.read(rows.unfinished)
         # running jobs first: their GPUs must not be given to waiting jobs
@@ -303,7 +301,7 @@ class Service:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
         checks = [self._check_disk(), Check(name="retention", ok=True, message=f"{self._retention}{capped}")]
-        checks.append(Check(name="database", ok=True, message=self._store.shown))
+        checks.append(await self._check_database())
         return DoctorReport(checks=[*checks, *await self._runtime.doctor()])
 
     def _check_disk(self) -> Check:
@@ -311,6 +309,14 @@ class Service:
         message = f"{self._room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
         fix = "make room there: submits are refused below this" if short else None
         return Check(name="disk", ok=not short, message=message, fix=fix)
+
+    async def _check_database(self) -> Check:
+        try:
+            await self._store.check()
+        except StoreError as error:
+            fix = "start it; the server goes on by itself"
+            return Check(name="database", ok=False, message=f"{self._store.shown}: {error.message}", fix=fix)
+        return Check(name="database", ok=True, message=self._store.shown)
 
     async def _row(self, found: ActiveJob | StoredJob) -> JobRow:
         if isinstance(found, ActiveJob):
@@ -321,11 +327,12 @@ class Service:
         return row
 
     async def _durable(self, active: ActiveJob) -> None:
-        """Wait until the newest decision is on disk."""
+        """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""
         decided = active.version
-        await self._lookup.wait_for_change(active, decided - 1, _DURABLE_WITHIN_S)
-        if active.public_version < decided:
-            raise StorageFull("the order was given, but can't be stored: the server's disk is full")
+        while active.public_version < decided:
+            if (problem := active.not_saved) is not None:
+                raise type(problem)(f"the order was given, but can't be stored yet: {problem.message}")
+            await self._changes.next(active.row.id)
 
 
 def _driven(found: ActiveJob | StoredJob) -> ActiveJob | None:

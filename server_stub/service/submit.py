@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull
+from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull, Unavailable
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, SubmitRequest
@@ -29,7 +29,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
-from server_stub.store.rows import JobRow, Key, NewJob
+from server_stub.store.rows import JobRow, Key, NewJob, StoredJob
 
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
@@ -165,6 +165,8 @@ class SubmitHandler:
         found = await self._lookup.by_id(job_id)
         if found is None:
             raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
+        if isinstance(found, StoredJob) and not found.state.final:  # its commit is in doubt, and will be undone
+            raise Unavailable("the job is being accepted", hint="try again")
         return text_of(found)
 
 

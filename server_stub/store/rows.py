@@ -347,10 +347,10 @@ def remove(connection: Connection, seqs: Iterable[int]) -> None:
         connection.execute(delete(jobs).where(jobs.c.seq == seq))
 
 
-def discard(connection: Connection, row: JobRow) -> None:
+def discard(connection: Connection, job_id: str) -> None:
     """Forget a job that was never accepted, and its key."""
-    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == row.id))
-    connection.execute(delete(jobs).where(jobs.c.seq == row.seq))
+    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == job_id))
+    connection.execute(delete(jobs).where(jobs.c.id == job_id))
 
 
 class Removal(NamedTuple):

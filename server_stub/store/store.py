@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import engines, rows
+from server_stub.store.errors import driver_message, is_full, translated
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 P = ParamSpec("P")
-
-
-class StoreError(Exception):
-    """The database refused a statement."""
-
-
-class StoreUnavailable(StoreError):
-    """The database can't be reached now; the same statement may work later."""
 
 
 class Store:
@@ -54,7 +46,7 @@ class Store:
             await asyncio.to_thread(self._open)
         except SQLAlchemyError as error:
             raise ServerError(
-                f"the database {self.shown} can't be opened: {_driver_message(error)}",
+                f"the database {self.shown} can't be opened: {driver_message(error)}",
                 hint="is its directory writable for this user, and its server up?",
             ) from error
 
@@ -68,7 +60,7 @@ class Store:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._readers, run)
         except SQLAlchemyError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`).
@@ -86,9 +78,20 @@ class Store:
         """
         return await self._written(self._writer.write_together(function, item))
 
+    async def check(self) -> None:
+        """Raises StoreError: the database can't be written now."""
+        await self.write(lambda _: None)
+
     async def add_job(self, new: NewJob) -> Added:
-        """Store a job and its submit request; `new.row.place` is set. Raises as `write`."""
-        return await self.write_together(self._add_jobs, new)
+        """Store a job and its submit request; `new.row.place` is set.
+
+        Raises as `write`: there will be no such job, even if the database was lost in the middle of the commit.
+        """
+
+        def undo(connection: Connection) -> None:
+            rows.discard(connection, new.row.id)
+
+        return await self._written(self._writer.write_together(self._add_jobs, new, undo))
 
     async def drop_unused_segments(self) -> None:
         """Remove files of submit requests that belong to no job."""
@@ -119,7 +122,7 @@ class Store:
                 raise StorageFull("the disk of the server is full; nothing was stored") from error
             if isinstance(error, OSError):
                 raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
-            raise _translated(error) from error
+            raise translated(error) from error
 
     def _open(self) -> None:
         self._writing = engines.writing_engine(self._url)
@@ -151,22 +154,3 @@ class Store:
             self._lock.close()
         self._reading.dispose()
         self._writing.dispose()
-
-
-def is_full(error: BaseException) -> bool:
-    """True if the disk, the quota or the database's own limit is full."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if not isinstance(error, OperationalError):
-        return False
-    disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code
-    return disk_full or "database or disk is full" in str(error.orig)
-
-
-def _translated(error: SQLAlchemyError) -> StoreError:
-    kind = StoreUnavailable if isinstance(error, OperationalError) else StoreError
-    return kind(_driver_message(error))
-
-
-def _driver_message(error: SQLAlchemyError) -> str:
-    return str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)

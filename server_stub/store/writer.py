@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
+from server_stub.store.errors import is_away
+
 T = TypeVar("T")
 Item = TypeVar("Item")
 Write = Callable[[Connection], T]
@@ -24,6 +26,7 @@ LARGEST_GROUP = 256
 class _Task:
     function: WriteAll[Any, Any]
     item: Any
+    undo: Write[None] | None
     done: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
@@ -34,6 +37,8 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._in_doubt: list[Write[None]] = []
+        """Functions that undo writes of which nobody knows whether they are stored: their commit got no answer."""
         self._turn: list[_Task] = []
         """Tasks of this turn of the event loop that the thread does not have yet."""
         self._queue: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
@@ -50,14 +55,18 @@ class Writer:
 
     async def write(self, function: Write[T]) -> T:
         """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
-        transaction is rolled back and each runs again in its own, so that an error reaches only its own caller."""
+        transaction is rolled back and each runs again in its own, so that an error reaches only its own caller. A lost
+        database fails the whole group."""
         return await self.write_together(_each, function)
 
-    async def write_together(self, function: WriteAll[Item, T], item: Item) -> T:
+    async def write_together(self, function: WriteAll[Item, T], item: Item, undo: Write[None] | None = None) -> T:
         """The result for `item` of `function(connection, items)`, durable. `items` are those of neighbouring calls with
-        the same function, so that it needs one statement for all of them. It may run twice, as in `write`."""
+        the same function, so that it needs one statement for all of them. It may run twice, as in `write`.
+
+        `undo`: runs before the next write, if it is not known whether the commit succeeded. This call has raised then.
+        """
         loop = asyncio.get_running_loop()
-        task = _Task(function, item, loop.create_future())
+        task = _Task(function, item, undo, loop.create_future())
         if not self._turn:
             loop.call_soon(self.hand_over)
         self._turn.append(task)
@@ -94,16 +103,25 @@ class Writer:
         return group
 
     def _execute(self, group: list[_Task]) -> None:
+        committing = False
         try:
             with self._engine.begin() as connection:
+                for undo in self._in_doubt:
+                    undo(connection)
                 for function, neighbours in groupby(group, key=attrgetter("function")):
                     _run_all(connection, function, list(neighbours))
+                committing = True
         except BaseException as error:  # noqa: BLE001  # every error belongs to the caller, not to this thread
-            if len(group) == 1:
-                group[0].error = error
+            if len(group) > 1 and not is_away(error):
+                for task in group:
+                    self._execute([task])
                 return
             for task in group:
-                self._execute([task])
+                task.error = error
+            if committing:
+                self._in_doubt += [task.undo for task in group if task.undo]
+        else:
+            self._in_doubt.clear()
 
 
 def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:

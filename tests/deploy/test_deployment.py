@@ -228,8 +228,8 @@ def database(cluster: Cluster) -> Iterator[str]:
     if found is None:
         pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
     machine = f"10.{cluster.network.number}.0.1"
-    with postgresql.server(found, machine, clients="10.0.0.0/8") as url:
-        yield url.format(database="postgres")
+    with postgresql.server(found, machine, clients="10.0.0.0/8") as server:
+        yield server.url()
 
 
 def test_the_production_overlay_serves_from_postgresql(

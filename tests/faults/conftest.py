@@ -17,6 +17,8 @@ import requests
 from client_lib.spec import paths
 from tests.end_to_end.conftest import processes_of
 from tests.server_process import ServerProcess
+from tests.store.conftest import postgresql_may_stop as postgresql_may_stop
+from tests.store.conftest import postgresql_server as postgresql_server
 
 PATIENCE_S = 60.0
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")

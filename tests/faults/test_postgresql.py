@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,9 @@ pytestmark = [pytest.mark.process, pytest.mark.xdist_group("postgresql")]
 WAITS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    programs = postgresql.binaries()
-    if programs is None:
-        pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
-    with postgresql.server(programs) as server:
-        yield server.format(database="postgres")
+@pytest.fixture
+def url(postgresql_server: postgresql.Server) -> str:
+    return postgresql_server.new_database()
 
 
 def test_jobs_run_and_outlive_a_killed_server_there_too(start: Start, url: str, tmp_path: Path) -> None:

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
-import uuid
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.store import postgresql
 
 
 @pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[str]:
+def postgresql_server() -> Iterator[postgresql.Server]:
     programs = postgresql.binaries()
     if programs is None:
         pytest.skip("PostgreSQL's initdb is not installed (apt-get install postgresql)")
-    with postgresql.server(programs) as url:
-        yield url
+    with postgresql.server(programs) as server:
+        yield server
 
 
 POSTGRESQL = [pytest.mark.process, pytest.mark.xdist_group("postgresql")]
@@ -27,10 +27,21 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database, once of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/test.db"
-    server: str = request.getfixturevalue("postgresql_server")
-    admin = sa.create_engine(server.format(database="postgres"), isolation_level="AUTOCOMMIT")
-    name = f"t{uuid.uuid4().hex}"
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    admin.dispose()
-    return server.format(database=name)
+    server: postgresql.Server = request.getfixturevalue("postgresql_server")
+    return server.new_database()
+
+
+@pytest.fixture
+def postgresql_may_stop(postgresql_server: postgresql.Server) -> Iterator[postgresql.Server]:
+    """The server, which the test may stop."""
+    yield postgresql_server
+    with contextlib.suppress(RuntimeError):  # it runs
+        postgresql_server.start()
+
+
+@pytest.fixture
+def proxy(postgresql_server: postgresql.Server) -> Iterator[postgresql.Proxy]:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:  # a socket's path may have 107 characters
+        proxy = postgresql.Proxy(postgresql_server, Path(folder))
+        yield proxy
+        proxy.close()

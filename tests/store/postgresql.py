@@ -6,10 +6,17 @@ import contextlib
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import threading
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import sqlalchemy as sa
+
+_SOCKET = ".s.PGSQL.5432"
 
 
 def binaries() -> Path | None:
@@ -19,12 +26,46 @@ def binaries() -> Path | None:
     return found[-1] if found and (found[-1] / "initdb").exists() else None
 
 
-@contextlib.contextmanager
-def server(programs: Path, address: str = "", clients: str = "") -> Iterator[str]:
-    """A running server; yields the SQLAlchemy URL of its database without a name: append one.
+class Server:
+    """A server that runs, and that a test may stop and start."""
 
-    `address`: of this machine, listened on beside the socket for `clients` (10.0.0.0/8), at PostgreSQL's own port.
-    """
+    def __init__(self, pg_ctl: Callable[..., None], url: str, folder: Path) -> None:
+        self._pg_ctl = pg_ctl
+        self._url = url
+        self.folder = folder
+        """Where its socket is."""
+
+    def url(self, database: str = "postgres", folder: Path | None = None) -> str:
+        """SQLAlchemy's URL of a database; `folder`: that of a proxy's socket."""
+        return self._url.format(database=database, host=folder or self.folder)
+
+    def new_database(self, folder: Path | None = None) -> str:
+        """The URL of a new, empty database."""
+        name = f"t{uuid.uuid4().hex}"
+        self.run(f"CREATE DATABASE {name}")
+        return self.url(name, folder)
+
+    def run(self, statement: str) -> None:
+        admin = sa.create_engine(self.url(), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with admin.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    def start(self) -> None:
+        self._pg_ctl("start")
+
+    def stop(self) -> None:
+        """Like a crash: no connection is closed in order."""
+        self._pg_ctl("-m", "immediate", "stop")
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+@contextlib.contextmanager
+def server(programs: Path, address: str = "", clients: str = "") -> Iterator[Server]:
+    """A running server. `address`: of this machine, listened on beside the socket for `clients` (10.0.0.0/8), at
+    PostgreSQL's own port."""
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path may have 107 characters
     user = _unprivileged()
     if user:
@@ -36,13 +77,77 @@ def server(programs: Path, address: str = "", clients: str = "") -> Iterator[str
             with (data / "pg_hba.conf").open("a") as rules:
                 rules.write(f"host all all {clients} trust\n")
         options = f"-k {folder} -c listen_addresses='{address}' -c fsync=off"
-        _run(user, programs / "pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", "start")
+
+        def pg_ctl(*words: str) -> None:
+            _run(user, programs / "pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", *words)
+
+        running = Server(pg_ctl, f"postgresql+psycopg://test@/{{database}}?host={address or '{host}'}", folder)
+        running.start()
         try:
-            yield f"postgresql+psycopg://test@/{{database}}?host={address or folder}"
+            yield running
         finally:
-            _run(user, programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+            with contextlib.suppress(RuntimeError):  # a test may have stopped it
+                running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Proxy:
+    """A socket in front of a server's, which loses its connections as a network does."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        self.loses_commits = False
+        """The server gets each COMMIT, and the connection breaks before its answer."""
+        self._server = server.folder / _SOCKET
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / _SOCKET))
+        self._listening.listen()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Break all connections. Both ends notice."""
+        for pair in self._pairs:
+            _shut(*pair)
+        self._pairs.clear()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(str(self._server))
+                self._pairs.append((client, server))
+                threading.Thread(target=self._to_server, args=(client, server), daemon=True).start()
+                threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+
+    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(2**16):
+                if self.loses_commits and b"COMMIT\0" in data:
+                    client.shutdown(socket.SHUT_RDWR)
+                    server.sendall(data)
+                    return
+                server.sendall(data)
+        _shut(client, server)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(2**16):
+            target.sendall(data)
+    _shut(source, target)
+
+
+def _shut(*ends: socket.socket) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def _unprivileged() -> pwd.struct_passwd | None:

@@ -21,6 +21,7 @@ from server_stub.files import request_log
 from server_stub.files.request_log import UNWRITTEN, Place, RequestLog
 from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import Added, JobRow, Key, NewJob
+from tests.store.postgresql import Server
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
@@ -337,9 +338,9 @@ def test_a_full_database_says_so_and_goes_on_when_there_is_room(tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_a_second_server_on_one_postgresql_database_is_refused(postgresql_server: str) -> None:
+def test_a_second_server_on_one_postgresql_database_is_refused(postgresql_server: Server) -> None:
     async def run() -> None:
-        url = postgresql_server.format(database="postgres")
+        url = postgresql_server.new_database()
         async with opened(url):
             with pytest.raises(ServerError, match="another server runs"):
                 await Store(url).open()

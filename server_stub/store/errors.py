@@ -1,0 +1,46 @@
+"""The errors of the store, and what an exception of the database means."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
+
+from client_lib.errors import ServerError, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class StoreError(ServerError):
+    """The database refused a statement; the log of the server has the reason."""
+
+
+class StoreUnavailable(StoreError, Unavailable):
+    """The database can't be reached or written now; the same call may work later."""
+
+
+def translated(error: SQLAlchemyError) -> StoreError:
+    if is_away(error):
+        return StoreUnavailable("the database of the server does not answer now", hint="repeat the call later")
+    log.error("the database refused a statement", exc_info=error)
+    return StoreError("the database refused a statement", hint="the log of the server has the reason")
+
+
+def is_away(error: BaseException) -> bool:
+    """True if not the statement failed but the database or the way to it."""
+    return isinstance(error, (OperationalError, InterfaceError, StoreUnavailable)) and not is_full(error)
+
+
+def is_full(error: BaseException) -> bool:
+    """True if the disk, the quota or the database's own limit is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not isinstance(error, OperationalError):
+        return False
+    disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code
+    return disk_full or "database or disk is full" in str(error.orig)
+
+
+def driver_message(error: SQLAlchemyError) -> str:
+    return str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)
