@@ -19,7 +19,7 @@ from client_lib import __version__
 from server_stub.http.access_log import AccessLog
 from server_stub.http.api import answers, jobs, logs, outputs, server, snapshots, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
-from server_stub.http.auth import Authentication, Users
+from server_stub.http.auth import Authentication, CurrentTokens
 from server_stub.http.limits import Limits
 
 PUBLIC_V2 = "/public/v2/"
@@ -48,18 +48,20 @@ def rest_api() -> FastAPI:
     return app
 
 
-def build(parts: Context, users: Users, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None) -> ASGIApp:
+def build(
+    parts: Context, tokens: CurrentTokens, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None
+) -> ASGIApp:
     """The whole server as one ASGI application. `log_to`: stream of the access log; None: no log."""
     app = app or rest_api()
     app.state.context = parts
-    app.add_middleware(Authentication, users=users, workers=parts.workers)
+    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers)
     app.add_middleware(Limits, settings=parts.settings, error=answers.error)
 
     @cache
     def public_v2() -> ASGIApp:
         from server_stub.http.api.public_v2.application import application  # most servers never need it
 
-        return application(parts, users.tokens)
+        return application(parts, tokens)
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
         await (public_v2() if scope["path"].startswith(PUBLIC_V2) else app)(scope, receive, send)

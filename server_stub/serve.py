@@ -28,7 +28,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
-from server_stub.http.auth import FileUsers, LocalUsers, Users
+from server_stub.http.auth import CurrentTokens, FileTokens, local_tokens
 from server_stub.http.limits import http_protocol
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
@@ -54,7 +54,7 @@ def serve(settings: Settings) -> None:
     Raises ClientLibError if it can't start: a busy port, another server, a directory that can't be used.
     """
     server_files.prepare(settings.state_dir, settings.data_dir)
-    users = _users(settings)
+    tokens = _tokens(settings)
     facts = server_files.facts(__version__, settings.data_dir)
     with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
         facts["url"] = settings.public_url or _url(listening)
@@ -63,7 +63,7 @@ def serve(settings: Settings) -> None:
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, users, listening, facts, locks))
+            loop.run_until_complete(_run(settings, tokens, listening, facts, locks))
             for lock in locks:
                 lock.check()
         finally:
@@ -81,14 +81,14 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 async def _run(
     settings: Settings,
-    users: Users,
+    tokens: CurrentTokens,
     listening: socket.socket,
     facts: server_files.Facts,
     locks: Sequence[server_files.DirectoryLock],
 ) -> None:
     parts = await _start(settings)
     try:
-        config = uvicorn_config(build(parts, users))
+        config = uvicorn_config(build(parts, tokens))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _keep_log_small(settings)]
         tasks = [asyncio.create_task(watch) for watch in watches]
@@ -118,24 +118,23 @@ def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
 
 def _runtime(settings: Settings, registry: WorkerRegistry) -> Runtime:
     if settings.runtime == "kubernetes":
-        from server_stub.runtimes.kube.assembly import (
-            assemble,
-        )  # half a second of imports that a local server does not need
+        # half a second of imports that a local server does not need
+        from server_stub.runtimes.kube.assembly import assemble
 
         return assemble(settings, registry)
     return LocalRuntime(LocalOptions(settings))
 
 
-def _users(settings: Settings) -> Users:
-    """The users of this server. Raises InvalidRequest: other machines could reach it, and it has no users file."""
+def _tokens(settings: Settings) -> CurrentTokens:
+    """The tokens of this server. Raises InvalidRequest: other machines could reach it, and it has no users file."""
     if settings.users_file:
-        return FileUsers(settings.users_file)
+        return FileTokens(settings.users_file)
     if not is_loopback(settings.host):
         raise InvalidRequest(
             f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
             hint="python -m server_stub token NAME --users-file FILE makes the file and a token",
         )
-    return LocalUsers(server_files.local_token(settings.state_dir))
+    return local_tokens(server_files.local_token(settings.state_dir))
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,26 +29,19 @@ _HEADERS_KNOWN = 1000
 log = logging.getLogger(__name__)
 
 
-class Users(Protocol):
-    """The users of a server."""
-
-    def tokens(self) -> Tokens:
-        """The tokens that are valid now."""
-        ...
+CurrentTokens = Callable[[], Tokens]
+"""Returns the tokens that are valid now."""
 
 
-class LocalUsers:
+def local_tokens(token: str) -> CurrentTokens:
     """The one token of a local server."""
-
-    def __init__(self, token: str) -> None:
-        self._tokens = {users_file.digest(token): users_file.local_user()}
-
-    def tokens(self) -> Tokens:
-        return self._tokens
+    tokens = {users_file.digest(token): users_file.local_user()}
+    return lambda: tokens
 
 
-class FileUsers:
-    """The file of users. It is read again after a change, so that tokens are added and revoked without a restart."""
+class FileTokens:
+    """The tokens in the file of users, which is read again after a change: tokens are added and revoked without a
+    restart."""
 
     def __init__(self, path: Path) -> None:
         """Raises the errors of users_file.read: a server does not start with a file that it can't read."""
@@ -56,7 +49,7 @@ class FileUsers:
         self._seen = self._stamp()
         self._tokens = users_file.read(path)
 
-    def tokens(self) -> Tokens:
+    def __call__(self) -> Tokens:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -96,9 +89,9 @@ def _bearer(header: str) -> str:
 class Authentication:
     """The ASGI layer."""
 
-    def __init__(self, app: ASGIApp, users: Users, workers: WorkerRegistry) -> None:
+    def __init__(self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry) -> None:
         self._app = app
-        self._users = users
+        self._current_tokens = tokens
         self._workers = workers
         self._tokens: Tokens = {}
         self._known: dict[str | None, User] = {}
@@ -124,7 +117,7 @@ class Authentication:
 
     def _user(self, header: str | None) -> User:
         """The user of this header. A valid header is remembered until the tokens change."""
-        tokens = self._users.tokens()
+        tokens = self._current_tokens()
         if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
             self._tokens, self._known = tokens, {}
         if header not in self._known:

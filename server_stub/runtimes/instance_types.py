@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -66,9 +66,9 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     default: str | None = None
-    reserve: Reserve = Reserve()
     instance_types: list[Size] = []
-    volumes: list[dict[str, object]] = []  # read by the runtime that mounts them
+    reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
+    volumes: list[dict[str, object]] = []
 
 
 @lru_cache(1024)  # at each submit, and most name one of a few
@@ -96,7 +96,6 @@ class Catalogue:
     default: str | None = None
     """Type of a job that names none; None: the runtime decides."""
     by_pattern: bool = True
-    reserve: Reserve = field(default_factory=Reserve)
 
     def find(self, name: str) -> Size:
         """The type called `name`.
@@ -136,18 +135,9 @@ class Catalogue:
             hint="`client-lib instances` shows them with their sizes",
         )
 
-    def placeable(self, size: Size, node: Size) -> Size:
-        """`size` cut to what a node of the size `node` can really give to a worker, its reserve taken off."""
-        return size.model_copy(
-            update={
-                "cpu": min(size.cpu, max(node.cpu - self.reserve.cpu, 0)),
-                "memory_gib": min(size.memory_gib, max(node.memory_gib - self.reserve.memory_gib, 0)),
-            }
-        )
-
 
 def load(path: Path, *, by_pattern: bool) -> Catalogue:
-    """The catalogue in a TOML file: `default`, `[reserve]` and one `[[instance_types]]` per type.
+    """The catalogue in a TOML file: `default` and one `[[instance_types]]` per type.
 
     Raises InvalidRequest naming the file and what is wrong in it.
     """
@@ -155,7 +145,7 @@ def load(path: Path, *, by_pattern: bool) -> Catalogue:
         content = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
-    catalogue = Catalogue(content.instance_types, content.default, by_pattern, content.reserve)
+    catalogue = Catalogue(content.instance_types, content.default, by_pattern)
     _check_names(path, catalogue.sizes)
     if catalogue.default is not None:
         catalogue.find(catalogue.default)

@@ -24,7 +24,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
-from server_stub.http.auth import FileUsers
+from server_stub.http.auth import FileTokens
 from server_stub.logs import LogHub
 from server_stub.runtimes import log_dir
 from server_stub.serve import Server, uvicorn_config
@@ -142,7 +142,7 @@ class Running:
         uploads = OutputsUpload(settings.outputs_limit_bytes, room)
         self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
         assert settings.users_file
-        app = build(self.parts, FileUsers(settings.users_file), self.access_log, self.app)
+        app = build(self.parts, FileTokens(settings.users_file), self.access_log, self.app)
         self._server = PromptServer(uvicorn_config(app), self.parts, lambda: None)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -9,7 +9,7 @@ import pytest
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from server_stub.__main__ import main
 from server_stub.http import users_file
-from server_stub.http.auth import FileUsers, authenticate
+from server_stub.http.auth import FileTokens, authenticate
 from server_stub.service.values import User
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_file_is_refused_with_the_place(text: str, says: str, tmp_path: 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"nowhere\.toml"):
-        FileUsers(tmp_path / "nowhere.toml")
+        FileTokens(tmp_path / "nowhere.toml")
 
 
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
@@ -75,20 +75,20 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
 def test_a_token_given_or_taken_holds_without_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     ann = users_file.add(path, "ann", admin=False)
-    users = FileUsers(path)
+    users = FileTokens(path)
     ben = users_file.add(path, "ben", admin=False)
-    assert authenticate(f"Bearer {ben}", users.tokens()).name == "ben"
+    assert authenticate(f"Bearer {ben}", users()).name == "ben"
     path.write_text("")
     with pytest.raises(Unauthorized):
-        authenticate(f"Bearer {ann}", users.tokens())
+        authenticate(f"Bearer {ann}", users())
 
 
 def test_a_file_broken_while_running_leaves_the_users_of_before(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     ann = users_file.add(path, "ann", admin=False)
-    users = FileUsers(path)
+    users = FileTokens(path)
     path.write_text("[[users]")
-    assert authenticate(f"Bearer {ann}", users.tokens()).name == "ann"
+    assert authenticate(f"Bearer {ann}", users()).name == "ann"
 
 
 def test_the_command_prints_the_token_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

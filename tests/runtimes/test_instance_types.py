@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from server_stub.runtimes.instance_types import Catalogue, Reserve, Size, family_of, load, of_machine, parse
+from server_stub.runtimes.instance_types import Catalogue, Size, family_of, load, of_machine, parse
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,6 @@ def test_patterns_can_be_switched_off() -> None:
         Catalogue([A100], by_pattern=False).find("a100.4gpu")
 
 
-def test_a_whole_node_is_cut_to_what_the_node_can_give() -> None:
-    cut = Catalogue([A100], reserve=Reserve(cpu=2, memory_gib=16)).placeable(A100, node=A100)
-    assert (cut.cpu, cut.memory_gib, cut.gpus) == (126, 1928, 8)
-
-
 def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:
     file = tmp_path / "catalogue.toml"
     file.write_text(
@@ -80,7 +75,6 @@ def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:
     catalogue = load(file, by_pattern=False)
     assert catalogue.default == "cpu-ai-2xgiant"
     assert catalogue.find("cpu-ai-2xgiant").memory_gib == 128
-    assert catalogue.reserve.cpu == 1
 
 
 @pytest.mark.parametrize(

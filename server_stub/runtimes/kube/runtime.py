@@ -142,11 +142,8 @@ class KubeRuntime:
 
     async def doctor(self) -> list[Check]:
         problems = [watch.problem for watch in self._watches if watch.problem]
-        cluster, found = self._cluster, list[Check]()
-        try:
-            found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.settings, cluster.catalogue)
-        except ApiError as error:
-            problems.append(error.message)
+        cluster = self._cluster
+        found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.settings, cluster.catalogue)
         fix = "check the API server, and the rights of this server's user"
         return [*found, *(Check(name="cluster", ok=False, message=problem, fix=fix) for problem in problems)]
 

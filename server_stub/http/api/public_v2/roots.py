@@ -18,17 +18,9 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, SubmitRequest, Submitter
 from server_stub.settings import Settings
 
-_OF_ANY_LOGIN = frozenset(
-    {
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-        *(
-            "CONDA_EXE",
-            "CONDA_PREFIX",
-            "CONDA_ENVS_DIRS",
-            "CONDA_ENVS_PATH",
-            "MAMBA_ROOT_PREFIX",
-        ),  # needed to find conda_env
-    }
+_OF_ANY_LOGIN = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("CONDA_EXE", "CONDA_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "MAMBA_ROOT_PREFIX"),  # to find conda_env
 )
 """Variables of the server that such a job gets: a REST request has no environment of its submitter."""
 

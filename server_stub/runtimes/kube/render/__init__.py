@@ -92,6 +92,10 @@ class _Rendering:
             "annotations": {names.HASH: self.identity},
         }
 
+    def immutable(self, kind: str, name: str, **content: Any) -> Object:
+        """A ConfigMap or a Secret."""
+        return {"apiVersion": "v1", "kind": kind, "metadata": self.metadata(name), "immutable": True, **content}
+
 
 def render(
     attempt: Attempt,
@@ -152,11 +156,8 @@ def _masked(shown: Object) -> Object:
 
 
 def _described(binary: Mapping[str, str]) -> dict[str, str]:
-    return {name: _digest(b64decode(text)) for name, text in binary.items()}
-
-
-def _digest(content: bytes) -> str:
-    return f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+    contents = {name: b64decode(text) for name, text in binary.items()}
+    return {name: f"{len(each)} bytes, sha256 {hashlib.sha256(each).hexdigest()}" for name, each in contents.items()}
 
 
 def _launcher(rendering: _Rendering) -> Object:
@@ -177,36 +178,22 @@ def _launcher(rendering: _Rendering) -> Object:
 def _plan(rendering: _Rendering) -> Object:
     worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster, rendering.catalogue)
     agent = plan.for_agent(rendering.attempt, rendering.cluster, rendering.catalogue)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": rendering.metadata(names.plan_name(rendering.name)),
-        "immutable": True,
-        "data": {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)},
-    }
+    data = {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)}
+    return rendering.immutable("ConfigMap", names.plan_name(rendering.name), data=data)
 
 
 def _secret(rendering: _Rendering, worker_token: str) -> Object:
     content = {"token": worker_token}
     if rendering.cluster.server_ca is not None:
         content["ca.crt"] = rendering.cluster.server_ca
-    return _sealed(rendering, names.secret_name(rendering.name), content)
+    return rendering.immutable("Secret", names.secret_name(rendering.name), type="Opaque", stringData=content)
 
 
 def _environment(rendering: _Rendering) -> Object | None:
     values = plan.secret_environment(rendering.attempt)
-    return _sealed(rendering, names.environment_name(rendering.name), values) if values else None
-
-
-def _sealed(rendering: _Rendering, name: str, content: dict[str, str]) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": rendering.metadata(name),
-        "immutable": True,
-        "type": "Opaque",
-        "stringData": content,
-    }
+    if not values:
+        return None
+    return rendering.immutable("Secret", names.environment_name(rendering.name), type="Opaque", stringData=values)
 
 
 def _code(rendering: _Rendering, payload: Payload) -> Object:
@@ -219,13 +206,8 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
             "travel to them",
             hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
         )
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": rendering.metadata(names.code_name(rendering.name)),
-        "immutable": True,
-        "binaryData": {name: _base64(content) for name, content in there.items()},
-    }
+    encoded = {name: _base64(content) for name, content in there.items()}
+    return rendering.immutable("ConfigMap", names.code_name(rendering.name), binaryData=encoded)
 
 
 def _policy(rendering: _Rendering) -> Object | None:
