@@ -9,6 +9,7 @@ import inspect
 
 from client_lib.job import Job
 from client_lib.mlspace import old_arguments as legacy
+from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.fields import FIELDS, Support
 
@@ -64,7 +65,7 @@ def _row(name: str) -> tuple[str, ...]:
     if name in _BESIDE:
         return f"`{name}`", _BESIDE[name], "honoured", "honoured"
     here, there = _support(name, "local", _OTHERWISE), _support(name, "kubernetes", _ON_A_CLUSTER)
-    return f"`{name}`", JobSpec.model_fields[name].description or "", here, there
+    return f"`{name}`", descriptions(JobSpec).get(name, ""), here, there
 
 
 def _support(name: str, runtime: str, otherwise: dict[str, str]) -> str:

@@ -20,6 +20,7 @@ import platform_tables
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
 from server_stub.failures.hints import CAUSES
 from server_stub.openapi import openapi
@@ -37,8 +38,9 @@ def with_tables(text: str) -> str:
 
 
 def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
+    texts = descriptions(model)
     rows = [
-        f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(field.description)} |"
+        f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(texts.get(key))} |"
         for key, field in model.model_fields.items()
         if not field.exclude
     ]

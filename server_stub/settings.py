@@ -32,7 +32,7 @@ def _database_url(fields: dict[str, Any]) -> str:
 class Settings(BaseSettings):
     """The settings of one server process."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     # --- directories and addresses
     state_dir: Path = Field(default_factory=state_dir)

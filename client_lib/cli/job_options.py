@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from client_lib.cli.parameters import key_value
+from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
+from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import HealthParams, JobSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,6 +136,24 @@ ConfigOption = Annotated[
 ]
 
 
+class JobCommand(Command):
+    """A command with the options of a job. Their texts are looked up when help is shown or completed: a submit, which
+    shows none, would take 30 ms longer."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self._describe()
+        super().format_options(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self._describe()
+        return super().shell_complete(ctx, incomplete)
+
+    def _describe(self) -> None:
+        for parameter in self.params:
+            if parameter.name in JobSpec.model_fields and parameter.name not in POSITIONAL:
+                parameter.help = _help(parameter.name)  # type: ignore[attr-defined]  # all of them are options
+
+
 def option_names(field: str) -> tuple[str, ...]:
     return NAMES.get(field, ("--" + field.replace("_", "-"),))
 
@@ -163,7 +182,6 @@ def _parameter(name: str, heading: str) -> inspect.Parameter:
         names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
     option = typer.Option(
         *names,
-        help=_help(name, field),
         metavar=reading.metavar,
         parser=reading.parse,
         rich_help_panel=heading,
@@ -215,9 +233,10 @@ def _leaves(annotation: Any) -> list[Any]:
     return [] if annotation is types.NoneType else [annotation]
 
 
-def _help(name: str, field: FieldInfo) -> str:
+def _help(name: str) -> str:
     """The spec's text of the field, and its default."""
-    said = " ".join(f"{field.description or ''} {MORE_HELP.get(name, '')}".split())
+    field = JobSpec.model_fields[name]
+    said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
     said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
     default = field.get_default(call_default_factory=True)
     shown = default.value if isinstance(default, Enum) else default

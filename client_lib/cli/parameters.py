@@ -44,7 +44,7 @@ class CommandApp(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         """Without `name` the command is called as its function is."""
-        return super().command(name, cls=Command, **settings)
+        return super().command(name, **{"cls": Command, **settings})
 
 
 def help_without_command(ctx: typer.Context) -> None:

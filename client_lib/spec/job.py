@@ -11,10 +11,11 @@ import shlex
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 from client_lib.spec.command_line import split_script
+from client_lib.spec.descriptions import Described
 
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
@@ -109,10 +110,10 @@ class HealthSubAction(str, Enum):
     __str__ = str.__str__
 
 
-class Strict(BaseModel):
+class Strict(Described):
     """Base of requests: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:

@@ -12,9 +12,10 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
+from client_lib.spec.descriptions import Described
 from client_lib.spec.job import GPUS_MAX, JobSpec, Strict, empty
 from client_lib.spec.states import Reason, State, as_sent
 
@@ -25,10 +26,10 @@ JOB_ID = r"^[0-9a-f]{32}$"
 _MESSAGE_SHOWN = 100  # characters of a message in a repr
 
 
-class Lenient(BaseModel):
+class Lenient(Described):
     """Base of answers: frozen, an unknown field is ignored, and the bounds of requests do not hold."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     @classmethod
     def model_validate(cls: type[A], obj: Any, **options: Any) -> A:

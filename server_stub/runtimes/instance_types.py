@@ -35,7 +35,7 @@ _CPU = re.compile(rf"cpu\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G")
 class Size(BaseModel):
     """One instance type. Validated strictly: it is read from an operator's file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     gpus: Annotated[int, Field(ge=0)] = 0

@@ -48,6 +48,15 @@ def test_commands_and_options(cli: Run) -> None:
     assert offered(cli, "client-lib", "submit", "--type", "bin") == ["binary", "binary_exp"]
 
 
+def test_fish_and_zsh_show_what_an_option_of_a_job_does(cli: Run) -> None:
+    asked = cli(
+        _CLIENT_LIB_COMPLETE="complete_fish",
+        _TYPER_COMPLETE_FISH_ACTION="get-args",
+        _TYPER_COMPLETE_ARGS="client-lib submit --shm",
+    )
+    assert asked.stdout.split("\t") == ["--shm-size-class", "/dev/shm: 16, 32, 64 GiB per GPU.\n"]
+
+
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "cancel", "delete", "resubmit"])
 def test_names_of_jobs(server: SmallServer, cli: Run, command: str) -> None:
     server.add(job("train-1"), job("train-2"), job("other"))

@@ -20,7 +20,7 @@ import typer
 
 from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp, ProfileOption, ServerOption
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.worker.rank_environment import STDIN
@@ -35,6 +35,7 @@ app = CommandApp()
 
 
 @app.command(
+    cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:

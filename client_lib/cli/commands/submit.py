@@ -9,7 +9,7 @@ import typer
 
 from client_lib.cli import exits, job_options, printer, processes, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
     JSON,
     NAME,
@@ -30,6 +30,7 @@ app = CommandApp()
 
 
 @app.command(
+    cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:
@@ -83,6 +84,7 @@ def _submitted(described: DescribedJob) -> JobInfo:
 
 
 @app.command(
+    cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
     epilog="""\b
 Examples:
