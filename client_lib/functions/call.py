@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -48,12 +48,17 @@ def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Ma
         )
     if isinstance(args, str | bytes):
         raise InvalidRequest(f"args={args!r}: give the arguments of {name_of(function)} as a tuple, ({args!r},)")
-    given, named = tuple(args or ()), dict(kwargs or {})
+    call = Call(function, tuple(args or ()), dict(kwargs or {}))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some of C have none
-        return Call(function, given, named)
-    return _bound(function, signature, given, named)
+        return call
+    if _missing(call, signature):
+        call = _around_ranks(call, signature)
+        missing = _missing(call, signature)
+        if missing:
+            raise InvalidRequest(f"{call.name}() is not given {', '.join(map(repr, missing))}")
+    return _filled(call, signature)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -62,67 +67,46 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def _bound(
-    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Call:
-    open_names = _open(function, signature, args, kwargs)
-    if not _required(signature, open_names - RANKS.keys()):
-        return _filled(function, signature, args, kwargs, open_names & RANKS.keys())
-    shifted, fill = _around_ranks(signature, args, kwargs)
-    missing = _required(signature, _open(function, signature, shifted, kwargs) - RANKS.keys())
-    if missing:
-        raise InvalidRequest(f"{name_of(function)}() is not given {', '.join(map(repr, missing))}")
-    done = _filled(function, signature, shifted, kwargs, _open(function, signature, shifted, kwargs) & RANKS.keys())
-    return Call(function, done.args, done.kwargs, {**fill, **done.fill})
-
-
-def _open(
-    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> set[str]:
-    """Names of the parameters that these arguments leave open."""
+def _open(call: Call, signature: inspect.Signature) -> set[str]:
+    """Names of the parameters that the arguments leave open."""
     try:
-        bound = signature.bind_partial(*args, **kwargs).arguments
+        bound = signature.bind_partial(*call.args, **call.kwargs).arguments
     except TypeError as error:
-        raise InvalidRequest(f"{name_of(function)}() does not take these arguments: {error}") from error
+        raise InvalidRequest(f"{call.name}() does not take these arguments: {error}") from error
     return {p.name for p in signature.parameters.values() if p.kind not in _VARIABLE and p.name not in bound}
 
 
-def _required(signature: inspect.Signature, names: set[str]) -> list[str]:
+def _missing(call: Call, signature: inspect.Signature) -> list[str]:
+    """The open parameters that need a value, without those of RANKS."""
+    names = _open(call, signature) - RANKS.keys()
     return [n for n, p in signature.parameters.items() if n in names and p.default is inspect.Parameter.empty]
 
 
-def _filled(
-    function: Callable[..., Any],
-    signature: inspect.Signature,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    names: set[str],
-) -> Call:
-    """Fill the parameters by keyword, positional-only ones by place."""
-    fill = {name: name for name in names}
+def _filled(call: Call, signature: inspect.Signature) -> Call:
+    """Fill the open parameters of RANKS by keyword, positional-only ones by place."""
+    args, names = call.args, _open(call, signature) & RANKS.keys()
+    fill = call.fill | {name: name for name in names}
     for place, parameter in enumerate(signature.parameters.values()):
         if parameter.name in names and parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             args = (*args[:place], None, *args[place:])
             fill[str(place)] = fill.pop(parameter.name)
-    return Call(function, args, kwargs, fill)
+    return replace(call, args=args, fill=fill)
 
 
-def _around_ranks(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, str]]:
+def _around_ranks(call: Call, signature: inspect.Signature) -> Call:
     """The arguments put around the parameters of RANKS, which get a place of their own: `f(rank, lr)` called with
     `(0.1,)`."""
-    left, placed = list(args), list[Any]()
+    left, placed = list(call.args), list[Any]()
     fill: dict[str, str] = {}
     for parameter in signature.parameters.values():
         if parameter.kind not in _POSITIONAL or not left:
             break
-        if parameter.name in RANKS and parameter.name not in kwargs:
+        if parameter.name in RANKS and parameter.name not in call.kwargs:
             fill[str(len(placed))] = parameter.name
             placed.append(None)
         else:
             placed.append(left.pop(0))
-    return (*placed, *left), fill
+    return replace(call, args=(*placed, *left), fill=fill)
 
 
 def taken_from(given: dict[str, Any]) -> Call | None:
