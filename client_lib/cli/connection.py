@@ -109,16 +109,17 @@ class Connection:
 
     def events(self, name: str) -> list[Json]:
         """The events of a job, oldest first."""
-        found: list[Json] = self._reader.get(paths.job_events(name), "events")["events"]
-        return found
+        return self._list(paths.job_events(name), "events")
 
     def instance_types(self) -> list[Json]:
-        found: list[Json] = self._reader.get(paths.INSTANCE_TYPES, "instance_types")["instance_types"]
-        return found
+        return self._list(paths.INSTANCE_TYPES, "instance_types")
 
     def checks(self) -> list[Json]:
         """The findings of the server's doctor."""
-        found: list[Json] = self._reader.get(paths.DOCTOR, "checks")["checks"]
+        return self._list(paths.DOCTOR, "checks")
+
+    def _list(self, path: str, key: str) -> list[Json]:
+        found: list[Json] = self._reader.get(path, key)[key]
         return found
 
     def server_info(self) -> Json:

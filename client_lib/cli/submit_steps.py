@@ -37,23 +37,20 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
             that contradicts the options.
         TyperException: no script in either.
     """
-    line = job_options.given(values)
-    fields = job_options.merged(_of_file(config), line) if config else line
+    fields = line = job_options.given(values)
+    if config:
+        from client_lib.cli import job_file  # loads yaml, 20 ms
+
+        fields = job_options.merged(job_file.read(config), line)
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
     _check_names(fields)
-    read = (
-        launch_line.read(fields, connection.is_local) if "script" in line else launch_line.FieldsRead(fields, [], None)
-    )
-    for sentence in read.notices:
-        printer.hint(sentence)
+    if "script" not in line:
+        return DescribedJob(Job(**fields, client=connection.client), None)
+    read = launch_line.read(fields, connection.is_local)
+    for notice in read.notices:
+        printer.hint(notice)
     return DescribedJob(Job(**read.fields, client=connection.client), read.python)
-
-
-def _of_file(path: str) -> dict[str, Any]:
-    from client_lib.cli import job_file  # loads yaml, 20 ms
-
-    return job_file.read(path)
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

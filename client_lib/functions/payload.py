@@ -37,6 +37,7 @@ from client_lib.worker.function_runner import PROTOCOL, here
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
 _LARGEST = 5
 _SOURCE_MAX = 10**6
+_NOT_PICKLED = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError)
 _registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
 
 
@@ -68,7 +69,7 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
             except _Full:
                 limit = f"{call.name} with what it needs is larger than the {_mb(limit_bytes)} that may travel"
                 raise too_large(call, limit) from None
-            except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            except _NOT_PICKLED as error:
                 raise _not_pickled(call, error) from error
         file.flush()
         versions = here(cloudpickle.__version__)
@@ -174,7 +175,7 @@ class _Nowhere:
 
 def too_large(call: Call, limit: str) -> TooLarge:
     """The error with the largest parts of the payload. `limit`: a sentence without its full stop."""
-    largest = heapq.nlargest(_LARGEST, ((_size(value), name) for name, value in _parts(call)))
+    largest = heapq.nlargest(_LARGEST, ((_size(value) or 0, name) for name, value in _parts(call)))
     return TooLarge(
         f"{limit}. The largest:\n" + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
         hint="put data into a file that the workers can read, and load it inside the function",
@@ -198,30 +199,23 @@ def _parts(call: Call) -> Iterator[tuple[str, Any]]:
             yield f"global {name!r}", function.__globals__[name]
 
 
-def _size(value: Any) -> int:
+def _size(value: Any) -> int | None:
+    """Bytes of the pickled value; None: it can't be pickled."""
     nowhere = _Nowhere()
     try:
         _Pickler(cast(IO[bytes], nowhere)).dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
-        return 0
+    except _NOT_PICKLED:
+        return None
     return nowhere.size
 
 
 def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
-    culprits = [name for name, value in _parts(call) if not _can_travel(value)]
+    culprits = [name for name, value in _parts(call) if _size(value) is None]
     what = f"{', '.join(culprits)} of {call.name}" if culprits else call.name
     return InvalidRequest(
         f"{what} can't be pickled: {type(error).__name__}: {error}",
         hint="make locks, files, connections and the like inside the function",
     )
-
-
-def _can_travel(value: Any) -> bool:
-    try:
-        _Pickler(cast(IO[bytes], _Nowhere())).dump(value)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def _mb(size: int) -> str:

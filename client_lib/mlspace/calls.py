@@ -36,19 +36,16 @@ def jobs(region: str | None = None) -> None:
 
 def logs(name: str, region: str | None = None, tail: int | None = None, verbose: bool | None = None) -> None:
     """Print the job's lines and follow until it ends, as `Job.logs`. `tail` 0: all lines. Raises NotFound."""
-    del region
     get_job(name).logs(tail=tail or None, verbose=verbose)
 
 
 def kill(name: str, region: str | None = None) -> str:
     """Cancel the job: `Job "<name>" deleted`. Its logs stay. Raises NotFound."""
-    del region
     return get_job(name).kill()
 
 
 def get_job_status(name: str, region: str | None = None) -> str:
     """`Job status=Running`, as `Job.status`. Raises NotFound."""
-    del region
     return get_job(name).status()
 
 
@@ -92,7 +89,6 @@ def get_available_resources_count(region: str | Sequence[str] | None = None) -> 
 
 def get_docker_images(cluster_type: ClusterType | str | None = None) -> list[str]:
     """The images of the server: always none, and a warning explains what runs instead."""
-    del cluster_type
     warnings.warn(
         "this server lists no images: jobs on this machine run with your own interpreter, and base_image is only noted",
         stacklevel=2,
@@ -125,7 +121,6 @@ class ImageBuildJob:
         poetrylock_file: str | None = None,
     ) -> None:
         """Raises NotSupported; the hint tells how to get the packages."""
-        del from_image, install_type, conda_env
         raise NotSupported("ImageBuildJob: no image is built here", hint=_packages(requirements_file, poetrylock_file))
 
 
@@ -141,7 +136,6 @@ class S3CopyJob:
 
     def __init__(self, path: str | None = None, bucket: str | None = None, recursive: bool = False) -> None:
         """Raises NotSupported."""
-        del path, bucket, recursive
         raise NotSupported(
             "S3CopyJob: nothing is copied here",
             hint="run `aws s3 cp` or `rclone copy`, by itself or as Job(script='aws s3 cp ...', type='binary')",
@@ -152,19 +146,17 @@ def copy_from_nfs(
     source_path: str | None = None, from_region: str | None = None, destination_path: str | None = None
 ) -> NoReturn:
     """Raises NotSupported."""
-    del source_path, from_region, destination_path
     raise NotSupported("copy_from_nfs: there are no regions to copy between", hint="`rsync` copies between machines")
 
 
 def get_transfer_data_logs(id: object = None) -> NoReturn:
     """Raises NotSupported."""
-    del id
     raise NotSupported("get_transfer_data_logs: nothing is transferred here", hint="`rsync -v` lists what it copies")
 
 
 def save_aws_credentials(ns: str | None = None, key: str | None = None, secret: str | None = None) -> NoReturn:
     """Raises NotSupported. The arguments are neither kept nor shown."""
-    del ns, key, secret
+    del ns, key, secret  # a traceback may show local variables
     raise NotSupported(
         "save_aws_credentials: no credentials are kept here",
         hint="put them into the environment and name them: Job(secrets=['AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY'])",

@@ -7,25 +7,23 @@ CLIENT_LIB_ENDPOINT, or the configuration file.
 from __future__ import annotations
 
 import os
-from enum import Enum
 
 from client_lib.spec import job as spec
+from client_lib.spec.states import TextEnum
 
 JobHealthAction = spec.HealthAction
 JobHealthParams = spec.HealthParams
 JobHealthSubAction = spec.HealthSubAction
 
 
-class ClusterType(str, Enum):
+class ClusterType(TextEnum):
     """MT trains, INF infers; only training is here."""
 
     MT = "MT"
     INF = "INF"
 
-    __str__ = str.__str__
 
-
-class RegionEnum(str, Enum):
+class RegionEnum(TextEnum):
     """Regions for training. A job may name any other as text."""
 
     DGX2_MT = "DGX2-MT"
@@ -39,8 +37,6 @@ class RegionEnum(str, Enum):
     SR009 = "SR009"
     CCE_MT = "CCE-MT"
     A100 = "A100"
-
-    __str__ = str.__str__
 
 
 RegionMT = RegionEnum

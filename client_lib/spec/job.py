@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -16,6 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 from client_lib.spec.command_line import split_script
 from client_lib.spec.descriptions import Described
+from client_lib.spec.states import TextEnum
 
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
@@ -34,7 +34,7 @@ PIP_OPTIONS = (
 )
 
 
-class JobType(str, Enum):
+class JobType(TextEnum):
     """Way of starting the processes of a worker."""
 
     PYTORCH2 = "pytorch2"
@@ -44,8 +44,6 @@ class JobType(str, Enum):
     BINARY = "binary"
     BINARY_EXP = "binary_exp"
     NOGPU = "nogpu"
-
-    __str__ = str.__str__
 
     @property
     def is_command(self) -> bool:
@@ -62,7 +60,7 @@ REFUSED_TYPES: dict[str, str] = {
 """Types of the ML Space platform that are known and not offered -> the way out."""
 
 
-class PriorityClass(str, Enum):
+class PriorityClass(TextEnum):
     """Order in the queue. Members are written as constants, and as the ML Space platform writes them."""
 
     SHARED_LOW = "shared-low"
@@ -77,8 +75,6 @@ class PriorityClass(str, Enum):
     medium = MEDIUM
     high = HIGH
 
-    __str__ = str.__str__
-
     @property
     def order(self) -> int:
         """Place in the queue: a higher number starts earlier."""
@@ -88,7 +84,7 @@ class PriorityClass(str, Enum):
 _ORDER = {member: place for place, member in enumerate(PriorityClass)}
 
 
-class HealthAction(str, Enum):
+class HealthAction(TextEnum):
     """The watchdog's action on a silent job."""
 
     DELETE = "delete"
@@ -97,17 +93,13 @@ class HealthAction(str, Enum):
     delete = DELETE
     restart = RESTART
 
-    __str__ = str.__str__
 
-
-class HealthSubAction(str, Enum):
+class HealthSubAction(TextEnum):
     """The watchdog's additional action."""
 
     NOTIFY = "notify"
 
     notify = NOTIFY
-
-    __str__ = str.__str__
 
 
 class Strict(Described):

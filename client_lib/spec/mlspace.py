@@ -7,10 +7,9 @@ of requests and answers are in `server_stub.http.api.public_v2`. Facts are from 
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from enum import Enum
 
 from client_lib.spec.job import REFUSED_TYPES, JobType
-from client_lib.spec.states import Reason, State, as_sent
+from client_lib.spec.states import Reason, State, TextEnum, as_sent
 
 DEFAULT_REGION = "DGX2-MT"
 REGIONS = ("DGX2-MT", "A100-MT", "SR002-MT", "SR003", "SR004", "SR005", "SR006", "SR008", "SR009")
@@ -21,7 +20,7 @@ DEFAULT_TYPE = "horovod"
 TYPES = (*(str(kind) for kind in JobType), *REFUSED_TYPES)
 
 
-class PlatformType(str, Enum):
+class PlatformType(TextEnum):
     """Each type under its own name, as scripts write them: `Job.Type.pytorch2`."""
 
     binary = "binary"
@@ -35,10 +34,8 @@ class PlatformType(str, Enum):
     spark = "spark"
     torchrun = "torchrun"
 
-    __str__ = str.__str__
 
-
-class Status(str, Enum):
+class Status(TextEnum):
     """Statuses as lists, filters and the SDK write them; `GET /jobs/{name}` writes them in lower case."""
 
     COMPLETED = "Completed"
@@ -52,8 +49,6 @@ class Status(str, Enum):
     TERMINATED = "Terminated"
     TERMINATING = "Terminating"
     RESTARTING = "Restarting"
-
-    __str__ = str.__str__
 
 
 _OF_STATE = {

@@ -12,7 +12,13 @@ from typing import TypeVar
 E = TypeVar("E", bound=Enum)
 
 
-class State(str, Enum):
+class TextEnum(str, Enum):
+    """An enum whose members are printed as their values, as those of StrEnum in Python 3.11."""
+
+    __str__ = str.__str__
+
+
+class State(TextEnum):
     """The place of a job in its life. The last three are final: a job never leaves them."""
 
     PENDING = "PENDING"
@@ -22,8 +28,6 @@ class State(str, Enum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
-    __str__ = str.__str__
-
     @property
     def final(self) -> bool:
         return self in FINAL
@@ -32,7 +36,7 @@ class State(str, Enum):
 FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
-class Reason(str, Enum):
+class Reason(TextEnum):
     """The explanation of a job's state."""
 
     # while it waits
@@ -58,8 +62,6 @@ class Reason(str, Enum):
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
-
-    __str__ = str.__str__
 
 
 def as_sent(kind: type[E], value: str) -> E:

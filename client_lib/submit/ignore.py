@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from client_lib.errors import InvalidRequest
+from client_lib.worker.outputs import patterns
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
 FILES = (".gitignore", ".clientlibignore")
 PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.submit.source: lies beside the script for a moment
 
-NEVER = frozenset(
-    {".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".env", ".envrc", ".netrc", ".DS_Store"}
-    | {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints", ".eggs"}
-)
-_NEVER_SUFFIXES = (".pyc", ".pyo")
-_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files that mark a virtual environment, whatever its name is
+_NEVER = frozenset({".env", ".envrc", ".netrc", ".eggs"})
 
 
 class _Rules(NamedTuple):
@@ -65,12 +61,12 @@ class Ignore:
 
 def never(name: str) -> bool:
     """Names that no ignore file can take back in."""
-    return name in NEVER or name.endswith(_NEVER_SUFFIXES) or name.startswith((PROOF_PREFIX, ".env."))
+    return patterns.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))
 
 
 def is_environment(names: set[str]) -> bool:
     """A directory with these entries is a virtual environment."""
-    return any(mark in names for mark in _ENVIRONMENT_MARKS)
+    return any(mark in names for mark in patterns.ENVIRONMENT_MARKS)
 
 
 def _lines(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Dict, List, Pattern, Sequence, Tuple
 ALL = "**"
 _Parts = Tuple[str, ...]
 
-# caches, version control, environments; client_lib.submit.ignore has a list of the same kind for code
+# caches, version control, environments; client_lib.submit.ignore adds names that code does not hold
 _NEVER = frozenset(
     (".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".DS_Store")
     + ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints")

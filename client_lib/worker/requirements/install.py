@@ -171,15 +171,14 @@ def why(lines: Sequence[str]) -> str:
     """The reason why pip failed, from its output; names the package."""
     text = "\n".join(lines)
     for rule in (_no_match, _conflict, _invalid, _not_built):
-        found = rule(text, lines)
+        found = rule(text)
         if found:
             return found
     errors = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
     return errors[-1].replace("ERROR: ", "", 1).strip() if errors else "pip ended without a message"
 
 
-def _no_match(text: str, lines: Sequence[str]) -> Optional[str]:
-    del lines
+def _no_match(text: str) -> Optional[str]:
     found = re.search(r"ERROR: No matching distribution found for (.+)", text)
     if found is None:
         return None
@@ -191,8 +190,7 @@ def _no_match(text: str, lines: Sequence[str]) -> Optional[str]:
     return "%s was not found: the package index has no such package for this interpreter" % found[1]
 
 
-def _conflict(text: str, lines: Sequence[str]) -> Optional[str]:
-    del lines
+def _conflict(text: str) -> Optional[str]:
     found = re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text)
     if found is None:
         return None
@@ -201,17 +199,16 @@ def _conflict(text: str, lines: Sequence[str]) -> Optional[str]:
     return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
 
 
-def _invalid(text: str, lines: Sequence[str]) -> Optional[str]:
-    del lines
+def _invalid(text: str) -> Optional[str]:
     found = re.search(r"ERROR: Invalid requirement: (.+)", text)
     return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip() if found else None
 
 
-def _not_built(text: str, lines: Sequence[str]) -> Optional[str]:
+def _not_built(text: str) -> Optional[str]:
     found = re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text)
     if found is None:
         return None
-    errors: List[str] = [line.strip() for line in lines if re.match(r"\s*(\w*Error|error): ", line)]
+    errors = [line.strip() for line in text.splitlines() if re.match(r"\s*(\w*Error|error): ", line)]
     name = found[1] or found[2]
     return "%s could not be built%s" % (name, ": " + errors[-1] if errors else "; the log has the output of its build")
 
