@@ -117,8 +117,8 @@ def _worker_lines(info: JobInfo) -> list[str]:
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
-    """Those whose message differs from the job's."""
-    return [worker for worker in info.workers if worker.message and worker.message != info.message]
+    """Those whose message is not part of the job's."""
+    return [worker for worker in info.workers if worker.message and worker.message not in info.message]
 
 
 def _event_lines(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:

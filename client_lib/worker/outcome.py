@@ -18,7 +18,7 @@ SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
 """Time that other ranks have to end by themselves after one that lost a peer: the guilty one may still unwind."""
 _TRACEBACK = "Traceback (most recent call last):"
-_CHAINED = (
+CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
@@ -147,7 +147,7 @@ def _abort_text(lines: Sequence[str]) -> str:
 def _first_of_chain(traceback: Optional[str]) -> str:
     """The message of the first exception in a printed chain; "" if it holds one exception only."""
     text = traceback or ""
-    ends = [text.find(marker) for marker in _CHAINED if marker in text]
+    ends = [text.find(marker) for marker in CHAINED if marker in text]
     if not ends:
         return ""
     first = text[: min(ends)].splitlines()
@@ -195,7 +195,7 @@ def _begin_of_chain(lines: Sequence[str], starts: Sequence[int]) -> int:
     """The line with which the chain begins that the last of these tracebacks ends. Empty lines surround the marker."""
     begin = starts[-1]
     for earlier in reversed(starts[:-1]):
-        if begin < 2 or lines[begin - 2] not in _CHAINED:
+        if begin < 2 or lines[begin - 2] not in CHAINED:
             break
         begin = earlier
     return begin

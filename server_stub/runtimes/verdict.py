@@ -12,7 +12,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.report import Report, rank_as_json, rank_of_json
-from server_stub.runtimes import FailingRank
+from server_stub.runtimes import FailingRank, finished_peers
 
 
 class Stage(Enum):
@@ -109,40 +109,55 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         return Verdict(Reason.COMPLETED, "every rank ended with exit code 0")
     if stopped:
         return _STOPPED
-    first = _first_failure(workers)
+    ranks = _ranks(workers)
+    first = _first_failure(ranks)
     of_worker = _failed_as_a_whole(workers, first, lost_first)
     if of_worker is not None:
         return of_worker
-    return _STOPPED if first is None else first.verdict()
+    if first is None:
+        return _STOPPED
+    return first.verdict(finished_peers.note(first.end, [rank.end for rank in ranks]))
 
 
-class _First(NamedTuple):
-    """The rank that failed first, and the worker that it belongs to."""
+class _Rank(NamedTuple):
+    """The end of a rank, and the worker that it belongs to."""
 
     worker: int
-    cause: outcome.Ended
+    end: outcome.Ended
     report: Report
 
-    def verdict(self) -> Verdict:
-        chosen = FailingRank(self.worker, RankReport.model_validate(rank_as_json(self.cause)))
-        if self.report["reason"] != Reason.CANCELLED and self.report.get("first_failing_rank") == self.cause.rank:
-            return Verdict(Reason(self.report["reason"]), str(self.report["message"]), chosen)
+    def verdict(self, note: str | None) -> Verdict:
+        """The verdict if it is the first that failed. `note`: what the ends of other ranks add to it."""
+        reason, message = self._outcome()
+        report = RankReport.model_validate(rank_as_json(self.end))
+        if note is not None:
+            message = f"{message}; {note}"
+            if report.exception:  # it is shown with the failure
+                report = report.model_copy(update={"exception": f"{report.exception}\n{note}"})
+        return Verdict(reason, message, FailingRank(self.worker, report))
+
+    def _outcome(self) -> tuple[Reason, str]:
+        if self.report["reason"] != Reason.CANCELLED and self.report.get("first_failing_rank") == self.end.rank:
+            return Reason(self.report["reason"]), str(self.report["message"])
         # its launcher, which knows its own ranks only, has named another one
-        found = outcome.of_ranks([self.cause], cancelled=False, oom_kills=0)
-        return Verdict(Reason(found.reason), found.message, chosen)
+        found = outcome.of_ranks([self.end], cancelled=False, oom_kills=0)
+        return Reason(found.reason), found.message
 
 
-def _first_failure(workers: Sequence[WorkerStatus]) -> _First | None:
-    """Applies the rule of `outcome` to the ranks of all workers."""
+def _ranks(workers: Sequence[WorkerStatus]) -> list[_Rank]:
     reports = [(worker.number, worker.report) for worker in workers if worker.report]
-    ranks = [_First(number, rank_of_json(rank), report) for number, report in reports for rank in report["ranks"]]
-    cause = outcome.first_failure([rank.cause for rank in ranks])
-    return next((rank for rank in ranks if rank.cause is cause), None)
+    return [_Rank(number, rank_of_json(rank), report) for number, report in reports for rank in report["ranks"]]
 
 
-def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _First | None, lost_first: bool) -> Verdict | None:
+def _first_failure(ranks: Sequence[_Rank]) -> _Rank | None:
+    """Applies the rule of `outcome` to the ranks of all workers."""
+    first = outcome.first_failure([rank.end for rank in ranks])
+    return next((rank for rank in ranks if rank.end is first), None)
+
+
+def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, lost_first: bool) -> Verdict | None:
     """The failure of a worker without a failed rank (it was lost, or could not start), if that came before `first`."""
-    only_lost_peer = first is None or first.cause.lost_peer
+    only_lost_peer = first is None or first.end.lost_peer
     for worker in workers:
         if worker.stage is Stage.LOST:
             by_machine = only_lost_peer and worker.lost_reason in _MACHINE
@@ -151,7 +166,7 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _First | None, lo
     for report in (worker.report for worker in workers if worker.failed and worker.report):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
-        if first is None or only_lost_peer or _time(report) <= first.cause.failed_at:
+        if first is None or only_lost_peer or _time(report) <= first.end.failed_at:
             return Verdict(Reason(report["reason"]), str(report["message"]))
     return None
 

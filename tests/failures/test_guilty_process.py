@@ -61,6 +61,12 @@ while not os.path.exists(raised):
     time.sleep(0.005)
 raise RuntimeError("NCCL communicator was aborted on rank 0.")
 """
+LESS_DATA = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(3 - dist.get_rank()):
+    dist.all_reduce(torch.ones(1))
+"""
 KEY_ERROR = "rank 1 ended with exit code 1: KeyError: 'learning_rate'"
 
 
@@ -157,3 +163,20 @@ def test_a_rank_is_named_that_hangs_while_it_destroys_its_process_group(field: F
     with pytest.raises(JobFailed):
         job.wait(timeout=60)
     assert job.info().message == KEY_ERROR
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_rank_that_left_its_loop_early_is_named_in_the_message(
+    field: Field, tmp_path: Path, shape: dict[str, int]
+) -> None:
+    (tmp_path / "train.py").write_text(LESS_DATA)
+    job = Job(script=tmp_path / "train.py", client=field.client, **shape)  # type: ignore[arg-type]
+    job.submit()
+    with pytest.raises(JobFailed) as failed:
+        job.wait(timeout=60)
+    told = "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:5): does it have less data?"
+    assert job.info().message.startswith("rank 0 ended with exit code 1: RuntimeError: ")
+    assert job.info().message.endswith(f"; {told}")
+    assert told in str(failed.value)
+    assert told in job.explain()
+    assert "worker 0 ended: " not in job.explain()  # it would repeat the message

@@ -1,0 +1,101 @@
+"""The note on ranks that had ended with code 0 before another one lost them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client_lib.spec.states import Reason
+from client_lib.worker.outcome import Ended
+from client_lib.worker.report import rank_as_json
+from server_stub.runtimes.finished_peers import note
+from server_stub.runtimes.verdict import Stage, WorkerStatus, verdict
+
+LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29990"
+HEAD = "Traceback (most recent call last):\n"
+TRAIN = '  File "/home/ann/train.py", line 6, in <module>\n    main()\n'
+STEP = '  File "/home/ann/loop/steps.py", line 31, in step\n    work()\n'
+TORCH = '  File "/env/lib/python3.11/site-packages/torch/{}", line 83, in {}\n    pass\n'
+WRAPPER = TORCH.format("distributed/c10d_logger.py", "wrapper")
+ALL_REDUCE = WRAPPER + TORCH.format("distributed/distributed_c10d.py", "all_reduce")
+BACKWARD = TORCH.format("_tensor.py", "backward") + TORCH.format("autograd/graph.py", "_engine_run_backward")
+FORWARD = TORCH.format("nn/modules/module.py", "_wrapped_call_impl") + TORCH.format(
+    "nn/parallel/distributed.py", "forward"
+)
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def lost(traceback: str | None = HEAD + TRAIN + ALL_REDUCE + LOST, **fields: Any) -> Ended:
+    return Ended(0, 1, None, 0.0, 10.2, 10.0, False, True, LOST, traceback, [])._replace(**fields)
+
+
+def done(rank: int, at: float = 10.1, **fields: Any) -> Ended:
+    return Ended(rank, 0, None, 0.0, at, at, False, False, None, None, [])._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("traceback", "place"),
+    [
+        (HEAD + TRAIN + ALL_REDUCE + LOST, "was in all_reduce (train.py:6)"),
+        (HEAD + TRAIN + STEP + ALL_REDUCE + LOST, "was in all_reduce (steps.py:31)"),
+        (HEAD + TRAIN + BACKWARD + LOST, "was in backward (train.py:6)"),
+        (HEAD + TRAIN + FORWARD + LOST, "was in forward (train.py:6)"),
+        (HEAD + TRAIN + LOST, "was at train.py:6"),
+        (HEAD + TRAIN + WRAPPER + LOST, "was at train.py:6"),
+        (HEAD + TRAIN + ALL_REDUCE + LOST + DURING + HEAD + STEP + "KeyError: 1", "was in all_reduce (train.py:6)"),
+        (HEAD + ALL_REDUCE + LOST, "lost its connection"),
+        (None, "lost its connection"),
+    ],
+)
+def test_it_names_the_call_and_the_line_of_the_user(traceback: str | None, place: str) -> None:
+    told = note(lost(traceback), [lost(traceback), done(1)])
+    assert told == f"rank 1 had ended with code 0 when rank 0 {place}: does it have less data?"
+
+
+@pytest.mark.parametrize(
+    ("count", "who"), [(1, "rank 1 had"), (3, "ranks 1, 2, 3 had"), (4, "4 ranks had")], ids=["one", "some", "many"]
+)
+def test_it_names_up_to_three_ranks(count: int, who: str) -> None:
+    told = note(lost(), [done(rank) for rank in range(count, 0, -1)])
+    assert told
+    assert told.startswith(who)
+    assert told.endswith("does it have less data?" if count == 1 else "do they have less data?")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [lost(lost_peer=False), done(1)],
+        [lost(), done(1, at=13.0)],
+        [lost(), done(1, stopped_by_us=True)],
+        [lost(), done(1, exit_code=3)],
+        [lost(), done(1, exit_code=None, signal=9)],
+    ],
+    ids=["an error of its own", "ended later", "was stopped", "failed", "was killed"],
+)
+def test_no_note_where_no_rank_had_succeeded_before(ranks: list[Ended]) -> None:
+    assert note(ranks[0], ranks) is None
+
+
+@pytest.mark.parametrize("workers", [[[lost(), done(1)]], [[lost()], [done(1)]]], ids=["one worker", "two workers"])
+def test_it_is_in_the_message_and_beside_the_exception(workers: list[list[Ended]]) -> None:
+    found = verdict([_worker(number, *ranks) for number, ranks in enumerate(workers)], stopped=False, lost_first=False)
+    told = "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): does it have less data?"
+    assert found.message == f"rank 0 ended with exit code 1: {LOST}; {told}"
+    assert found.first_failing
+    assert found.first_failing.report.exception == f"{LOST}\n{told}"
+
+
+def _worker(number: int, *ranks: Ended) -> WorkerStatus:
+    failed = next((rank for rank in ranks if rank.failed), None)
+    report: Any = {
+        "reason": str(Reason.EXIT_CODE if failed else Reason.COMPLETED),
+        "message": f"rank {failed.rank} ended with exit code 1: {LOST}"
+        if failed
+        else "every rank ended with exit code 0",
+        "first_failing_rank": failed.rank if failed else None,
+        "ended_at": "2026-11-21T10:00:00+00:00",
+        "ranks": [rank_as_json(rank) for rank in ranks],
+    }
+    return WorkerStatus(number, Stage.ENDED, "host", report)
