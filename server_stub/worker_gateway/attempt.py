@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
@@ -114,10 +115,8 @@ class OpenAttempt:
         worker = self._workers[number]
         if worker.view.pod_uid not in (None, pod_uid):
             return 0
-        before = worker.view.change_key
-        new = await worker.add_records(records)
-        self._notify_if(worker.view.change_key != before)
-        return new
+        with self._notifying(worker):
+            return await worker.add_records(records)
 
     def forget(self) -> None:
         for worker in self._workers:
@@ -148,11 +147,8 @@ class OpenAttempt:
         if not 0 <= number < len(self._workers):
             raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
         worker = self._workers[number]
-        before = worker.view.change_key
-        try:
+        with self._notifying(worker):
             await worker.claim(PodStart(pod_uid, start), pod, self._may_return)
-        finally:
-            self._notify_if(worker.view.change_key != before)
         return worker
 
     @property
@@ -204,10 +200,8 @@ class OpenAttempt:
         return [worker.view for worker in self._workers if worker.view.pod_uid and worker.last_contact > silent_since]
 
     async def take_log(self, worker: RemoteWorker, offset: int, data: bytes, *, gap: bool) -> Lengths:
-        before = worker.view.change_key
-        lengths = await worker.take_log(offset, data, gap=gap)
-        self._notify_if(worker.view.change_key != before)
-        return lengths
+        with self._notifying(worker):
+            return await worker.take_log(offset, data, gap=gap)
 
     async def take_report(self, worker: RemoteWorker, report: Report) -> None:
         """Raises InvalidRequest for the report of another worker."""
@@ -242,6 +236,15 @@ class OpenAttempt:
         """Let all requests that wait for an order check it again."""
         for worker in self._workers:
             worker.wake()
+
+    @contextmanager
+    def _notifying(self, worker: RemoteWorker) -> Iterator[None]:
+        """Notify the runtime if the view of the worker has changed."""
+        before = worker.view.change_key
+        try:
+            yield
+        finally:
+            self._notify_if(worker.view.change_key != before)
 
     def _notify_if(self, changed: bool) -> None:
         if changed and not self._closed:

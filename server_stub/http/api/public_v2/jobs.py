@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator
 
-from client_lib.errors import ClientLibError, NotFound
+from client_lib.errors import NotFound
 from client_lib.spec import mlspace
 from client_lib.spec.mlspace import Status
 from client_lib.spec.wire import JobInfo
@@ -110,7 +110,7 @@ async def restart_job(parts: Parts, user: CurrentUser, order: RestartRequest) ->
 async def get_job(parts: Parts, user: CurrentUser, name: str) -> JobSummary:
     """The status of a job; for an unknown name 200 with the status `job not found`."""
     try:
-        return translate.status(await _find(parts, user, name))
+        return translate.status(await find_job(parts, user, name))
     except NotFound:
         return translate.unknown(name)
 
@@ -136,32 +136,32 @@ async def delete_job(
 @router.get(f"{JOBS}/{{name}}/params")
 async def get_params(parts: Parts, user: CurrentUser, name: str) -> JobParams:
     """The parameters of a job as they are stored."""
-    return translate.params((await _find(parts, user, name)).spec)
+    return translate.params((await find_job(parts, user, name)).spec)
 
 
 @router.get(f"{JOBS}/{{name}}/nodes")
 async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> Nodes:
     """The machines that the newest attempt runs on."""
-    workers = (await _find(parts, user, name)).workers
+    workers = (await find_job(parts, user, name)).workers
     return Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
 
 
 @router.get(f"{JOBS}/{{name}}/preemptors")
 async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> Preemptors:
     """The jobs that preempted this one: always none."""
-    await _find(parts, user, name)
+    await find_job(parts, user, name)
     return Preemptors(preemptors=[])
 
 
 @router.get(f"{JOBS}/elastic/{{name}}/pods")
 async def get_pods(parts: Parts, user: CurrentUser, name: str) -> Pods:
     """The workers of a job's newest attempt, of any type."""
-    return Pods(pods=translate.pods(await _find(parts, user, name), datetime.now(timezone.utc)))
+    return Pods(pods=translate.pods(await find_job(parts, user, name), datetime.now(timezone.utc)))
 
 
-async def _find(parts: Context, user: User, name: str) -> JobInfo:
+async def find_job(parts: Context, user: User, name: str) -> JobInfo:
     """The job. Raises NotFound with the platform's message."""
     try:
         return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
-    except ClientLibError as error:
-        raise (NotFound("not found") if isinstance(error, NotFound) else error) from error
+    except NotFound as error:
+        raise NotFound("not found") from error

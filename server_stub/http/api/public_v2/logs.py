@@ -18,16 +18,14 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Header, Query
 from starlette.responses import PlainTextResponse, Response
 
-from client_lib.errors import NotFound
 from client_lib.spec.job import JobType
 from client_lib.spec.log_stream import Position
 from client_lib.spec.mlspace import in_queue
 from client_lib.spec.states import State
-from client_lib.spec.wire import JobInfo
 from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.logs import LogResponse
-from server_stub.http.api.public_v2.jobs import JOBS
+from server_stub.http.api.public_v2.jobs import JOBS, find_job
 from server_stub.http.api.public_v2.translate import closing_line
 from server_stub.logs import LogQuery, parse_query, stream
 from server_stub.logs.query import LoggedJob
@@ -139,10 +137,7 @@ async def get_logs(
     command line asks again at once, without a pause, while it reads `running`.
     """
     del region  # Platform: 422 without it
-    try:
-        info = JobInfo.model_validate_json((await parts.service.get(user, name)).json)
-    except NotFound as error:
-        raise NotFound("not found") from error
+    info = await find_job(parts, user, name)
     if info.state is State.PENDING:
         return PlainTextResponse(in_queue(name) + "\n")
     renderer = PlatformText(name, info.spec.type, verbose=verbose)
