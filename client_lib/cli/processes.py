@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from client_lib.errors import InvalidRequest, NotSupported
 
 
-def find_python(environ: Mapping[str, str], windows: bool = os.name == "nt") -> str:
+def find_python(environ: Mapping[str, str]) -> str:
     """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH. Links are not resolved: what a
     virtual environment is, its link says.
 
@@ -24,7 +24,7 @@ def find_python(environ: Mapping[str, str], windows: bool = os.name == "nt") -> 
     """
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
-            found = _python_of(environ[variable], variable, windows)
+            found = _python_of(environ[variable], variable)
             if found:
                 return found
     found = _on_path(environ)
@@ -33,8 +33,9 @@ def find_python(environ: Mapping[str, str], windows: bool = os.name == "nt") -> 
     raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
 
 
-def _python_of(prefix: str, variable: str, windows: bool) -> str | None:
+def _python_of(prefix: str, variable: str) -> str | None:
     """None: a shell that still names an environment that was removed."""
+    windows = os.name == "nt"
     folder = prefix if windows and variable == "CONDA_PREFIX" else os.path.join(prefix, "Scripts" if windows else "bin")
     path = os.path.abspath(os.path.join(folder, "python.exe" if windows else "python"))
     return path if os.path.exists(path) else None

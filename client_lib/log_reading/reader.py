@@ -99,14 +99,7 @@ def log_entries(
         yield from _entries(records, parts)
 
 
-def log_lines(
-    open_stream: OpenStream,
-    params: Params,
-    *,
-    on_state: OnState | None = None,
-    on_gap: OnGap | None = None,
-    retry_s: float = 30.0,
-) -> Iterator[str]:
+def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
     """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
 
     Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`.
@@ -116,7 +109,7 @@ def log_lines(
         params = {**params, "stream": list(JOB_STREAMS)}
     stream = FrameStream(open_stream, params, retry_s=retry_s)
     whole = _WholeLines()
-    for records in _records(stream, on_state, on_gap):
+    for records in _records(stream):
         yield from whole.feed(_without_launcher(records) if own else records)
     yield from whole.flush()
 
@@ -136,7 +129,7 @@ def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
     yield from held.values()
 
 
-def _records(stream: FrameStream, on_state: OnState | None, on_gap: OnGap | None) -> Iterator[Records]:
+def _records(stream: FrameStream, on_state: OnState | None = None, on_gap: OnGap | None = None) -> Iterator[Records]:
     facts: dict[str, Any] = {}
     for frame in stream:
         if isinstance(frame, Records):

@@ -128,15 +128,13 @@ class Api:
         """The request that made the job, without submitter and secret values."""
         return self._get(paths.job_resubmit_source(name), SubmitRequest, _given(owner=owner))
 
-    def open_logs(
-        self, name: str, params: Params, *, accept: str = paths.LOG_FRAMES, deadline: float | None = None
-    ) -> Iterator[bytes]:
+    def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
         """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection.
 
         With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
         """
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
-        headers = {"Accept": accept}
+        headers = {"Accept": paths.LOG_FRAMES}
         with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as response:
             for block in response.raw.stream(_LOG_BLOCK):
                 yield block

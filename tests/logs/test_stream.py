@@ -68,7 +68,8 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
 
     def follow() -> None:
         on_state = lambda facts: states.append(facts["message"] or facts["state"])  # noqa: E731
-        seen.extend(log_lines(server.open_stream, log_params(follow=True), on_state=on_state))
+        entries = log_entries(server.open_stream, log_params(follow=True), on_state=on_state)
+        seen.extend(entry.text for entry in entries)
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -207,8 +208,8 @@ def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: P
     writer.write("behind a hole")
     lost.unlink()
     gaps: list[int] = []
-    got = list(log_lines(server.open_stream, log_params(), on_gap=lambda gap: gaps.append(gap.records)))
-    assert got == ["head"] * 3 + ["tail", "behind a hole"]
+    got = log_entries(server.open_stream, log_params(), on_gap=lambda gap: gaps.append(gap.records))
+    assert [entry.text for entry in got] == ["head"] * 3 + ["tail", "behind a hole"]
     assert gaps == [5, 7]
 
 

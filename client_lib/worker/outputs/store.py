@@ -48,9 +48,9 @@ class SourceFile:
     def size(self) -> int:
         return self.status.st_size
 
-    def blocks(self, start: int = 0) -> Iterator[bytes]:
-        """Its bytes from `start` to its size. Raises BeingWritten if it was changed meanwhile."""
-        position = start
+    def blocks(self) -> Iterator[bytes]:
+        """Its bytes up to its size. Raises BeingWritten if it was changed meanwhile."""
+        position = 0
         while position < self.size:
             self.wait()
             block = os.pread(self.fd, min(BLOCK, self.size - position), position)
