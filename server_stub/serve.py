@@ -236,6 +236,11 @@ class Server(uvicorn.Server):
         if self._announce:
             await self._announce()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn waits until a connection that it accepts in this moment is idle for seconds, unless it is closed here
+        self.server_state.default_headers.append((b"connection", b"close"))
+        await super().shutdown(sockets)
+
     def stop(self) -> None:
         """Begin to stop; call it on the event loop's thread."""
         self.should_exit = True

@@ -78,7 +78,7 @@ class Place:
         job.submit()
         return ended(job)
 
-    def restart(self, sig: signal.Signals = signal.SIGKILL, pause: Callable[[], None] = lambda: None) -> None:
+    def restart(self, sig: signal.Signals, pause: Callable[[], None] = lambda: None) -> None:
         """End the server, and start it again on what it left."""
         self.server.end(sig)
         pause()

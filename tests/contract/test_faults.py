@@ -48,15 +48,16 @@ def lines_of(job: Any, rank: int) -> list[str]:
     return [line for line in texts(job, rank=[rank], stream=["stdout"]) if line.startswith("line")]
 
 
-# --- the server
+# --- the server: killed, or ended politely (SIGTERM) as at each upgrade. What carries a log sees both, the rest one
 
 
-def test_a_server_that_is_killed_loses_no_line_and_starts_nothing_twice(other: ClusterPlace) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_ends_loses_no_line_and_starts_nothing_twice(other: ClusterPlace, sig: signal.Signals) -> None:
     job = other.job(COUNT.format(seconds=8), n_workers=2)
     job.submit()
     prints(job, "line 5")
     uids = {pod["metadata"]["uid"] for pod in other.pods(job)}
-    other.restart(signal.SIGKILL)
+    other.restart(sig)
     again = other.client.get_job(str(job.name))
     assert {pod["metadata"]["uid"] for pod in other.pods(job)} == uids
     info = ended(again).info()
@@ -66,7 +67,10 @@ def test_a_server_that_is_killed_loses_no_line_and_starts_nothing_twice(other: C
         assert texts(again, rank=[rank], stream=["stdout"]).count("begun") == 1
 
 
-def test_a_job_that_ends_while_the_server_is_away_is_found_to_have_succeeded(other: ClusterPlace) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_job_that_ends_while_the_server_is_away_is_found_to_have_succeeded(
+    other: ClusterPlace, sig: signal.Signals
+) -> None:
     job = other.job(COUNT.format(seconds=2), n_workers=2)
     job.submit()
     prints(job, "line 1")
@@ -76,26 +80,27 @@ def test_a_job_that_ends_while_the_server_is_away_is_found_to_have_succeeded(oth
             if all("line 19" in other.printed(pod) for pod in other.pods(job)):
                 return
 
-    other.restart(signal.SIGKILL, pause=ranks_are_done)
+    other.restart(sig, pause=ranks_are_done)
     again = other.client.get_job(str(job.name))
     assert ended(again).info().state is State.SUCCEEDED, again.info().message
     assert lines_of(again, 1) == [f"line {i}" for i in range(20)]
 
 
-def test_a_job_is_cancelled_though_the_server_is_killed_right_after(other: ClusterPlace) -> None:
+def test_a_job_is_cancelled_though_the_server_ends_right_after(other: ClusterPlace) -> None:
     job = other.job(STAY, n_workers=2)
     job.submit()
     becomes(job, State.RUNNING)
     job.cancel()
-    other.restart(signal.SIGKILL)
+    other.restart(signal.SIGTERM)
     assert ended(other.client.get_job(str(job.name))).info().state is State.CANCELLED
 
 
-def test_a_submit_that_is_interrupted_finds_its_own_object(other: ClusterPlace) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_submit_that_is_interrupted_finds_its_own_object(other: ClusterPlace, sig: signal.Signals) -> None:
     jobs = [other.job("print('ran')", name=f"interrupted-{number}") for number in range(4)]
     for job in jobs:
         job.submit()
-    other.restart(signal.SIGKILL)
+    other.restart(sig)
     for job in jobs:
         again = ended(other.client.get_job(str(job.name)))
         assert (again.info().state, again.info().attempt) == (State.SUCCEEDED, 1), again.info().message

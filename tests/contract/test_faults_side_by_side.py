@@ -88,6 +88,7 @@ def _begin(reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, vani
     nodes.cluster.kill("kwok")
     cancelled.cancel()
     prints(flood, "begun", times=PODS)
+    reached.restart(signal.SIGTERM)
     reached.restart(signal.SIGKILL, pause=lambda: time.sleep(AWAY_S))
     flood = reached.client.get_job(str(flood.name))
     return Begun(flood, flood_alone, nodes, lost, again, cancelled, first_pods)

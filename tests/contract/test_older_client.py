@@ -4,6 +4,7 @@ objects made and removed, watches, logs that are followed and broken off. What n
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_it_finds_its_jobs_again_after_a_restart(reached: ClusterPlace) -> None:
     job = reached.job(STAY)
     job.submit()
     becomes(job, State.RUNNING)
-    reached.restart()
+    reached.restart(signal.SIGTERM)
     again = reached.client.get_job(str(job.name))
     again.cancel()
     assert ended(again).info().state is State.CANCELLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_the_second_is_found_again_when_the_first_is_gone(kube: ClusterPlace) ->
     second.submit()
     becomes(second, State.RUNNING)
     (marked,) = [name for name in objects_of(kube) if name != "again"]
-    kube.restart(pause=lambda: kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/again"))
+    kube.restart(signal.SIGTERM, pause=lambda: kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/again"))
     assert ended(kube.client.get_job("again")).info().state is State.FAILED
     again = other.get_job("again")
     assert again.info().state is State.RUNNING

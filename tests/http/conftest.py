@@ -76,13 +76,16 @@ class PromptServer(Server):
 class Running:
     """A server, its parts and its users: ann, ben, and root who is admin."""
 
-    def __init__(self, folder: Path, app: FastAPI | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, app: FastAPI | None = None, server: type[Server] = PromptServer, **settings: Any
+    ) -> None:
         folder.mkdir(exist_ok=True)
         users = folder / "users.toml"
         self.tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "ben", "root")}
         self.settings = Settings(state_dir=folder, users_file=users, **settings)
-        self.settings.data_dir.mkdir()
+        self.settings.data_dir.mkdir(exist_ok=True)
         self.app = app
+        self._type = server
         self.access_log = io.StringIO()
         self.runtime = self.new_runtime()
         self.parts: Context
@@ -143,8 +146,8 @@ class Running:
         self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
         assert settings.users_file
         app = build(self.parts, FileTokens(settings.users_file), self.access_log, self.app)
-        self._server = PromptServer(uvicorn_config(app), self.parts, lambda: None)
-        with socket.create_server(("127.0.0.1", 0)) as listening:
+        self._server = self._type(uvicorn_config(app), self.parts, lambda: None)
+        with socket.create_server(("127.0.0.1", settings.port)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             await self._server.listen(listening, self._say_started)
         self.parts.hub.close()

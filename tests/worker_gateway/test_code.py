@@ -80,6 +80,7 @@ def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: C
     job = Job(script=shared_size, args=(10,), n_workers=2, processes_per_worker=2, name="call", client=client)
     job.submit()
     assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
+    assert "waits" not in "".join((server.pod(server.job("call"), worker) / "stderr").read_text() for worker in (0, 1))
 
 
 def test_code_that_was_changed_on_its_way_is_not_run(server: Site, client: Client, tmp_path: Path, site: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 
 import pytest
@@ -34,12 +35,13 @@ def texts(log: bytes) -> list[str]:
     return [parse(line).text for line in log.splitlines()]
 
 
-def test_a_server_that_is_killed_in_the_middle_costs_no_line(site: Start) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_ends_in_the_middle_costs_no_line(site: Start, sig: signal.Signals) -> None:
     first = site()
     job = first.accepted("kill", UNTIL_TOLD, n_workers=2)
     first.running("kill")
     poll(lambda: all(len(first.stored_log(job, worker)) > 100_000 for worker in (0, 1)))
-    first.kill()
+    first.end(sig)
     time.sleep(AWAY_S)
     before = [len(first.stored_log(job, worker)) for worker in (0, 1)]
     second = site()
@@ -57,12 +59,15 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_line(site: Start) -> Non
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_minute(site: Start) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_minute(
+    site: Start, sig: signal.Signals
+) -> None:
     first = site()
     script = "for n in range(300_000): print(f'{n:07d}', 'x' * 92)"
     job = first.accepted("bursts", script, n_workers=5)
     poll(lambda: len(first.stored_log(job, 4)) > 0)
-    first.kill()
+    first.end(sig)
     time.sleep(30.0)
     second = site()
     assert second.ended("bursts", 200.0)["state"] == "SUCCEEDED"

@@ -88,7 +88,7 @@ open("model", "w").write("x" * 20_000_000)
     server = site(pods={})
     job = submitted(client(server), tmp_path / "code", script, "away")
     assert next(iter(job.log_lines())) == "started"
-    server.kill()
+    server.end()
     (tmp_path / "go").touch()
     time.sleep(1)  # the worker goes on without it, whatever it is at then
     back = site()

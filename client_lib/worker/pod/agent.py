@@ -25,8 +25,8 @@ from client_lib.worker.outcome import (
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.server_channel import Instruction, Replaced, ServerChannel, next_log_position
-from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable, outputs_url
+from client_lib.worker.pod.server_channel import Replaced, ServerChannel, next_log_position
+from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable, outputs_url
 from client_lib.worker.pod.settings import (
     FUNCTION_RUNNER,
     InputFiles,
@@ -38,6 +38,7 @@ from client_lib.worker.pod.settings import (
     read_token,
     result_files,
 )
+from client_lib.worker.pod.threads import Backoff
 from client_lib.worker.system import out_of_memory_kills
 
 if TYPE_CHECKING:
@@ -94,10 +95,12 @@ class Agent:
         self._instruction: Optional[Instruction] = None
         self._replaced = False
         self._ended_at = 0.0
-        self._launcher = LauncherProcess(files.directory, lambda event: self._events.put(AgentEvent(launcher=event)))
+        self._launcher = LauncherProcess(
+            files.directory, lambda event: self._events.put(AgentEvent(launcher=event)), warn
+        )
         readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
         self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
-        self._to_stdout = StdoutCarrier(self._spool)
+        self._to_stdout = StdoutCarrier(self._spool, warn)
         self._to_server: Optional[ServerCarrier] = None
         self._channel = self._new_channel()
 
@@ -340,7 +343,7 @@ class Agent:
         for carrier in (to_stdout, to_server):
             if carrier is not None and carrier.is_alive():
                 carrier.finish()
-        while to_server is not None and to_server.is_alive() and not self._given_up() and to_server.rejected is None:
+        while to_server is not None and to_server.is_alive() and not to_server.fails and not self._given_up():
             to_server.join(_POLL_S)
             self._reap()
             self._tidy()

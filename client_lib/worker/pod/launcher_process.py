@@ -9,6 +9,7 @@ from typing import Callable, List, Optional
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command
+from client_lib.worker.pod.threads import AgentThread
 
 OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")
@@ -18,8 +19,8 @@ _POLL_S = 0.02
 class LauncherProcess:
     """`on_event` gets the launcher's events (control.py), on another thread."""
 
-    def __init__(self, directory: Directory, on_event: Callable[[str], None]) -> None:
-        self._directory, self._on_event = directory, on_event
+    def __init__(self, directory: Directory, on_event: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self._directory, self._on_event, self._warn = directory, on_event, warn
         self._instructions: List[bytes] = []
         self._lock = threading.Lock()
         self._connection: Optional[control.ControlConnection] = None
@@ -40,7 +41,7 @@ class LauncherProcess:
                 env=environment,
                 start_new_session=True,  # a signal to the agent's group is the agent's to pass on
             ).pid
-        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        AgentThread("control", self._listen, self._warn).start()
 
     def instruct(self, line: bytes) -> None:
         """Send it now, or as soon as there is a connection."""

@@ -11,7 +11,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
 from client_lib.worker.format import parse, segment_name
-from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.server_client import Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.threads import AgentThread, Backoff
 
 SERVER, STDOUT = "server", "stdout"
 """Names of the spool's readers."""
@@ -145,13 +146,16 @@ class Spool:
 # --- carriers
 
 
-class LogCarrier(threading.Thread):
+class LogCarrier(AgentThread):
     """`finish`, then `join`: everything is delivered, or the receiver takes no more."""
 
-    def __init__(self, name: str, spool: Spool) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(self, name: str, spool: Spool, warn: Callable[[str], None]) -> None:
+        super().__init__(name, self._carry, warn)
         self._spool = spool
         self._finishing = threading.Event()
+
+    def _carry(self) -> None:
+        raise NotImplementedError
 
     def finish(self) -> None:
         """The launcher writes no more."""
@@ -164,24 +168,24 @@ class StdoutCarrier(LogCarrier):
     A thread: a slow container runtime delays nothing else.
     """
 
-    def __init__(self, spool: Spool, fd: int = 1) -> None:
-        super().__init__(STDOUT, spool)
+    def __init__(self, spool: Spool, warn: Callable[[str], None], fd: int = 1) -> None:
+        super().__init__(STDOUT, spool, warn)
         self._fd = fd
 
-    def run(self) -> None:
-        try:
-            while self._print():
-                pass
-        except OSError:  # stdout is closed
+    def _carry(self) -> None:
+        while self._print():
             pass
         self._spool.leave(STDOUT)
 
     def _print(self) -> bool:
-        """False: everything is printed."""
+        """False: everything is printed, or stdout is closed."""
         last_round = self._finishing.is_set()
         piece = self._spool.read(STDOUT)
         if piece is not None:
-            write_all(self._fd, piece.data)
+            try:
+                write_all(self._fd, piece.data)
+            except OSError:
+                return False
             self._spool.move(STDOUT, piece.end)
         elif last_round:
             return False
@@ -194,14 +198,12 @@ class ServerCarrier(LogCarrier):
     """Sends the log to the server, over any outage, and repeats nothing."""
 
     def __init__(self, server: ServerClient, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(SERVER, spool)
-        self._server, self._warn = server, warn
+        super().__init__(SERVER, spool, warn)
+        self._server = server
         self._backoff = Backoff()
         self._failure: Optional[str] = None
-        self.rejected: Optional[int] = None
-        """Status of the answer, while the server rejects this worker's log."""
 
-    def run(self) -> None:
+    def _carry(self) -> None:
         while True:
             last_round = self._finishing.is_set()
             sent = self._send()
@@ -221,13 +223,13 @@ class ServerCarrier(LogCarrier):
             self._wait(str(error))
             return None
         except Rejected as rejected:
-            self.rejected = rejected.status
+            self.fails = True
             self._wait("the server refuses the log: %s" % rejected)
             return None
         if self._failure:
             self._warn("the server takes the log again")
             self._failure = None
-        self.rejected = None
+        self.fails = False
         self._backoff.reset()
         self._spool.move(SERVER, length, durable)
         return len(piece.data)

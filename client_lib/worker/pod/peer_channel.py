@@ -17,9 +17,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from client_lib.worker.control import Lines, Message, encode
 from client_lib.worker.outcome import COMPLETED
-from client_lib.worker.pod.server_channel import Instruction, Replaced
-from client_lib.worker.pod.server_client import Backoff
+from client_lib.worker.pod.server_channel import Replaced
+from client_lib.worker.pod.server_client import Instruction
 from client_lib.worker.pod.settings import PodSettings
+from client_lib.worker.pod.threads import AgentThread, Backoff
 
 _CONNECT_S = 5.0
 _POLL_S = 0.1
@@ -38,7 +39,7 @@ class PeerChannel:
     ) -> None:
         self._pod, self._token, self._warn = pod, token, warn
         self._on_instruction, self._on_replaced = on_instruction, on_replaced
-        self._barrier = StartBarrier(pod, token) if pod.worker == 0 else None
+        self._barrier = StartBarrier(pod, token, warn) if pod.worker == 0 else None
         self._state: Dict[str, Any] = {"state": "preparing", "failed": False}
         self._ended_at: Optional[float] = None
         self._changed = threading.Condition()
@@ -48,8 +49,11 @@ class PeerChannel:
         return self._barrier.listen() if self._barrier is not None else None
 
     def start(self) -> None:
-        run = self._serve_barrier if self._barrier is not None else self._connect_to_barrier
-        threading.Thread(target=run, name=run.__name__, daemon=True).start()
+        run = self._connect_to_barrier
+        if self._barrier is not None:
+            run = self._serve_barrier
+            self._barrier.start()
+        AgentThread(run.__name__, run, self._warn).start()
 
     def send_state(self, state: str) -> None:
         self._update(state=state)
@@ -79,7 +83,6 @@ class PeerChannel:
     def _serve_barrier(self) -> None:
         assert self._barrier is not None
         barrier, last = self._barrier, "wait"
-        barrier.start()
         while True:
             barrier.update(0, self._state)
             do = barrier.instruction(0)
@@ -149,8 +152,8 @@ _NOTICE_S = 3.0
 class StartBarrier:
     """The state of all workers, as worker 0 knows it. Thread-safe."""
 
-    def __init__(self, pod: PodSettings, token: str) -> None:
-        self._pod, self._token = pod, token
+    def __init__(self, pod: PodSettings, token: str, warn: Callable[[str], None]) -> None:
+        self._pod, self._token, self._warn = pod, token, warn
         self._lock = threading.Lock()
         self._owners: Dict[int, str] = {0: pod.uid}
         self._states: Dict[int, Dict[str, Any]] = {}
@@ -171,7 +174,7 @@ class StartBarrier:
         return None
 
     def start(self) -> None:
-        threading.Thread(target=self._accept, name="barrier", daemon=True).start()
+        AgentThread("barrier", self._accept, self._warn).start()
 
     def update(self, worker: int, state: Dict[str, Any]) -> None:
         with self._lock:
@@ -223,7 +226,7 @@ class StartBarrier:
         assert self._socket is not None
         while True:
             peer, _ = self._socket.accept()
-            threading.Thread(target=_PeerConnection(self, peer).serve, name="peer", daemon=True).start()
+            AgentThread("peer", _PeerConnection(self, peer).serve, self._warn, again=False).start()
 
 
 class _PeerConnection:
@@ -236,18 +239,23 @@ class _PeerConnection:
         self._sent = "wait"
 
     def serve(self) -> None:
+        try:
+            with self._peer:
+                self._converse()
+        except OSError:  # disconnected, or (PermissionError) a stranger
+            pass
+        finally:
+            if self._worker is not None:
+                self._barrier.disconnected(self._worker)
+
+    def _converse(self) -> None:
         self._peer.settimeout(_POLL_S)
         self._peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        with self._peer:
-            try:
-                while self._receive():
-                    self._send()
-            except Replaced:
-                self._peer.sendall(encode({"do": "leave"}))
-            except OSError:  # disconnected, or (PermissionError) a stranger
-                pass
-        if self._worker is not None:
-            self._barrier.disconnected(self._worker)
+        try:
+            while self._receive():
+                self._send()
+        except Replaced:
+            self._peer.sendall(encode({"do": "leave"}))
 
     def _receive(self) -> bool:
         """False: the connection has ended."""

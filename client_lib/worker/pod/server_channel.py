@@ -4,24 +4,17 @@ One thread sends the worker's state whenever that changes. The other waits for i
 the worker's sign of life. `peer_channel` is the counterpart without a server.
 """
 
-import queue
 import threading
 import time
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, List, Mapping, Optional
 
-from client_lib.worker.pod.server_client import Backoff, Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.threads import AgentThread, Backoff
 
 WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
 _CONFLICT = 409  # another pod owns this worker
 _UNAUTHORIZED = 401
-
-
-class Instruction(NamedTuple):
-    """Next step of the worker: go, stop or exit."""
-
-    do: str
-    grace_s: Optional[float] = None
 
 
 class Replaced(Exception):
@@ -42,9 +35,9 @@ class ServerChannel:
     ) -> None:
         self._new_server, self._signs_of_life = new_server, signs_of_life
         self._on_instruction, self._on_replaced, self._warn = on_instruction, on_replaced, warn
-        self._state = "preparing"
+        self._state = self._sent = "preparing"
+        self._changed = threading.Event()
         self._known = "wait"
-        self._states: "queue.SimpleQueue[str]" = queue.SimpleQueue()
         self._answered_at = time.monotonic()
 
     def claim(self) -> Optional[str]:
@@ -67,12 +60,12 @@ class ServerChannel:
 
     def start(self) -> None:
         for run in (self._send_states, self._wait_for_instructions):
-            threading.Thread(target=run, name=run.__name__, daemon=True).start()
+            AgentThread(run.__name__, run, self._warn).start()
 
     def send_state(self, state: str) -> None:
         """Send it now or as soon as the server answers."""
         self._state = state
-        self._states.put(state)
+        self._changed.set()
 
     @property
     def silent_s(self) -> float:
@@ -104,10 +97,15 @@ class ServerChannel:
     def _send_states(self) -> None:
         server, backoff = self._new_server(), Backoff()
         while True:
-            state = self._states.get()
-            while not self._exchange(server, state, 0.0):
+            state = self._state
+            if state == self._sent:
+                self._changed.wait()
+                self._changed.clear()
+            elif self._exchange(server, state, 0.0):
+                self._sent = state
+                backoff.reset()
+            else:
                 backoff.sleep()
-            backoff.reset()
 
     def _wait_for_instructions(self) -> None:
         server, backoff = self._new_server(), Backoff()
@@ -122,7 +120,7 @@ class ServerChannel:
     def _exchange(self, server: ServerClient, state: str, wait_s: float) -> bool:
         """False: there was no answer."""
         try:
-            answer = server.put_state(state, self._signs_of_life(), self._known, wait_s)
+            instruction = server.put_state(state, self._signs_of_life(), self._known, wait_s)
         except Unreachable:
             return False
         except Rejected as rejected:
@@ -132,9 +130,9 @@ class ServerChannel:
                 self._on_instruction(Instruction("exit"))
             return False
         self._answered_at = time.monotonic()
-        if wait_s and answer["do"] != self._known:
-            self._known = answer["do"]
-            self._on_instruction(Instruction(answer["do"], answer.get("grace_s")))
+        if wait_s and instruction.do != self._known:
+            self._known = instruction.do
+            self._on_instruction(instruction)
         return True
 
 

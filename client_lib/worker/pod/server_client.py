@@ -7,10 +7,8 @@ runs in the cluster, or the operator has configured its address.
 import http.client
 import json
 import os
-import random
 import ssl
-import time
-from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from client_lib.worker.disk import is_full
@@ -21,9 +19,8 @@ _CONNECT_S = 5.0
 _ANSWER_S = 20.0
 _BLOCK = 256 * 1024
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
-
 Body = Union[bytes, BinaryIO]
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
@@ -38,19 +35,11 @@ class Rejected(Exception):
         self.status = status
 
 
-class Backoff:
-    """Pauses between tries: 0.1, 0.2, 0.4 ... 3 s, each shortened at random by up to a fifth, so that the pods of a job
-    do not call at the same moment."""
+class Instruction(NamedTuple):
+    """Next step of the worker: wait, go, stop or exit."""
 
-    def __init__(self) -> None:
-        self._next_s = _FIRST_PAUSE_S
-
-    def reset(self) -> None:
-        self._next_s = _FIRST_PAUSE_S
-
-    def sleep(self) -> None:
-        time.sleep(self._next_s * random.uniform(0.8, 1.0))
-        self._next_s = min(2 * self._next_s, _LONGEST_PAUSE_S)
+    do: str
+    grace_s: Optional[float] = None
 
 
 def worker_path(pod: PodSettings) -> str:
@@ -82,32 +71,31 @@ class ServerClient:
         self._connection: Optional[http.client.HTTPConnection] = None
         self._kept = False  # the connection has carried an answer
 
-    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float) -> Dict[str, Any]:
+    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float) -> Instruction:
         """Send the worker's state. Returns its instruction as soon as that is not `known`, at the latest after
         `wait_s`."""
         body = json.dumps({"state": state, "signs_of_life": signs_of_life}).encode()
-        return self._json("/state", body, {"knows": known, "wait": "%g" % wait_s}, wait_s)
+        query = {"knows": known, "wait": "%g" % wait_s}
+        return self._put("/state?" + urlencode(query), body, _instruction, wait_s)
 
     def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
         """(length, durable) of the log that the server has stored."""
         query = {"offset": str(offset)}
         if gap:
             query["gap"] = "1"
-        lengths = self._json("/log", records, query)
-        return int(lengths["length"]), int(lengths["durable"])
+        return self._put("/log?" + urlencode(query), records, lambda lengths: _numbers(lengths, "length", "durable"))
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
-        lengths = self._json("/log", b"", {"offset": "0"})
-        return int(lengths["length"]), int(lengths["next_seq"])
+        return self._put("/log?offset=0", b"", lambda lengths: _numbers(lengths, "length", "next_seq"))
 
     def put_report(self, report: Mapping[str, Any]) -> None:
-        self._json("/report", json.dumps(report).encode(), {})
+        self._put("/report", json.dumps(report).encode(), lambda _: None)
 
     def put_result(self, path: str) -> None:
         """The file of one rank, named by its number."""
         with open(path, "rb") as file:
-            self._call("PUT", "/results/" + os.path.basename(path), file, os.fstat(file.fileno()).st_size)
+            self._put("/results/" + os.path.basename(path), file, lambda _: None)
 
     def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
         """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception of
@@ -134,56 +122,59 @@ class ServerClient:
             self._connection.close()
             self._connection = None
 
-    def _json(self, path: str, body: bytes, query: Dict[str, str], wait_s: float = 0.0) -> Dict[str, Any]:
-        address = path + ("?" + urlencode(query) if query else "")
-        answer = self._call("PUT", address, body, len(body), wait_s)
+    def _put(self, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        """Send the request; returns the result of `read` for the JSON of the response."""
+        answer = self._call("PUT", path, body, wait_s)
         try:
-            text = answer.read()
-            found: Dict[str, Any] = json.loads(text)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            return read(json.loads(answer.read()))
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
-            raise Unreachable("what answered %s is not this server: %r" % (path, error)) from error
-        return found
+            raise Unreachable("what answered %s is not this server: %r" % (path.partition("?")[0], error)) from error
 
     def _call(
-        self, method: str, path: str, body: Optional[Body] = None, size: int = 0, wait_s: float = 0.0
+        self, method: str, path: str, body: Optional[Body] = None, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
         """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server."""
         try:
             try:
-                answer = self._once(method, path, body, size, wait_s)
+                answer = self._once(method, path, body, wait_s)
             except ConnectionError:
                 if not self._kept:
                     raise
                 self.close()
                 if body is not None and not isinstance(body, bytes):
                     body.seek(0)
-                answer = self._once(method, path, body, size, wait_s)
+                answer = self._once(method, path, body, wait_s)
             self._kept = True
             return self._checked(answer)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
 
-    def _once(self, method: str, path: str, body: Optional[Body], size: int, wait_s: float) -> http.client.HTTPResponse:
+    def _once(self, method: str, path: str, body: Optional[Body], wait_s: float) -> http.client.HTTPResponse:
         connection = self._connected()
-        assert connection.sock is not None
         connection.sock.settimeout(_ANSWER_S + wait_s)
         headers = dict(self._headers)
         if body is not None:
+            size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
             headers["Content-Length"] = str(size)
         connection.request(method, self._base + path, body=body, headers=headers)
         return connection.getresponse()
 
     def _connected(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            host, port = self._address
-            if self._tls is not None:
-                self._connection = http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=self._tls)
-            else:
-                self._connection = http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+        """The open connection, or a new one: http.client closes it after an answer with `Connection: close`, which a
+        server gives while it ends."""
+        if self._connection is None or self._connection.sock is None:
+            self._kept = False
+            self._connection = self._new_connection()
             self._connection.connect()
         return self._connection
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        host, port = self._address
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=self._tls)
+        return http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
 
     def _checked(self, answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
         if answer.status < 300:
@@ -193,6 +184,15 @@ class ServerClient:
         if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
             raise Rejected(answer.status, _message(text, answer.status))
         raise Unreachable("HTTP %d: %s" % (answer.status, _message(text, answer.status)))
+
+
+def _instruction(answer: Any) -> Instruction:
+    grace_s = answer.get("grace_s")
+    return Instruction(str(answer["do"]), None if grace_s is None else float(grace_s))
+
+
+def _numbers(answer: Any, first: str, second: str) -> Tuple[int, int]:
+    return int(answer[first]), int(answer[second])
 
 
 def _message(body: bytes, status: int) -> str:

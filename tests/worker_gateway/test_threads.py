@@ -1,0 +1,82 @@
+"""Threads of an agent go on after any error and any answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
+from client_lib.worker.pod.peer_channel import StartBarrier
+from client_lib.worker.pod.server_client import ServerClient
+from client_lib.worker.pod.threads import AgentThread
+from client_lib.worker.segments import SegmentWriter
+from tests.odd_server import OddServer, http
+from tests.worker_gateway.conftest import free_port
+from tests.worker_gateway.test_log_file import records
+from tests.worker_gateway.test_polite_end import pod_settings
+
+DEADLINE_S = 30
+
+
+def test_an_error_is_logged_and_the_thread_goes_on_to_its_end() -> None:
+    left, said = [ValueError("first"), KeyError("second")], list[str]()
+
+    def work() -> None:
+        if left:
+            raise left.pop(0)
+
+    thread = AgentThread("carrier", work, said.append)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert [text.splitlines()[0] for text in said] == ["an error in the agent's thread carrier:"] * 2
+    assert "ValueError: first" in said[0]
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}", b'"text"', b'{"length": null, "durable": 1}'])
+def test_an_answer_that_is_not_of_this_server_costs_no_line(
+    tmp_path: Path, odd_server: Callable[..., OddServer], answer: bytes
+) -> None:
+    log = SegmentWriter(str(tmp_path), 2**62, 2**20)
+    log.add(records(0, 10))
+    log.flush()
+    end = len(records(0, 10))
+    right = json.dumps({"length": end, "durable": end}).encode()
+    server, said = odd_server(http("200 OK", answer), http("200 OK", right)), list[str]()
+    client = ServerClient(pod_settings(server.url, 0), "token", None)
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]), said.append)
+    carrier.start()
+    carrier.finish()
+    carrier.join(DEADLINE_S)
+    assert not carrier.is_alive()
+    assert [request.body for request in server.requests] == [records(0, 10)] * 2
+    assert [text.partition(":")[0] for text in said] == [
+        "the log waits for the server",
+        "the server takes the log again",
+    ]
+
+
+@pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])
+def test_a_stranger_that_says_anything_leaves_the_start_barrier_as_it_is(hello: bytes) -> None:
+    said: list[str] = []
+    port = free_port()
+    barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token", said.append)
+    assert barrier.listen() is None
+    barrier.start()
+
+    def says(message: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as peer:
+            peer.sendall(message + b"\n")
+            if message == hello:
+                peer.shutdown(socket.SHUT_WR)
+                return peer.recv(100)
+            barrier.update(0, {"state": "ready"})
+            return peer.recv(100)
+
+    assert says(hello) == b""
+    ready = b'{"token": "token", "worker": 1, "uid": "uid-1"}\n{"state": "ready"}'
+    assert json.loads(says(ready)) == {"do": "go"}
