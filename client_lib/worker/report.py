@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
 
 from client_lib.worker import port_holder
@@ -22,6 +23,7 @@ from client_lib.worker.worker_log import Printed
 _ERROR_FILE_MAX = 1024 * 1024
 _TEARDOWN_S = 10.0  # a traceback printed longer than this before the process was gone is taken for a handled one
 _NOTHING_AFTER = 5  # lines: the rest of a message
+_TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback that torch prints
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
@@ -92,10 +94,11 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> _Raised:
         exception, traceback, raised_at = exception_of_error_file(text)
         if exception is not None:
             return _Raised(exception, traceback, raised_at or written_at)
-    for stream in reversed(printed.lines):
+    streams = [[_TORCHS_MARK.sub("", line) for line in stream] for stream in printed.lines]
+    for stream in reversed(streams):
         exception, traceback = exception_of_lines(stream)
         if exception:
-            is_last = stream is printed.lines[-1] and exception in stream[-_NOTHING_AFTER:]
+            is_last = stream is streams[-1] and exception in stream[-_NOTHING_AFTER:]
             is_new = printed.until >= (exit.stopped_at or exit.ended_at) - _TEARDOWN_S
             return _Raised(exception, traceback, printed.until if is_last and is_new else None)
     return _Raised()

@@ -131,6 +131,25 @@ def test_the_report_has_exception_traceback_and_the_last_lines(worker: Make, ran
     assert "ValueError: what is wrong" in report["message"]
 
 
+@pytest.mark.process
+def test_torchs_mark_of_the_rank_hides_no_exception(worker: Make) -> None:
+    script = """
+        import os, torch.distributed as dist
+        dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+        try:
+            {}["learning_rate"]
+        except KeyError as error:
+            raise ValueError("no rate") from error
+    """
+    report = worker(script, rank_runner=False).run()
+    (one,) = report["ranks"]
+    assert one["last_lines"][-1] == "[rank0]: ValueError: no rate"
+    assert report["message"] == "rank 0 ended with exit code 1: ValueError: no rate"
+    assert one["traceback"].splitlines()[0] == "Traceback (most recent call last):"
+    assert "KeyError: 'learning_rate'\n\nThe above exception was the direct cause" in one["traceback"]
+    assert one["failed_at"] < one["ended_at"]
+
+
 def test_an_error_file_of_torchs_own_decorator_is_read(worker: Make) -> None:
     script = """
         import json, os, sys
