@@ -23,7 +23,7 @@ import json
 import os
 import socket
 import sys
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 from client_lib.worker.system import boot_id, start_time
 
@@ -135,6 +135,15 @@ def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> Non
         if durable:
             os.fsync(fd)
     os.replace(temporary, path)
+
+
+def sync(path: "Union[str, os.PathLike[str]]") -> None:
+    """Let a file survive a loss of power, or the names of the files in a folder."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from client_lib.worker.directory import sync, write_all
+
 SEGMENT_BYTES = 4 * 2**20
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has none
 
@@ -115,23 +117,14 @@ class RequestLog:
         path.unlink(missing_ok=True)  # left by a full disk
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
-            zeros = memoryview(bytes(size))
-            while zeros:
-                zeros = zeros[os.write(file, zeros) :]
+            write_all(file, bytes(size))
             os.fsync(file)
-            self._sync_folder()
+            sync(self._folder)
         except OSError:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
         self._segment, self._file, self._end, self._size = self._segment + 1, file, 0, size
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _segments(self) -> list[int]:
         return [int(path.stem) for path in self._folder.glob("*.jsonl")]

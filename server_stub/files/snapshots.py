@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.worker.directory import sync
 from client_lib.worker.disk import is_full
 from server_stub.files.room import Claim, Room
 
@@ -164,14 +165,5 @@ def _adopt(incoming: Path, path: Path, user: str) -> bool:
     _mark_used(incoming)
     os.replace(incoming, path)
     for folder in (path.parent / "owners", path.parent, path.parent.parent):
-        _sync_directory(folder)
+        sync(folder)
     return not there
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest
+from client_lib.worker.directory import sync
 from client_lib.worker.format import parse, segment_name
 from client_lib.worker.segments import middle
 
@@ -160,11 +161,7 @@ class LogFile:
             self.sync()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(self._path(offset), os.O_WRONLY | os.O_CREAT, 0o600))
-        directory = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(self._folder)
         self._sizes[offset] = 0
         self._durable = self.length = offset
         self._remove_middle()

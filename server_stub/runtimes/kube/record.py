@@ -6,7 +6,6 @@ again. After a record with an end only the removal of the objects is left.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
-from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes import FailingRank, Observation
 
 
@@ -48,11 +47,7 @@ def write(folder: Path, record: Record) -> None:
     """Write the record and sync it to disk."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(_path(folder), asdict(record), durable=True)
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(folder)
 
 
 def end_of(seen: Observation) -> dict[str, Any]:

@@ -6,11 +6,10 @@ in the queue. It also holds the resources of the attempt, so that they are not h
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes.local.scheduling import Grant
 
 
@@ -66,8 +65,4 @@ def _returned_path(attempt_dir: Path) -> str:
 def make_durable(attempt_dir: Path) -> None:
     """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
     for path in (_path(attempt_dir), attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(path)
