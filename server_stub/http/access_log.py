@@ -14,7 +14,6 @@ import sys
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -48,11 +47,10 @@ class Latency:
 
 
 class Traffic:
-    """Counts of one server since its start, for `/metrics` and for its end when idle. `clock`: monotonic seconds."""
+    """Counts of one server since its start, for `/metrics` and for its end when idle."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
+    def __init__(self) -> None:
+        self._last = time.monotonic()
         self.in_flight = 0
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """Number of responses, by (method, route, status)."""
@@ -64,13 +62,13 @@ class Traffic:
 
     def end(self, method: str, route: str, status: int, seconds: float) -> None:
         self.in_flight -= 1
-        self._last = self._clock()
+        self._last = time.monotonic()
         self.requests[method, route, status] += 1
         self.latencies.setdefault(route, Latency()).add(seconds)
 
     def idle_s(self) -> float:
         """Seconds since the last response ended; 0 while a request is in progress."""
-        return 0.0 if self.in_flight else self._clock() - self._last
+        return 0.0 if self.in_flight else time.monotonic() - self._last
 
 
 class AccessLog:

@@ -5,7 +5,7 @@ Modules and folders:
     assembly, options     the runtime made from the server's settings
     runtime, gang         the Runtime protocol; one attempt, from its objects to its end
     report                what the service is told about an attempt
-    cluster               the parts that all attempts share
+    cluster               the parts that all attempts share, and the watches
     create, removal       creation and removal of the objects of an attempt
     record                the state of an attempt on disk
     doctor                checks of the cluster and of the server's rights

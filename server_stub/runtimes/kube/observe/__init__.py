@@ -272,23 +272,20 @@ def _worst(
     if missing:
         found.append(_no_pods(state, missing, events))
     if not found:
-        return _preparing(workers)
+        return Blocker(Reason.STARTING, _prepared(workers))
     worst = min(found, key=lambda each: (not each.permanent, _rank(each.reason), not each.counts_toward_timeout))
-    return worst if worst.reason is not Reason.STARTING or worst.permanent else _starting(worst, workers)
+    if worst.reason is not Reason.STARTING or worst.permanent:
+        return worst
+    return worst._replace(message=f"{_prepared(workers)}; {worst.message}")
 
 
 def _rank(reason: Reason) -> int:
     return _WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST)
 
 
-def _starting(worst: Blocker, workers: Sequence[WorkerStatus]) -> Blocker:
+def _prepared(workers: Sequence[WorkerStatus]) -> str:
     prepared = sum(worker.stage is not Stage.STARTING for worker in workers)
-    return worst._replace(message=f"{prepared} of {len(workers)} workers are prepared; {worst.message}")
-
-
-def _preparing(workers: Sequence[WorkerStatus]) -> Blocker:
-    prepared = sum(worker.stage is not Stage.STARTING for worker in workers)
-    return Blocker(Reason.STARTING, f"{prepared} of {len(workers)} workers are prepared")
+    return f"{prepared} of {len(workers)} workers are prepared"
 
 
 def _no_pods(state: ClusterState, missing: int, events: Mapping[str, Sequence[Event]]) -> Blocker:

@@ -137,11 +137,7 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
     bounds = elastic.bounds(spec)
     if bounds is None:
         return None
-    return lambda view: _may_return(view, bounds)
-
-
-def _may_return(view: WorkerView, bounds: Bounds) -> bool:
-    return view.worker > 0 and len(view.former) < bounds.returns and _was_lost(view)
+    return lambda view: view.worker > 0 and len(view.former) < bounds.returns and _was_lost(view)
 
 
 def _was_lost(view: WorkerView) -> bool:

@@ -93,10 +93,6 @@ TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
         "Shutdown": _NODE,
         "Terminated": _NODE,
         "NodeAffinity": _NO_ROOM,
-        "OutOfcpu": _NO_ROOM,
-        "OutOfmemory": _NO_ROOM,
-        "OutOfpods": _NO_ROOM,
-        "OutOfephemeral-storage": _NO_ROOM,
         "UnexpectedAdmissionError": _NO_ROOM,  # a device plugin had none of the devices that the scheduler counted
         "TopologyAffinityError": _NO_ROOM,
         "PodOSSelectorNodeLabelDoesNotMatch": _NO_ROOM,
@@ -127,10 +123,9 @@ _UNKNOWN: Mapping[StatusField, Meaning] = {
 
 def meaning(kind: StatusField, word: str) -> Meaning:
     """The meaning of a word in this field; its `known` is False if the table lacks the word."""
-    found = TABLE[kind].get(word)
-    if found is None and kind is StatusField.REFUSED and word.startswith("OutOf"):  # any extended resource
+    if kind is StatusField.REFUSED and word.startswith("OutOf"):  # OutOfcpu, OutOfpods, any extended resource
         return _NO_ROOM
-    return found if found is not None else _UNKNOWN[kind]
+    return TABLE[kind].get(word, _UNKNOWN[kind])
 
 
 # --- errors of a request to create an object
