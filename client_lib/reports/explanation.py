@@ -5,7 +5,7 @@
     what happened:
         12:00:58  PENDING (Queued): accepted
         12:01:02  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
-    next: it starts by itself as soon as there is room; `client-lib instances` shows what there is
+    next: it starts by itself as soon as there is what the message names; `client-lib instances` shows what there is
 
 They are the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
 prints this text, and with `-o json` the data. The report of a failure is raised by `wait()`:
@@ -39,8 +39,8 @@ _LOGS = "`client-lib logs {name}` has what it printed"
 NEXT: dict[Reason, str] = {
     # while it waits
     Reason.QUEUED: "it starts by itself as soon as there is room; `client-lib instances` shows what there is",
-    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is room; `client-lib instances` shows what there is. "
-    "A smaller instance type, fewer workers or other nodes may fit now",
+    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; `client-lib instances` "
+    "shows what there is. A smaller instance type, fewer workers or other nodes may fit now",
     Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private registry "
     "needs a pull secret in the server's catalogue",
     Reason.CODE_FETCH: "if it takes long, `client-lib doctor` checks whether workers reach the server",

@@ -187,8 +187,8 @@ class ServerClient:
 
 
 def _instruction(answer: Any) -> Instruction:
-    grace_s = answer.get("grace_s")
-    return Instruction(str(answer["do"]), None if grace_s is None else float(grace_s))
+    do, grace_s = str(answer["do"]), answer.get("grace_s")
+    return Instruction(do, None if grace_s is None else float(grace_s))
 
 
 def _numbers(answer: Any, first: str, second: str) -> Tuple[int, int]:

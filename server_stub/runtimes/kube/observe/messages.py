@@ -18,8 +18,11 @@ _QUOTA = re.compile(
 _POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why>.*)", re.DOTALL)
 _WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
 POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
-_NOT_FOUND = re.compile(r"not found|404|manifest unknown|does not exist", re.IGNORECASE)
-_DENIED = re.compile(r"401|403|unauthorized|denied|forbidden", re.IGNORECASE)
+_REFERENCE = re.compile(r"\"[^\"]*\"|https?://\S+")  # names in them are no causes
+_HTTP_STATUS = r"(?<![\w.:/-]){}(?![\w/-]|[.:]\d)"  # and not a part of a port, a digest or a time
+_NOT_FOUND = re.compile(rf"\b(not found|manifest unknown|does not exist)\b|{_HTTP_STATUS.format('404')}", re.IGNORECASE)
+_DENIED = re.compile(rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format('40[13]')}", re.IGNORECASE)
+_NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", re.IGNORECASE)
 _PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
@@ -56,6 +59,12 @@ def amount(resource: str, quantity_: float) -> str:
 
 def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
     """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's text and the pod's requests."""
+    no_claim = _NO_CLAIM.search(text)
+    if no_claim is not None:
+        return (
+            f"the PersistentVolumeClaim '{no_claim.group('name')}' does not exist: it starts when an administrator has "
+            f"created it; a volume of the server's catalogue names it{waits_since(since)}"
+        )
     return f"{_no_node(text, requests)}{waits_since(since)}"
 
 
@@ -106,9 +115,9 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
         return f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
     if "pull access denied" in text:  # registries report both cases alike, to hide which images they have
         why = "not found, or the registry wants a pull secret"
-    elif _NOT_FOUND.search(text):
+    elif _NOT_FOUND.search(said := _REFERENCE.sub("", text)):
         why = "not found"
-    elif _DENIED.search(text):
+    elif _DENIED.search(said):
         why = f"the registry refuses it ({_last_clause(text)})"
     else:
         why = _last_clause(text)
