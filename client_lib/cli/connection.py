@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from client_lib.client import Client
 
 Json = dict[str, Any]
-
-NamesFrom = Callable[[str, int], list[str]]
-"""(prefix, limit) -> names of jobs that begin with it, newest first."""
 
 SHOWN = 5  # names in a message
 NEAREST_AMONG = 200  # newest jobs that a misspelt name is compared with
@@ -71,9 +68,29 @@ class Connection:
         try:
             return self._reader.get(paths.job(name), "name")
         except NotFound:
-            full = complete(name, self.names)
+            full = self.full_name(name)
         printer.hint(f"{name} is {full}")
         return self._reader.get(paths.job(full), "name")
+
+    def full_name(self, name: str) -> str:
+        """The one job whose name begins with `name`, which is itself no job's name.
+
+        Raises NotFound: no job or several begin with it; names the nearest.
+        """
+        found = self._names(name, SHOWN + 1) if name else []
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(found[:SHOWN]) + (" and more" if len(found) > SHOWN else "")
+            raise NotFound(f"no job named {name}; {several} begin so", hint="write more of the name")
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self._names("", NEAREST_AMONG), n=3, cutoff=0.5)
+        offer = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise NotFound(f"no job named {name}{offer}", hint="`client-lib list` shows the jobs you have")
+
+    def _names(self, prefix: str, limit: int) -> list[str]:
+        return [job["name"] for job in self.jobs(name=prefix or None, limit=limit)]
 
     def jobs(
         self,
@@ -95,9 +112,6 @@ class Connection:
             found += page["jobs"]
             cursor = page.get("next_cursor")
         return found
-
-    def names(self, prefix: str, limit: int) -> list[str]:
-        return [job["name"] for job in self.jobs(name=prefix or None, limit=limit)]
 
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""
@@ -129,32 +143,3 @@ class Connection:
         """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection."""
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         return self._reader.stream(paths.job_logs(name), params, accept=paths.LOG_FRAMES, read_s=read_s)
-
-
-# --- names of jobs as users type them: shortened, misspelt
-
-
-def complete(name: str, names_from: NamesFrom) -> str:
-    """The one job whose name begins with `name`, which is itself no job's name.
-
-    Raises NotFound: no job or several begin with it; names the nearest.
-    """
-    found = names_from(name, SHOWN + 1) if name else []
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise NotFound(f"no job named {name}; {_several(found)} begin so", hint="write more of the name")
-    raise _unknown(name, names_from("", NEAREST_AMONG))
-
-
-def _several(found: Sequence[str]) -> str:
-    return ", ".join(found[:SHOWN]) + (" and more" if len(found) > SHOWN else "")
-
-
-def _unknown(name: str, names: Sequence[str]) -> NotFound:
-    """The error for a name that no job has, with the nearest of `names`."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    offer = f"; did you mean {' or '.join(near)}?" if near else ""
-    return NotFound(f"no job named {name}{offer}", hint="`client-lib list` shows the jobs you have")

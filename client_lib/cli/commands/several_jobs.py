@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from client_lib.cli import exits, printer
-from client_lib.cli.connection import Connection, NamesFrom, complete
+from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp, JobNames, ProfileOption, ServerOption, WholeJobNames
 from client_lib.errors import ClientLibError, NotFound
 
@@ -34,7 +34,7 @@ def cancel(names: WholeJobNames, endpoint: ServerOption = None, profile: Profile
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
 
-    return _change_each(names, cancel_one, connection.names)
+    return _change_each(connection, names, cancel_one)
 
 
 @app.command(
@@ -56,27 +56,27 @@ def delete(
     def delete_one(name: str) -> None:
         printer.data(connection.client.delete_job(name, force=force))
 
-    return _change_each(names, delete_one, connection.names)
+    return _change_each(connection, names, delete_one)
 
 
-def _change_each(names: Sequence[str], change: Callable[[str], None], names_from: NamesFrom) -> int:
+def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
     """Call `change` for each job, also after an error of another; return the exit code of the first error."""
     codes = []
     for name in names:
         try:
-            _change_one(name, change, names_from)
+            _change_one(connection, name, change)
         except ClientLibError as problem:
             printer.error(problem)
             codes.append(exits.of_error(problem))
     return next(iter(codes), exits.DONE)
 
 
-def _change_one(name: str, change: Callable[[str], None], names_from: NamesFrom) -> None:
+def _change_one(connection: Connection, name: str, change: Callable[[str], None]) -> None:
     """A shortened name has to be confirmed: the job meant may have gone, and another one may begin with its name."""
     try:
         change(name)
     except NotFound:
-        full = complete(name, names_from)
+        full = connection.full_name(name)
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
         if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
