@@ -97,6 +97,12 @@ CAUSES = (
         "or an instance_type with more memory per GPU",
     ),
     Cause(
+        "lost a rank that had ended with code 0",
+        re.compile(r"had ended with code 0 when rank \d+"),
+        "every rank must make the same number of steps: a DistributedSampler gives each as many samples, or let the "
+        "others go on without it (`with model.join():` of DistributedDataParallel)",
+    ),
+    Cause(
         "needs a GPU and finds none",
         re.compile(
             r"ProcessGroupNCCL is only supported with GPUs|requires at least one CUDA device|"

@@ -179,4 +179,5 @@ def test_a_rank_that_left_its_loop_early_is_named_in_the_message(
     assert job.info().message.endswith(f"; {told}")
     assert told in str(failed.value)
     assert told in job.explain()
+    assert "DistributedSampler" in job.explain()
     assert "worker 0 ended: " not in job.explain()  # it would repeat the message

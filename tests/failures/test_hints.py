@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, RankReport
+from client_lib.worker.outcome import Ended
 from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+from server_stub.runtimes.finished_peers import note
 
 SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="src")
 IN_PLACE = Facts(CodeInPlace(), python="/venv/bin/python")
@@ -86,6 +88,13 @@ def test_hint_cuda_out_of_memory(text: str) -> None:
 )
 def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
     assert "else 'gloo'" in (hint_for(said(text), IN_PLACE) or "")
+
+
+def test_hint_uneven_data() -> None:
+    lost = Ended(0, 1, None, 0.0, 9.0, 9.0, False, True, "RuntimeError: Connection closed by peer", None, [])
+    done = lost._replace(rank=1, exit_code=0, lost_peer=False, exception=None)
+    told = note(lost, [lost, done])
+    assert "DistributedSampler" in (hint_for(said(f"{lost.exception}\n{told}"), IN_PLACE) or "")
 
 
 def test_hint_a_missing_module_names_it_and_the_interpreter() -> None:
