@@ -43,6 +43,7 @@ class Ranks:
         self._groups: Set[int] = set()
         self._started_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
+        self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
 
     @property
     def running(self) -> bool:
@@ -81,19 +82,29 @@ class Ranks:
         return ended
 
     def signal(self, signum: int) -> None:
-        """Signal the process groups of all running ranks, and so their children."""
+        """Signal the process groups of all running ranks, and so their children. A group gets SIGTERM once."""
         self._stopped_at = self._stopped_at or time.time()
         for group in self._running:
-            _kill_group(group, signum)
+            if self._may_signal(group, signum):
+                _kill_group(group, signum)
 
     def left_over(self) -> List[int]:
         """Processes of ranks that have all ended."""
         return self._system.descendants(MARKER) or [group for group in self._groups if _kill_group(group, 0)]
 
     def signal_left_over(self, signum: int) -> None:
+        """Signal the processes of ranks that have ended, SIGTERM once."""
         for pid in self.left_over():
-            if not _kill_group(pid, signum):
+            if self._may_signal(pid, signum) and not _kill_group(pid, signum):
                 _kill(pid, signum)
+
+    def _may_signal(self, pid: int, signum: int) -> bool:
+        """False for a second SIGTERM: it would interrupt what the first one has begun, such as a checkpoint."""
+        if signum != signal.SIGTERM:
+            return True
+        asked = not self._asked_to_end.isdisjoint((pid, _group_of(pid)))
+        self._asked_to_end.add(pid)
+        return not asked
 
     def _ended(self, pid: int, status: int) -> Exit:
         rank = self._running.pop(pid)
@@ -101,6 +112,14 @@ class Ranks:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if by is not None else os.WEXITSTATUS(status)
         return Exit(rank, code, by, self._started_at[rank], time.time(), self._stopped_at)
+
+
+def _group_of(pid: int) -> int:
+    """The process group; 0: there is no such process."""
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return 0
 
 
 def _kill_group(group: int, signum: int) -> bool:

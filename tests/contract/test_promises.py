@@ -42,6 +42,7 @@ STAY = """
 import signal, sys, time
 def leave(*_):
     print("asked to stop", flush=True)
+    time.sleep(0.5)  # a second SIGTERM would be seen
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
 print("up", flush=True)

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -330,3 +330,70 @@ def test_a_launcher_whose_directory_was_removed_waits_no_longer_for_go(worker: M
     shutil.rmtree(started.directory.path)
     assert started.process
     assert started.process.wait(timeout=10) == 0
+
+
+def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(worker: Make, portable: bool) -> None:
+    script = """
+        import signal, subprocess, sys, time
+        says = "import signal, time; signal.signal(15, lambda *_: print('{0} is asked', flush=True)); " + "{1}"
+        stays = "print('{0} is up', flush=True); time.sleep(1000)"
+        subprocess.Popen([sys.executable, "-c", says.format("child", stays.format("child"))])
+        signal.signal(15, lambda *_: print("rank is asked", flush=True))
+        print("rank is up", flush=True)
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end: time.sleep(0.1)
+    """
+    started = worker(script, portable=portable, grace_s=2.0).start().go()
+    until(lambda: sum("is up" in line for line in started.lines()) == 2, "both are up")
+    for grace_s in (100.0, 100.0, 50.0):
+        started.stop(grace_s)
+        time.sleep(0.2)
+    started.report()
+    asked = sorted(line for line in started.lines() if "asked" in line)
+    assert asked == ["child is asked", "rank is asked"]
+
+
+def test_a_process_that_is_left_over_gets_one_sigterm_before_it_is_killed(worker: Make) -> None:
+    script = """
+        import subprocess, sys, time
+        says = "import signal, time; signal.signal(15, lambda *_: print('asked', flush=True)); "
+        subprocess.Popen([sys.executable, "-c", says + "print('up', flush=True); time.sleep(1000)"])
+        time.sleep(1.0)
+    """
+    ended = worker(script, grace_s=2.0)
+    ended.run()
+    assert ended.lines() == ["up", "asked"]
+
+
+@pytest.fixture
+def memory_limit() -> Iterator[tuple[str, ...]]:
+    """A command that execs another one in a control group of 300 MB."""
+    memory, limit = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"  # version 1
+    if not memory.is_dir():
+        memory, limit = Path("/sys/fs/cgroup"), "memory.max"
+    group = memory / f"client-lib-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text("300000000")
+    except OSError:
+        pytest.skip("needs root and control groups of its own")
+    yield ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+    until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
+    group.rmdir()
+
+
+def test_a_child_of_a_rank_that_is_killed_for_memory_is_named_in_the_message(
+    worker: Make, memory_limit: tuple[str, ...]
+) -> None:
+    script = """
+        import subprocess, sys
+        eats = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = b'x' * (1 << 30)"
+        child = subprocess.run([sys.executable, "-c", eats])
+        raise RuntimeError(f"the data loader ended with {child.returncode}")
+    """
+    report = worker(script).start(memory_limit).go().report()
+    assert (report["reason"], report["message"]) == (
+        "ExitCode",
+        "rank 0 ended with exit code 1: RuntimeError: the data loader ended with -9; "
+        "a process of its worker was killed because the memory limit was reached",
+    )
