@@ -20,7 +20,7 @@ from client_lib.worker.prepare import CannotStart, prepare, script_folder
 from client_lib.worker.rank_environment import Process, default_threads, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
-from client_lib.worker.system import System, out_of_memory_kills
+from client_lib.worker.system import System, group_memory_kills, out_of_memory_kills
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Launcher:
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
-        self._oom_kills = 0
+        self._oom_kills = self._group_kills = 0
         self._installation: Optional[Installation] = None
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
@@ -156,7 +156,7 @@ class Launcher:
             from client_lib.worker.elastic import RankPipes  # here: only elastic workers need it
 
             self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._log.add_pipe)
-        self._oom_kills = out_of_memory_kills()
+        self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
         try:
@@ -298,8 +298,8 @@ class Launcher:
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
-        killed = out_of_memory_kills() - self._oom_kills
-        outcome = self._outcome or of_ranks(ranks, self._cancelled, killed)
+        killed, of_group = out_of_memory_kills() - self._oom_kills, group_memory_kills() - self._group_kills
+        outcome = self._outcome or of_ranks(ranks, self._cancelled, killed, of_group)
         content = report.as_json(
             self._plan, outcome, ranks, self._started_at, time.time(), self._log.next_seq, self._writer.offset
         )

@@ -13,6 +13,7 @@ COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal",
 START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
 STORAGE_FULL = "StorageFull"
 
+OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory limit was reached"
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
@@ -83,15 +84,18 @@ class WorkerOutcome(NamedTuple):
     """The first failing rank."""
 
 
-def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int) -> WorkerOutcome:
+def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0) -> WorkerOutcome:
     """The end of a worker.
 
     `cancelled`: it was stopped from outside before a rank had ended with an error. `oom_kills`: processes that the
-    kernel killed since the ranks started.
+    kernel killed since the ranks started; `group_kills`: those killed at the memory limit of the worker's container.
     """
     first = first_failure(ranks)
     if first is not None:
-        return _failure(first, oom_kills)
+        found = _failure(first, oom_kills)
+        if group_kills and found.reason != OUT_OF_MEMORY:  # a child of a rank was killed, such as a data loader
+            found = found._replace(message=found.message + "; " + OUT_OF_MEMORY_BELOW)
+        return found
     if cancelled or any(rank.failed for rank in ranks):
         return WorkerOutcome(next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None)
     return WorkerOutcome(0, COMPLETED, "every rank ended with exit code 0", None)

@@ -150,6 +150,12 @@ def out_of_memory_kills() -> int:
     return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _cgroup() + "/memory.events"))
 
 
+def group_memory_kills() -> int:
+    """Number of processes of this control group (the container) that the kernel has killed because its memory limit
+    was reached."""
+    return max(_counter(path, b"oom_kill ") for path in (_cgroup() + "/memory.events", *_v1_memory_events()))
+
+
 def memory_is_short() -> bool:
     """The machine, or the control group of this process, has hardly any memory left (Linux)."""
     total, available = _memory()
@@ -175,12 +181,21 @@ def _group_bytes(name: str) -> Optional[int]:
 
 
 def _cgroup() -> str:
+    return "/sys/fs/cgroup" + next((line[3:] for line in _cgroup_lines() if line.startswith("0::")), "")
+
+
+def _v1_memory_events() -> List[str]:
+    """The counters of version 1: of this process's group, and of that at which a container has its mount."""
+    groups = [line.split(":", 2)[2] for line in _cgroup_lines() if ":memory:" in line]
+    return ["/sys/fs/cgroup/memory%s/memory.oom_control" % group for group in ("", *groups)]
+
+
+def _cgroup_lines() -> List[str]:
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            return file.read().splitlines()
     except OSError:
-        return "/sys/fs/cgroup"
-    return "/sys/fs/cgroup" + next((line[3:] for line in lines if line.startswith("0::")), "")
+        return []
 
 
 def _counter(path: str, name: bytes) -> int:

@@ -70,9 +70,11 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.connection: control.ControlConnection | None = None
 
-    def start(self) -> Worker:
+    def start(self, before: tuple[str, ...] = ()) -> Worker:
+        """`before`: a command that execs the launcher's."""
         environment = os.environ | self.extra_environment
-        self.process = subprocess.Popen(launcher_command(self.directory.path), env=environment, start_new_session=True)
+        command = [*before, *launcher_command(self.directory.path)]
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
         until(self._connected_or_ended, "the launcher listens, or has ended")
         return self
 

@@ -75,6 +75,15 @@ def test_what_a_failure_is_called(fields: dict[str, Any], oom_kills: int, code: 
     assert words in found.message
 
 
+def test_a_child_that_was_killed_for_memory_is_named_beside_the_ranks_own_error() -> None:
+    failed = rank(0, exception="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
+    found = of_ranks([failed], cancelled=False, oom_kills=1, group_kills=1)
+    assert found.reason == "ExitCode"
+    assert found.message.endswith("Killed.; a process of its worker was killed because the memory limit was reached")
+    killed = rank(0, exit_code=None, signal=9)
+    assert "its worker" not in of_ranks([killed], cancelled=False, oom_kills=1, group_kills=1).message
+
+
 def test_stopped_from_outside_is_cancelled_whatever_the_ranks_said() -> None:
     stopped = rank(0, exit_code=None, signal=15, stopped_by_us=True)
     assert of_ranks([stopped], cancelled=True, oom_kills=0).reason == "Cancelled"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
+from client_lib.worker.outcome import OUT_OF_MEMORY_BELOW
 from client_lib.worker.report import Report
 from server_stub.runtimes.kube.observe import messages as messages
 from server_stub.runtimes.kube.observe.parse import Container, Event, StatusReason, WorkerPod, Workload, read_digest
@@ -180,6 +181,10 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
         return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": message}
     if report.get("reason") == Reason.OUT_OF_MEMORY and pod is not None and pod.memory_limit:
         return {**report, "message": messages.out_of_memory(number, pod.memory_limit)}
+    if ended is not None and ended.reason == "OOMKilled" and report.get("reason") == Reason.EXIT_CODE:
+        message = str(report["message"])
+        if OUT_OF_MEMORY_BELOW not in message:  # its launcher could not read the counter
+            return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}
     return report
 
 
