@@ -59,6 +59,7 @@ NEXT: dict[Reason, str] = {
     Reason.START_FAILED: "correct what the message names and submit it again; `client-lib doctor` checks the server",
     Reason.STORAGE_FULL: f"make room on the disk that the message names, then {_RUN_AGAIN}; "
     "`client-lib delete` removes finished jobs, `client-lib doctor` checks the server's disk",
+    Reason.SERVER_ERROR: f"{_RUN_AGAIN}; the server's log has the cause",
     Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
     Reason.CANCELLED: _RUN_AGAIN,

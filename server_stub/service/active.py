@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
+from pydantic import ValidationError
+
 from client_lib.errors import ClientLibError
-from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, JobInfo, SubmitRequest
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import TRANSITIONS, Reason, State
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import CodeInPlace, Event, JobInfo, SubmitRequest
 from server_stub.service.clock import Timer
 from server_stub.service.lifecycle import JobStatus, Stop, Transition
 from server_stub.service.values import JobText
-from server_stub.store.rows import JobRow
+from server_stub.store.rows import JobRow, StoredJob
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
@@ -155,8 +160,47 @@ def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:
 
 
 def from_row(row: JobRow) -> ActiveJob:
-    """Make the ActiveJob of a job of an earlier server process."""
+    """Make the ActiveJob of a job of an earlier server process. One that can't be read is stopped and fails."""
+    try:
+        return _readable(row)
+    except (ValueError, KeyError, TypeError) as error:
+        message = unreadable(error)
+    state = row.state if row.state in TRANSITIONS else State.RUNNING
+    created_at = row.created_at or datetime.fromtimestamp(0, timezone.utc)
+    row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at)
+    status = JobStatus(state, attempt=row.attempt, stop=Stop(Reason.SERVER_ERROR, message))
+    version = row.version + VERSIONS_NOT_STORED
+    return ActiveJob(row, version, status, remove_at_end=row.remove_at_end, _info=stand_in(row, message))
+
+
+def unreadable(error: Exception) -> str:
+    """The message of a job whose record can't be read."""
+    what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
+    return f"its record in the database can't be read: {what.splitlines()[0][:500]}"
+
+
+def stand_in(row: JobRow | StoredJob, message: str) -> JobInfo:
+    """The JobInfo that is shown of a job whose own can't be read."""
+    return JobInfo(
+        name=row.name,
+        id=row.id,
+        owner=row.owner,
+        version=row.version,
+        runtime="",
+        state=row.state if row.state.final else State.FAILED,
+        reason=Reason.SERVER_ERROR,
+        message=message,
+        attempt=row.attempt,
+        spec=JobSpec(script="unreadable"),
+        code=CodeInPlace(),
+        created_at=row.created_at or datetime.fromtimestamp(0, timezone.utc),
+    )
+
+
+def _readable(row: JobRow) -> ActiveJob:
     info = JobInfo.model_validate_json(row.info)
+    if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
+        raise ValueError("its columns and its text differ")
     status = JobStatus(
         state=info.state,
         reason=info.reason,

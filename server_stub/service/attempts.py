@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
 from client_lib.errors import ServerError
 from client_lib.spec.bounds import STORED
-from client_lib.spec.wire import CodeSnapshot, SubmitRequest
+from client_lib.spec.job import JobSpec
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SubmitRequest
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt
@@ -19,6 +20,7 @@ from server_stub.service.admission import without_proof
 from server_stub.store.rows import JobRow
 
 _DRY_RUN_ID = "0" * 32
+_UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,18 @@ class Attempts:
         try:
             request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
             return request.model_copy(update={"code": without_proof(request.code)})
-        except (OSError, ValueError) as error:  # it holds secrets: its text is not in the message
+        except Exception as error:  # noqa: BLE001  # a damaged one; it holds secrets: its text is not in the message
             raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
 
     def newest(self, active: ActiveJob) -> Attempt:
-        """The newest attempt of a job. Its directory is made by the runtime at the start."""
-        return self._of_row(active.row, active.status.attempt, active.request)
+        """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the runtime at the
+        start."""
+        row, number = active.row, active.status.attempt
+        try:
+            return self._of_row(row, number, active.request)
+        except ServerError as error:
+            unknown = self._make(row.id, row.owner, row.name, number, _UNREADABLE, row.created_at)
+            return replace(unknown, unreadable=error.message)
 
     def stored(self, row: JobRow) -> Attempt:
         """The newest stored attempt."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_lib.errors import ClientLibError
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
@@ -66,7 +65,7 @@ class Cleanup:
         while True:
             try:
                 await self.sweep()
-            except (ClientLibError, OSError) as error:  # the disk or the database fails: try again later
+            except Exception as error:  # noqa: BLE001  # the disk or the database fails: try again later
                 log.warning("retention could not run: %s", error)
             await asyncio.sleep(SWEEP_EVERY_S)
 

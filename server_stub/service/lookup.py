@@ -11,7 +11,7 @@ from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files.ranks import refuse_unknown
 from server_stub.runtimes import log_dir, results_dir
-from server_stub.service.active import ActiveJob
+from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import ALL_OWNERS, JobFilters, JobLogs, JobSearch, JobText, User
@@ -29,6 +29,8 @@ class JobLookup:
     ) -> None:
         self._store, self._reconciler, self._changes = store, reconciler, changes
         self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
+        self._readable: set[int] = set()
+        """`seq` of final jobs whose text was read once without an error."""
 
     async def find(self, user: User, name: str, owner: str | None) -> ActiveJob | StoredJob:
         """The job.
@@ -65,8 +67,8 @@ class JobLookup:
         found = await self._store.read(
             rows.page, owner, filters.state, filters.labels, filters.name_prefix, limit + 1, before
         )
-        texts = ",".join(self._newest_text(seq, info) for seq, info in found[:limit])
-        next_cursor = f'"{found[limit - 1][0]}"' if len(found) > limit else "null"
+        texts = ",".join(map(self._newest_text, found[:limit]))
+        next_cursor = f'"{found[limit - 1].seq}"' if len(found) > limit else "null"
         return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
 
     async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
@@ -84,12 +86,24 @@ class JobLookup:
             wanted.limit,
             wanted.offset,
         )
-        return count, [self._newest_text(seq, info).encode() for seq, info in found]
+        return count, [self._newest_text(stored).encode() for stored in found]
 
-    def _newest_text(self, seq: int, stored: str) -> str:
+    def _newest_text(self, stored: StoredJob) -> str:
         """The newest JobInfo: messages and workers of an active job may be newer than `stored`."""
-        active = self._reconciler.by_seq(seq)
-        return active.text.json.decode() if active else stored
+        active = self._reconciler.by_seq(stored.seq)
+        return active.text.json.decode() if active else self._shown(stored).info
+
+    def _shown(self, stored: StoredJob) -> StoredJob:
+        """`stored` with a text that its readers understand: a damaged one would spoil the whole list."""
+        if stored.seq in self._readable:
+            return stored
+        try:
+            JobInfo.model_validate_json(stored.info)
+        except ValueError as error:
+            return stored._replace(info=stand_in(stored, unreadable(error)).model_dump_json())
+        if stored.state.final:
+            self._readable.add(stored.seq)
+        return stored
 
     async def events(self, found: ActiveJob | StoredJob) -> bytes:
         seq = found.row.seq if isinstance(found, ActiveJob) else found.seq
@@ -125,8 +139,10 @@ class JobLookup:
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
 
     async def by_id(self, job_id: str) -> ActiveJob | StoredJob | None:
-        active = self._reconciler.by_id(job_id)
-        return active or await self._store.read(rows.find_by_id, job_id)
+        if (active := self._reconciler.by_id(job_id)) is not None:
+            return active
+        stored = await self._store.read(rows.find_by_id, job_id)
+        return self._shown(stored) if stored else None
 
     async def owns(self, user: User, job_id: str) -> bool:
         """True if this user has a job of this id."""
@@ -144,8 +160,10 @@ class JobLookup:
         return None if owner == ALL_OWNERS else owner
 
     async def _find_by_name(self, owner: str, name: str) -> ActiveJob | StoredJob | None:
-        active = self._reconciler.by_name(owner, name)
-        return active or await self._store.read(rows.find, owner, name)
+        if (active := self._reconciler.by_name(owner, name)) is not None:
+            return active
+        stored = await self._store.read(rows.find, owner, name)
+        return self._shown(stored) if stored else None
 
     async def _find_of_any_owner(self, name: str) -> ActiveJob | StoredJob | None:
         owners = await self._store.read(rows.find_anywhere, name)

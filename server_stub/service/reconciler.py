@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from client_lib.errors import ClientLibError, StorageFull
+from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Failure
 from server_stub.failures import explain, script_change
@@ -119,8 +119,11 @@ class Reconciler:
 
     async def _explain_end(self, active: ActiveJob, seen: Observation) -> None:
         first, failure = seen.first_failing, None
-        if first is not None:
-            failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
+        try:
+            if first is not None:
+                failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
+        except Exception as error:  # noqa: BLE001  # the job has ended all the same
+            _failed(active, error)
         self._apply(active, seen, failure)
 
     def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None) -> None:
@@ -194,6 +197,8 @@ class Reconciler:
                 log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error.message)
                 active.not_saved = error
                 self._changes.publish(row.id)
+            except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
+                active.not_saved = ServerError(_failed(active, error))
             if active.status.stop:  # stopping is safe before it is stored, and may free the disk
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)
@@ -212,17 +217,34 @@ class Reconciler:
             if status.stop:
                 self._stop_attempt(active, status)
             elif status.state is State.RUNNING:
-                self._watchdog.watch(active)
+                self._watch(active)
+
+    def _watch(self, active: ActiveJob) -> None:
+        try:
+            self._watchdog.watch(active)
+        except Exception as error:  # noqa: BLE001  # of this job: the others go on
+            self.stop(active, Stop(Reason.SERVER_ERROR, _failed(active, error)))
 
     def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:
         if active.submitted_attempt == status.attempt:
             return
         active.submitted_attempt, active.silence_reported = status.attempt, False
         try:
-            self._runtime.submit(self._make_attempt(active))
+            attempt = self._make_attempt(active)
+            self._runtime.submit(attempt)
         except ClientLibError as error:
-            self.observe(Observation(active.row.id, status.attempt, "ended", Reason.START_FAILED, error.message))
+            self._end(active, Reason.START_FAILED, error.message)
+        except Exception as error:  # noqa: BLE001  # of this job: the others go on
+            self._end(active, Reason.SERVER_ERROR, _failed(active, error))
+        else:
+            if attempt.unreadable:
+                self._stop_attempt(active, status)  # in this turn: it must not start
+                self.stop(active, Stop(Reason.SERVER_ERROR, attempt.unreadable))
         active.request = None
+
+    def _end(self, active: ActiveJob, reason: Reason, message: str) -> None:
+        """End an attempt that the runtime does not have."""
+        self.observe(Observation(active.row.id, active.status.attempt, "ended", reason, message))
 
     def _stop_attempt(self, active: ActiveJob, status: JobStatus) -> None:
         if active.stopped_attempt != status.attempt and active.submitted_attempt == status.attempt:
@@ -249,6 +271,12 @@ class Reconciler:
         self._by_name.pop((active.row.owner, active.row.name), None)
         self._by_seq.pop(active.row.seq, None)
         self._tasks.begin(self._on_end(active))
+
+
+def _failed(active: ActiveJob, error: Exception) -> str:
+    """Log an error of this server over a job; the message about it."""
+    log.critical("the server failed over job %s", active.row.id, exc_info=error)
+    return f"the server failed over it: {type(error).__name__}: {error}"
 
 
 def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:

@@ -66,10 +66,16 @@ def _on_connect(engine: Engine, *pragmas: str) -> None:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
+        connection.text_factory = _decoded
         cursor = connection.cursor()
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+
+
+def _decoded(text: bytes) -> str:
+    """A damaged text is read too: by default, one such row is an error of the whole query."""
+    return text.decode(errors="replace")
 
 
 def _begin_by(engine: Engine, statement: str) -> None:

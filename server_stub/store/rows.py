@@ -17,6 +17,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Row,
     Select,
     Table,
     bindparam,
@@ -31,12 +32,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from client_lib.spec.states import FINAL, IllegalTransition, Reason, State, check_transition
+from client_lib.spec.states import (
+    FINAL,
+    TRANSITIONS,
+    IllegalTransition,
+    Reason,
+    State,
+    as_sent,
+    check_transition,
+)
 from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
 from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals
 
-_UNFINISHED = [str(state) for state in State if state not in FINAL]
 _FINISHED = [str(state) for state in State if state in FINAL]
 
 
@@ -98,8 +106,12 @@ class StoredJob(NamedTuple):
 
     seq: int
     id: str
+    owner: str
+    name: str
     version: int
+    attempt: int
     state: State
+    created_at: datetime | None
     info: str
 
 
@@ -110,7 +122,7 @@ _insert_unless_taken = {
     name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
     for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
 }
-_found = select(jobs.c.seq, jobs.c.id, jobs.c.version, jobs.c.state, jobs.c.info)
+_found = select(*(jobs.c[name] for name in StoredJob._fields))
 
 
 def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
@@ -162,12 +174,14 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     stored = connection.execute(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
     if stored is None or stored.version >= row.version:
         return
-    _check_steps(State(stored.state), row.state, new_events)
+    _check_steps(as_sent(State, stored.state), row.state, new_events)
     connection.execute(update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
     add_events(connection, row.seq, new_events)
 
 
 def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
+    if before not in TRANSITIONS:  # the word of a later version: it is not final, and this version ends the job
+        before = State.RUNNING
     for step in steps:
         check_transition(before, step.state)
         before = step.state
@@ -207,7 +221,7 @@ def row_by_seq(connection: Connection, seq: int) -> JobRow | None:
 
 def unfinished(connection: Connection) -> list[JobRow]:
     """Jobs that are not final, in the order of their acceptance."""
-    rows = connection.execute(select(jobs).where(jobs.c.state.in_(_UNFINISHED)).order_by(jobs.c.seq))
+    rows = connection.execute(select(jobs).where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
     return [_job_row(row._asdict()) for row in rows]
 
 
@@ -249,9 +263,9 @@ def page(
     name_prefix: str | None,
     limit: int,
     before: int | None,
-) -> list[tuple[int, str]]:
-    """(seq, info) of at most `limit` jobs, newest first, older than seq `before`. `owner` None: of everybody."""
-    query = select(jobs.c.seq, jobs.c.info).order_by(jobs.c.seq.desc()).limit(limit)
+) -> list[StoredJob]:
+    """At most `limit` jobs, newest first, older than seq `before`. `owner` None: of everybody."""
+    query = _found.order_by(jobs.c.seq.desc()).limit(limit)
     if owner is not None:
         query = query.where(jobs.c.owner == owner)
     if state is not None:
@@ -263,7 +277,7 @@ def page(
     for key, value in job_labels.items():
         tagged = select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value)
         query = query.where(jobs.c.seq.in_(tagged))
-    return [(seq, info) for seq, info in connection.execute(query)]
+    return [_stored(row) for row in connection.execute(query)]
 
 
 def search(
@@ -275,8 +289,8 @@ def search(
     fields: Sequence[tuple[str, str, bool]],
     limit: int,
     offset: int,
-) -> tuple[int, list[tuple[int, str]]]:
-    """The number of matching jobs, and (seq, info) of at most `limit` of them, newest first, after the first `offset`.
+) -> tuple[int, list[StoredJob]]:
+    """The number of matching jobs, and at most `limit` of them, newest first, after the first `offset`.
 
     `states` None: all. `fields`: (field of the spec, its value, True if a job that does not set it matches too). These
     have no column of their own, so every job of the owners is read (5 us each in SQLite).
@@ -292,8 +306,8 @@ def search(
         field = _field_of_spec(connection, name)
         conditions.append(or_(field == value, field.is_(None)) if or_none else field == value)
     matching = connection.execute(select(func.count()).select_from(jobs).where(*conditions)).scalar_one()
-    query = select(jobs.c.seq, jobs.c.info).where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
-    return matching, [(seq, info) for seq, info in connection.execute(query)]
+    query = _found.where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
+    return matching, [_stored(row) for row in connection.execute(query)]
 
 
 def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:
@@ -306,15 +320,20 @@ def list_events(connection: Connection, seq: int) -> list[Event]:
     """The events of a job, oldest first. The first is the acceptance, which is made from the job's row."""
     columns = (events.c.time, events.c.attempt, events.c.state, events.c.reason, events.c.message)
     rows = connection.execute(select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
-    later = [Event(time=t, attempt=a, state=State(s), reason=Reason(r), message=m) for t, a, s, r, m in rows]
+    later = [
+        Event(time=t, attempt=a, state=as_sent(State, s), reason=as_sent(Reason, r), message=m)
+        for t, a, s, r, m in rows
+        if t is not None
+    ]
     accepted = connection.execute(select(jobs.c.created_at).where(jobs.c.seq == seq)).scalars()
-    return [Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="") for t in accepted] + later
+    first = [Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="") for t in accepted if t]
+    return first + later
 
 
 def counts(connection: Connection) -> dict[State, int]:
     """Jobs in each state; states without a job are left out."""
     rows = connection.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
-    return {State(state): number for state, number in rows}
+    return {as_sent(State, state): number for state, number in rows}
 
 
 def names(connection: Connection, owner: str, limit: int) -> list[str]:
@@ -340,7 +359,7 @@ def remove(connection: Connection, seqs: Iterable[int]) -> None:
         row = connection.execute(select(*columns).where(jobs.c.seq == seq)).one_or_none()
         if row is None:
             continue
-        if not State(row.state).final:
+        if not as_sent(State, row.state).final:
             raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
         place = {"segment": row.segment, "offset": row.offset, "length": row.length}
         connection.execute(insert(removals), {"job_id": row.id, **place})
@@ -382,7 +401,7 @@ def finished(connection: Connection) -> list[Finished]:
     """Final jobs, oldest end first."""
     columns = (jobs.c.seq, jobs.c.finished_at, func.coalesce(jobs.c.size_bytes, 0))
     query = select(*columns).where(jobs.c.state.in_(_FINISHED)).order_by(jobs.c.finished_at)
-    return [Finished(seq, at, size) for seq, at, size in connection.execute(query)]
+    return [Finished(seq, at, size) for seq, at, size in connection.execute(query) if at is not None]
 
 
 def segments_in_use(connection: Connection) -> set[int]:
@@ -415,7 +434,11 @@ def _drop_key(connection: Connection, key: Key) -> None:
 
 def _one(connection: Connection, query: Select[Any]) -> StoredJob | None:
     row = connection.execute(query).one_or_none()
-    return StoredJob(row.seq, row.id, row.version, State(row.state), row.info) if row else None
+    return _stored(row) if row else None
+
+
+def _stored(row: Row[Any]) -> StoredJob:
+    return StoredJob(**{**row._asdict(), "state": as_sent(State, row.state)})
 
 
 def _job_values(row: JobRow) -> dict[str, Any]:
@@ -427,4 +450,4 @@ def _job_values(row: JobRow) -> dict[str, Any]:
 
 def _job_row(values: dict[str, Any]) -> JobRow:
     place = Place(*(values.pop(field) for field in Place._fields))
-    return JobRow(**{**values, "state": State(values["state"]), "place": place})
+    return JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place})

@@ -39,7 +39,27 @@ class UtcTime(TypeDecorator[datetime]):
         return None if value is None else (value - _EPOCH) // _MICROSECOND
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        return None if value is None else _EPOCH + value * _MICROSECOND
+        try:
+            return None if value is None else _EPOCH + value * _MICROSECOND
+        except (OverflowError, TypeError):  # damaged: one row must not make the others unreadable
+            return None
+
+
+class Number(TypeDecorator[int]):
+    """A whole number; 0 where a damaged row of SQLite holds anything else."""
+
+    impl = Integer
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:  # noqa: ARG002
+        return value if value is None or isinstance(value, int) else 0
+
+
+class BigNumber(Number):
+    """The same, of 64 bits."""
+
+    impl = BigInteger
+    cache_ok = True
 
 
 metadata = MetaData(
@@ -64,8 +84,8 @@ jobs = Table(
     Column("owner", Text, nullable=False),
     Column("name", String(50), nullable=False),
     Column("state", String(16), nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("attempt", Integer, nullable=False),
+    Column("version", Number, nullable=False),
+    Column("attempt", Number, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("first_started_at", UtcTime),  # stop_timer counts from here
     Column("resume_at", UtcTime),  # the pause between two attempts ends
@@ -75,10 +95,10 @@ jobs = Table(
     Column("script_path", Text),  # in place: the script's real path
     Column("snapshot", String(64)),  # digest of the archive
     Column("function", String(64)),  # digest of the pickled function
-    Column("size_bytes", BigInteger),  # of its directory when it ended
-    Column("segment", Integer, nullable=False),  # place of its submit request: server_stub.files.request_log.Place
-    Column("offset", BigInteger, nullable=False),
-    Column("length", BigInteger, nullable=False),
+    Column("size_bytes", BigNumber),  # of its directory when it ended
+    Column("segment", Number, nullable=False),  # place of its submit request: server_stub.files.request_log.Place
+    Column("offset", BigNumber, nullable=False),
+    Column("length", BigNumber, nullable=False),
     Column("info", Text, nullable=False),  # JobInfo
     UniqueConstraint("owner", "name"),
     Index("ix_jobs_owner_seq", "owner", "seq"),
@@ -104,7 +124,7 @@ events = Table(
     Column("id", _Number, primary_key=True),
     Column("job_seq", ForeignKey("jobs.seq", ondelete="CASCADE"), nullable=False),
     Column("time", UtcTime, nullable=False),
-    Column("attempt", Integer, nullable=False),
+    Column("attempt", Number, nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", String(32), nullable=False),
     Column("message", Text, nullable=False),
@@ -127,7 +147,7 @@ removals = Table(  # files of deleted jobs that are not removed yet
     "removals",
     metadata,
     Column("job_id", String(32), primary_key=True),
-    Column("segment", Integer, nullable=False),
-    Column("offset", BigInteger, nullable=False),
-    Column("length", BigInteger, nullable=False),
+    Column("segment", Number, nullable=False),
+    Column("offset", BigNumber, nullable=False),
+    Column("length", BigNumber, nullable=False),
 )

@@ -9,11 +9,14 @@ import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_lib.spec.bounds import STORED
+from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
@@ -233,6 +236,7 @@ async def test_attempts_found_again_keep_their_place_from_those_that_wait(tmp_pa
 
 SERVER = """
 import asyncio, pickle, sys
+from dataclasses import replace
 from pathlib import Path
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.settings import Settings
@@ -284,3 +288,33 @@ async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_noth
         assert (await site.ended(job)).reason is Reason.COMPLETED
     await site.runtime.close()
     assert sorted((tmp_path / "ran").read_text().split()) == sorted(f"job{n}-{r}" for n in range(3) for r in (0, 1))
+
+
+@pytest.mark.smoke
+async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_it_got(tmp_path: Path) -> None:
+    """An earlier version took a NUL byte in a path; no folder can have that name."""
+    async with running(tmp_path, max_cpu_jobs=1) as site:
+        free = site.runtime.instance_types()
+        whole = site.attempt("one", "true", type="binary")
+        spec = JobSpec.model_validate(whole.spec.model_dump() | {"checkpoint_dir": "/a\0"}, context=STORED)
+        one = replace(whole, spec=spec)
+        site.runtime.submit(one)
+        end = await site.ended(one)
+        assert (end.reason, "the server failed over it" in end.message) == (Reason.SERVER_ERROR, True)
+        assert (await site.ended(site.submit("two", "true", type="binary"))).reason is Reason.COMPLETED
+        await poll(lambda: site.runtime.instance_types() == free)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"grant": 5}'])
+async def test_an_attempt_whose_record_is_damaged_is_ended_and_not_started_twice(tmp_path: Path, content: str) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("one", "sleep 600", type="binary", n_workers=2)
+        await site.phase(job, "running")
+        pids = ranks(site, job, 0) + ranks(site, job, 1)
+    (attempt_dir(job.job_dir, 1) / "attempt.json").write_text(content)
+    async with running(tmp_path) as site:
+        site.runtime.submit(job)
+        end = await site.ended(job)
+        assert end.reason is Reason.SERVER_ERROR
+        assert "attempt.json can't be read" in end.message
+        assert not any(map(alive, pids))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -160,7 +159,7 @@ def test_a_job_whose_request_is_gone_is_shown_as_failed_and_not_dropped(bench: B
         async with bench.server():
             assert bench.runtime.given[-1] == (kept.id, 1)
             failed = await bench.until("lost", State.FAILED)
-            assert (failed.id, failed.reason) == (lost.id, Reason.START_FAILED)
+            assert (failed.id, failed.reason) == (lost.id, Reason.SERVER_ERROR)
             assert "what was submitted as lost can't be read" in failed.message
 
     asyncio.run(run())
@@ -222,10 +221,10 @@ async def _all_ids(folder: Path) -> list[str]:
         before = None
         while True:
             found = await service._store.read(rows.page, "ann", None, {}, None, 1000, before)
-            ids += [json.loads(info)["id"] for _, info in found]
+            ids += [job.id for job in found]
             if not found:
                 break
-            before = found[-1][0]
+            before = found[-1].seq
         unfinished = {row.id for row in await service._store.read(rows.unfinished)}
         assert {job_id for job_id, _ in bench.runtime.given} == unfinished
         return ids

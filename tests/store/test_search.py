@@ -24,8 +24,8 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
             await store.write(added, row(9, owner="ben", info='{"n": 9, "spec": {}}'))
 
             async def found(**wanted: object) -> tuple[int, list[int]]:
-                count, texts = await store.read(rows.search, **{**WANTED, **wanted})  # type: ignore[arg-type]
-                return count, [json.loads(text)["n"] for _, text in texts]
+                count, jobs = await store.read(rows.search, **{**WANTED, **wanted})  # type: ignore[arg-type]
+                return count, [json.loads(job.info)["n"] for job in jobs]
 
             assert await found() == (5, [4, 3, 2, 1, 0])
             assert await found(limit=2, offset=1) == (5, [3, 2])

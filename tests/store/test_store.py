@@ -72,7 +72,8 @@ def test_a_stored_job_comes_back_as_it_was(url: str) -> None:
             seq = await store.write(added, new)
             assert await store.read(rows.unfinished) == [new._replace(seq=seq)]
             found = await store.read(rows.find, "ann", "job-1")
-            assert found == (seq, new.id, 1, State.PENDING, new.info)
+            assert found is not None
+            assert (found.seq, found.id, found.state, found.info) == (seq, new.id, State.PENDING, new.info)
             assert await store.read(rows.find, "ben", "job-1") is None
 
     asyncio.run(run())
@@ -132,7 +133,7 @@ def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alon
             assert many[2].same_key == ("f" * 64, row(1).id)
             assert await store.read(rows.key_used, Key("ann", "b", "f" * 64)) is None
             page = await store.read(rows.page, "ann", None, {"n": "4"}, None, 10, None)
-            assert [seq for seq, _ in page] == [stored[1].seq]
+            assert [job.seq for job in page] == [stored[1].seq]
             assert len(await store.read(rows.list_events, stored[1].seq)) == 1
 
     asyncio.run(run())
@@ -180,7 +181,8 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
             seq = await store.write(added, row(), labels)
             counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
             assert counted == len(labels)
-            assert await store.read(rows.page, "ann", None, {"key-150": "x"}, None, 10, None) == [(seq, row().info)]
+            found = await store.read(rows.page, "ann", None, {"key-150": "x"}, None, 10, None)
+            assert [(job.seq, job.info) for job in found] == [(seq, row().info)]
 
     asyncio.run(run())
 
@@ -234,8 +236,8 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 before: int | None = None,
             ) -> list[str]:
                 found = await store.read(rows.page, owner, state, labels or {}, prefix, 2, before)
-                seqs.extend(seq for seq, _ in found)
-                return [info[5:-1] for _, info in found]
+                seqs.extend(job.seq for job in found)
+                return [job.info[5:-1] for job in found]
 
             seqs: list[int] = []
             assert await page() == ["7", "6"]

@@ -185,6 +185,17 @@ class Gang:
         """Its end was reported."""
         return self._last is not None and self._last.phase == "ended"
 
+    async def give_up(self, why: str) -> None:
+        """End every process at once, and report the end: the server failed over the attempt."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))
+        if not self.over:
+            now, name = datetime.now(timezone.utc), self._attempt.job_id
+            seen = Observation(name, self._attempt.number, "ended", Reason.SERVER_ERROR, why, ended_at=now)
+            self._last = seen
+            self._report(seen)
+
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is reported when none is alive."""
         self._stopped = self._stopped or not any(worker.failed for worker in self._counted)

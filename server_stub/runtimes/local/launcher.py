@@ -90,6 +90,11 @@ class Launcher:
         if holder and is_held(self._files.lock) and start_time(holder["pid"]) == holder["start_time"]:
             os.kill(holder["pid"], signal.SIGKILL)
 
+    async def destroy(self) -> None:
+        """Kill the launcher and all processes that it started; returns when none is alive."""
+        self.kill()
+        await self._sweep()
+
     async def follow(self) -> None:
         """Return when the worker is over."""
         while True:

@@ -6,9 +6,11 @@ in the queue. It also holds the resources of the attempt, so that they are not h
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from client_lib.errors import ServerError
 from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes.local.scheduling import Grant
 
@@ -35,11 +37,14 @@ def _path(attempt_dir: Path) -> str:
 
 
 def read(attempt_dir: Path) -> Record | None:
-    """None: the attempt was never started."""
+    """None: the attempt was never started. Raises ServerError: it was, and the file can't be read."""
     data = read_json(_path(attempt_dir))
-    if data is None:
+    if data is None and not os.path.exists(_path(attempt_dir)):
         return None
-    return Record(**data | {"grant": tuple(tuple(gpus) for gpus in data["grant"])})
+    try:
+        return Record(**(data or {}) | {"grant": tuple(tuple(gpus) for gpus in (data or {})["grant"])})
+    except (KeyError, TypeError) as error:
+        raise ServerError(f"the record {_path(attempt_dir)} can't be read: {type(error).__name__}") from error
 
 
 def write(attempt_dir: Path, record: Record) -> None:

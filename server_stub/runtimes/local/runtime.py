@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import ClientLibError, Conflict
+from client_lib.errors import ClientLibError, Conflict, ServerError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
@@ -23,6 +23,7 @@ from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_di
 from server_stub.runtimes.local import plan, record, scheduling
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.host import Host
+from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.scheduling import Capacity, Grant, Queued, Schedule, Waiting, WaitingQueue
@@ -89,7 +90,11 @@ class LocalRuntime:
         key = _key(attempt.job_id, attempt.number)
         if key in self._queue or key in self._gangs:
             return
-        started = None if attempt.never_started else record.read(attempt_dir(attempt.job_dir, attempt.number))
+        try:
+            started = None if attempt.never_started else record.read(attempt_dir(attempt.job_dir, attempt.number))
+        except ServerError as error:
+            self._tasks.begin(self._end_unrecorded(attempt, error.message))
+            return
         if started is not None:
             self._left = None
             self._run(attempt, started, lambda gang: gang.adopt(self._host.machine.boot_id))
@@ -138,11 +143,22 @@ class LocalRuntime:
 
     async def _admit(self) -> None:
         try:
+            await self._look_at_gpus()
+            self._admit_now()
+        except Exception:  # noqa: BLE001  # without another try, the queue would stand still
+            _log.exception("the queue could not be considered")
+            self._left = None
+            self._look_again_later()
+
+    async def _look_at_gpus(self) -> None:
+        try:
             if self._queue.wanting_gpus:
                 await self._host.look_at_gpus()
                 self._left = None
         finally:
             self._admitting = False
+
+    def _admit_now(self) -> None:
         schedule = self._schedule()
         self._left = schedule.left
         for key, granted in schedule.grants.items():
@@ -153,7 +169,11 @@ class LocalRuntime:
             self._report_wait(key, scheduling.far_back(self._queue[key].waiting, schedule.left))
         for key, why in schedule.waits.items():
             self._report_wait(key, why)
-        if schedule.waits and schedule.left.held_gpus and self._look_again is None:
+        if schedule.waits and schedule.left.held_gpus:
+            self._look_again_later()
+
+    def _look_again_later(self) -> None:
+        if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
 
     def _schedule(self) -> Schedule:
@@ -182,9 +202,12 @@ class LocalRuntime:
             attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
             plans = self._host.plans(attempt, wanted, granted, port)
-        except ClientLibError as error:
+        except Exception as error:  # noqa: BLE001  # of this attempt: the others go on
             self._ports.release(key)
-            self._report_end(key, Reason.START_FAILED, error.message)
+            if isinstance(error, ClientLibError):
+                self._report_end(key, Reason.START_FAILED, error.message)
+            else:
+                self._report_end(key, Reason.SERVER_ERROR, _failed(key, error))
             self._reschedule()
             return
         started = record.Record(self._host.machine.boot_id, len(plans), granted, port, wanted.memory_gib)
@@ -224,7 +247,7 @@ class LocalRuntime:
         gang = Gang(attempt, started, host, python, self._report, pool, never_warm)
         self._gangs[key] = gang
         self._ports.hold(key, started.master_port)
-        self._tasks.begin(self._to_its_end(key, life(gang)))
+        self._tasks.begin(self._to_its_end(key, gang, life(gang)))
 
     def _never_warm(self, attempt: Attempt) -> str | None:
         """The reason why a job of this kind cannot use a warm pool, if one is ready."""
@@ -232,11 +255,21 @@ class LocalRuntime:
             return None
         return plan.never_warm(attempt.spec, attempt.function is not None)
 
-    async def _to_its_end(self, key: str, life: Coroutine[Any, Any, None]) -> None:
-        await life
+    async def _to_its_end(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
+        try:
+            await life
+        except Exception as error:  # noqa: BLE001  # what it holds would never be free again
+            await gang.give_up(_failed(key, error))
         del self._gangs[key]
         self._ports.release(key)
         self._reschedule()
+
+    async def _end_unrecorded(self, attempt: Attempt, why: str) -> None:
+        """End the processes of an attempt whose record is damaged: nobody knows what they hold."""
+        folders = sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*"))
+        for folder in folders:
+            await Launcher(folder, 0, self._host.machine.host, lambda: None).destroy()
+        self._report_end(_key(attempt.job_id, attempt.number), Reason.SERVER_ERROR, why)
 
     # --- observations
 
@@ -266,6 +299,12 @@ class LocalRuntime:
     async def doctor(self) -> list[Check]:
         await self._host.look_at_gpus()
         return await asyncio.to_thread(self._host.diagnose, self._running())
+
+
+def _failed(key: str, error: Exception) -> str:
+    """Log an error of this server over an attempt; the message about it."""
+    _log.error("the server failed over the attempt %s", key, exc_info=error)
+    return f"the server failed over it: {type(error).__name__}: {error}"
 
 
 def _key(job_id: str, attempt: int) -> str:

@@ -1,0 +1,142 @@
+"""A row that can't be read is the failure of its own job: the server starts, and the other jobs go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from client_lib.errors import NotFound
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import JobPage
+from server_stub.service import JobFilters
+from server_stub.store.tables import events, jobs
+from tests.service.bench import ANN, Bench
+
+STATES = (State.PENDING, State.RUNNING, State.SUCCEEDED)
+COLUMNS = [column.name for column in jobs.columns if column.name != "seq"]
+BOUNDED = settings(
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+damages = st.sampled_from(
+    ["", "SUSPENDED", "{", "null", '{"name": 1}', "a/../b", "x" * 5000, b"\xff\xfe", b"{\xff}", -1, 0, 7, 2**62, 1e300]
+)
+
+
+def damage(folder: Path, table: str, column: str, value: object, name: str) -> None:
+    """Write what no server writes; a column keeps its NOT NULL."""
+    if isinstance(value, bytes):
+        value = sqlite3.Binary(value) if column != "info" else value
+    owner = "job_seq = (SELECT seq FROM jobs WHERE name = ?)" if table == "events" else "name = ?"
+    with closing(sqlite3.connect(folder / "state" / "data" / "client_lib.db")) as connection:
+        cast = "CAST(? AS TEXT)" if isinstance(value, bytes) else "?"
+        connection.execute(f'UPDATE {table} SET "{column}" = {cast} WHERE {owner}', (value, name))
+        connection.commit()
+
+
+async def listed(bench: Bench) -> dict[str, Any]:
+    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(), 10, None))
+    return {job.name: job for job in page.jobs}
+
+
+async def in_state(bench: Bench, name: str, state: State) -> None:
+    job = await bench.submit(name=name)
+    if state is not State.PENDING:
+        bench.runtime.runs(job.id)
+        await bench.until(name, State.RUNNING)
+    if state.final:
+        bench.runtime.end(job.id)
+        await bench.until(name, state)
+
+
+@BOUNDED
+@given(state=st.sampled_from(STATES), column=st.sampled_from(COLUMNS), value=damages)
+@example(state=State.RUNNING, column="info", value="{")
+@example(state=State.SUCCEEDED, column="info", value="{")
+@example(state=State.SUCCEEDED, column="info", value=b"{\xff}")
+@example(state=State.RUNNING, column="state", value="SUSPENDED")
+@example(state=State.RUNNING, column="stop", value="{")
+@example(state=State.SUCCEEDED, column="finished_at", value=2**62)
+@example(state=State.PENDING, column="created_at", value=2**62)
+@example(state=State.RUNNING, column="length", value=2**62)
+def test_a_damaged_row_harms_no_other_job(state: State, column: str, value: object) -> None:
+    async def run() -> None:
+        async with bench.server():
+            await in_state(bench, "damaged", state)
+            await in_state(bench, "whole", State.RUNNING)
+        damage(bench.folder, "jobs", column, value, "damaged")
+        async with bench.server() as service:
+            whole = await bench.info("whole")
+            assert whole.state is State.RUNNING
+            assert (await listed(bench))["whole"] == whole
+            assert len(await service.counts()) >= 1
+            await service._cleanup.sweep()
+            await bench.submit(name="later")
+            bench.runtime.end(whole.id)
+            await bench.until("whole", State.SUCCEEDED)
+            try:
+                await bench.info("damaged")
+            except NotFound:
+                assert column in ("owner", "name") or state.final, "retention may remove what ended long ago"
+
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("info", "{"), ("state", "SUSPENDED"), ("stop", '{"reason": "Later"}'), ("created_at", 2**62)]
+)
+def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, column: str, value: object) -> None:
+    async def run() -> None:
+        async with bench.server():
+            await in_state(bench, "damaged", State.RUNNING)
+        damage(bench.folder, "jobs", column, value, "damaged")
+        async with bench.server():
+            failed = await bench.until("damaged", State.FAILED)
+            assert failed.reason is Reason.SERVER_ERROR
+            assert "its record in the database can't be read" in failed.message
+            assert [stopped[0] for stopped in bench.runtime.stopped] == [failed.id], "its processes are ended"
+        async with bench.server():
+            assert (await bench.info("damaged")).state is State.FAILED
+
+    asyncio.run(run())
+
+
+def test_a_job_that_had_ended_is_shown_without_what_is_damaged(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            await in_state(bench, "damaged", State.SUCCEEDED)
+        damage(bench.folder, "jobs", "info", json.dumps({"name": "damaged", "state": 5}), "damaged")
+        async with bench.server():
+            shown = await bench.info("damaged")
+            assert (shown.state, shown.reason) == (State.SUCCEEDED, Reason.SERVER_ERROR)
+            assert "can't be read" in shown.message
+            assert (await listed(bench))["damaged"] == shown
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("column", [column.name for column in events.columns if column.name not in ("id", "job_seq")])
+@pytest.mark.parametrize("value", ["Later", -1, 2**62])
+def test_a_damaged_event_hides_no_other(bench: Bench, column: str, value: object) -> None:
+    async def run() -> None:
+        async with bench.server():
+            await in_state(bench, "damaged", State.RUNNING)
+        damage(bench.folder, "events", column, value, "damaged")
+        async with bench.server():
+            assert (await bench.events("damaged"))[0] == ("PENDING", "Queued", 1)
+
+    asyncio.run(run())
