@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from client_lib import __version__
-from client_lib.errors import Conflict, InvalidRequest, ServerError
+from client_lib.errors import ClientLibError, Conflict, InvalidRequest, ServerError
 from client_lib.spec.state_dir import SERVER_LOG
 from server_stub import server_files
 from server_stub.app import build
@@ -36,6 +36,7 @@ from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings, is_loopback
+from server_stub.store import Superseded
 from server_stub.worker_gateway import WorkerRegistry
 
 BACKLOG = 2048
@@ -44,6 +45,7 @@ SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; 
 _IDLE_LOOKS = 20  # checks for idleness within idle_exit_s
 _LOG_LOOK_S = 60.0
 _DIRECTORY_LOOK_S = 2.0
+_DATABASE_LOOK_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ log = logging.getLogger(__name__)
 def serve(settings: Settings) -> None:
     """Run until a signal or idleness ends it.
 
-    Raises ClientLibError if it can't start: a busy port, another server, a directory that can't be used.
+    Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that can't be used.
     """
     server_files.prepare(settings.state_dir, settings.data_dir)
     tokens = _tokens(settings)
@@ -64,8 +66,6 @@ def serve(settings: Settings) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(_run(settings, tokens, listening, facts, locks))
-            for lock in locks:
-                lock.check()
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -90,11 +90,14 @@ async def _run(
     try:
         config = uvicorn_config(build(parts, tokens))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
-        watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _keep_log_small(settings)]
+        watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _end_when_superseded(server, parts)]
+        watches.append(_keep_log_small(settings))
         tasks = [asyncio.create_task(watch) for watch in watches]
         await server.listen(listening, lambda: _announce(settings, facts))
         for task in tasks:
             task.cancel()
+        if server.failure:
+            raise server.failure
     finally:
         parts.hub.close()
         await parts.service.close()
@@ -204,9 +207,30 @@ async def _end_when_lost(server: Server, locks: Sequence[server_files.DirectoryL
         try:
             for lock in locks:
                 lock.check()
-        except ServerError:  # `serve` raises it again at its end
-            server.stop()
+        except ServerError as error:
+            server.stop(error)
             return
+
+
+async def _end_when_superseded(server: Server, parts: Context) -> None:
+    """Stop the server when another one has taken over its database. While the database is away nothing is decided,
+    because each decision is stored first; the lock is taken again at the first answer."""
+    away = False
+    while True:
+        await asyncio.sleep(_DATABASE_LOOK_S)
+        try:
+            await parts.service.check()
+        except Superseded as error:
+            server.stop(error)
+            return
+        except ClientLibError as error:
+            if not away:
+                log.error("%s: %s", error.message, error.__cause__)
+            away = True
+        else:
+            if away:
+                log.warning("the database answers again")
+            away = False
 
 
 async def _keep_log_small(settings: Settings) -> None:
@@ -223,6 +247,8 @@ class Server(uvicorn.Server):
         self._parts = parts
         self._retract = retract
         """Called at the beginning of a stop."""
+        self.failure: ServerError | None = None
+        """The reason of a stop that nobody asked for."""
         self._loop = asyncio.get_running_loop()
         self._announce: Callable[[], Awaitable[None]] | None = None
 
@@ -241,8 +267,9 @@ class Server(uvicorn.Server):
         self.server_state.default_headers.append((b"connection", b"close"))
         await super().shutdown(sockets)
 
-    def stop(self) -> None:
+    def stop(self, failure: ServerError | None = None) -> None:
         """Begin to stop; call it on the event loop's thread."""
+        self.failure = failure or self.failure
         self.should_exit = True
         self._retract()
         self._parts.stopping.set()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from client_lib.worker.directory import sync, write_all
 
+DATA_ID = "id"  # the file that ties the folder to its database
 SEGMENT_BYTES = 4 * 2**20
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has none
 
@@ -37,7 +38,7 @@ class RequestLog:
     """The records of one data directory. One server process at a time."""
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._folder = folder
+        self.folder = folder
         self._segment_bytes = segment_bytes
         self._file: int | None = None
         self._segment = 0
@@ -50,7 +51,7 @@ class RequestLog:
         Raises:
             OSError: the folder can't be made, read or written.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segment = max(self._segments(), default=0)
         if self._segment:
             self._file = os.open(self._path(self._segment), os.O_RDWR)
@@ -61,6 +62,28 @@ class RequestLog:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    @property
+    def has_records(self) -> bool:
+        """True if something was ever appended."""
+        return self._segment > 0
+
+    @property
+    def data_id(self) -> str | None:
+        """The id that the database of these records has, too; None: there is none yet."""
+        try:
+            return (self.folder / DATA_ID).read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def set_data_id(self, new: str) -> None:
+        """Write the id; it is durable when this returns."""
+        with (self.folder / f".{DATA_ID}").open("w") as file:
+            file.write(new + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, self.folder / DATA_ID)
+        sync(self.folder)
 
     def append(self, *records: bytes) -> list[Place]:
         """Write records that hold no NUL byte, as JSON doesn't. They are durable when this returns.
@@ -119,7 +142,7 @@ class RequestLog:
         try:
             write_all(file, bytes(size))
             os.fsync(file)
-            sync(self._folder)
+            sync(self.folder)
         except OSError:
             os.close(file)
             path.unlink(missing_ok=True)
@@ -127,7 +150,7 @@ class RequestLog:
         self._segment, self._file, self._end, self._size = self._segment + 1, file, 0, size
 
     def _segments(self) -> list[int]:
-        return [int(path.stem) for path in self._folder.glob("*.jsonl")]
+        return [int(path.stem) for path in self.folder.glob("*.jsonl")]
 
     def _path(self, segment: int) -> Path:
-        return self._folder / f"{segment:08d}.jsonl"
+        return self.folder / f"{segment:08d}.jsonl"

@@ -24,7 +24,7 @@ from server_stub.service.changes import Changes
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.watchdog import Watchdog
-from server_stub.store import Store, StoreError
+from server_stub.store import Store, StoreError, StoreUnavailable
 from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,8 @@ class Reconciler:
                 self._changes.publish(row.id)
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
-            if active.status.stop:  # stopping is safe before it is stored, and may free the disk
+            # stopping is safe before it is stored, and may free the disk; of a lost database another server may decide
+            if active.status.stop and not isinstance(active.not_saved, StoreUnavailable):
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_SAVE_PAUSE_S)

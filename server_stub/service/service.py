@@ -261,6 +261,10 @@ class Service:
         """The number of jobs of all users in each state; for `/metrics`."""
         return await self._store.read(rows.counts)
 
+    async def check(self) -> None:
+        """Raises StoreError: the database can't be written now; Superseded: another server has taken it over."""
+        await self._store.check()
+
     def busy(self) -> bool:
         """True if some job is not final: an idle server must not end then."""
         return len(self._reconciler) > 0

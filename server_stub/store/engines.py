@@ -9,24 +9,42 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, column, create_engine, event, func, inspect, make_url, select, table
+from sqlalchemy import Connection, Engine, column, create_engine, event, inspect, make_url, select, table
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from client_lib.errors import ServerError
+from server_stub.store.errors import StoreUnavailable
 
-HEAD = "0004"
+HEAD = "0005"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
+_CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds: a PostgreSQL that vanished without a word is noticed
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,
+}
+# the same for PostgreSQL, which keeps the lock of a server that vanished until it notices
+_SERVER_KEEPALIVE = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+
+
+class Locked(StoreUnavailable):
+    """Another session has the lock: that of another server, or one of ours that PostgreSQL does not know to be lost."""
 
 
 def writing_engine(url: str) -> Engine:
-    """One connection. SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something
-    can't wait for the write lock, SQLite refuses it at once."""
+    """One connection. PostgreSQL: its session holds the lock of the one server, and no write goes through another one.
+    SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something can't wait for the
+    write lock, SQLite refuses it at once."""
     if not is_sqlite(url):
-        return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        options = _connect_options(url, _SERVER_KEEPALIVE)
+        engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
+        event.listen(engine, "connect", _take_lock)
+        return engine
     connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False}
     engine = create_engine(url, pool_size=1, max_overflow=0, connect_args=connect)
     _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
@@ -37,9 +55,8 @@ def writing_engine(url: str) -> Engine:
 def reading_engine(url: str) -> Engine:
     """A few connections that can't write. Reads must be short: an open read delays SQLite's checkpoints."""
     if not is_sqlite(url):
-        return create_engine(
-            url, pool_size=READERS, pool_pre_ping=True, connect_args={"options": "-c default_transaction_read_only=on"}
-        )
+        options = _connect_options(url, "-c default_transaction_read_only=on")
+        return create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
     connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False}
     engine = create_engine(url, pool_size=READERS, connect_args=connect)
     _on_connect(engine, "query_only = ON", "cache_size = -16384")
@@ -57,9 +74,22 @@ def sqlite_file(url: str) -> Path | None:
     return Path(parsed.database) if is_sqlite(url) and parsed.database else None
 
 
-def try_lock(connection: Connection) -> bool:
-    """Lock a PostgreSQL database for one server, until this connection is closed."""
-    return bool(connection.execute(select(func.pg_try_advisory_lock(_LOCK_KEY))).scalar())
+def _connect_options(url: str, options: str) -> dict[str, Any]:
+    """Parameters of libpq. Those in the URL win, except `options`."""
+    given = make_url(url).query
+    return {name: value for name, value in _CLIENT_KEEPALIVE.items() if name not in given} | {"options": options}
+
+
+def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
+    """Lock a PostgreSQL database for this session. Raises Locked."""
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT pg_try_advisory_lock({_LOCK_KEY})")
+    (taken,) = cursor.fetchone() or (False,)
+    cursor.close()
+    connection.commit()
+    if not taken:
+        connection.close()
+        raise Locked("another server uses the database", hint="repeat the call later")
 
 
 def _on_connect(engine: Engine, *pragmas: str) -> None:

@@ -20,6 +20,10 @@ class StoreUnavailable(StoreError, Unavailable):
     """The database can't be reached or written now; the same call may work later."""
 
 
+class Superseded(StoreUnavailable):
+    """Another server has opened the database: this one must end. A repeated call may find the other one."""
+
+
 def translated(error: SQLAlchemyError) -> StoreError:
     if is_away(error):
         return StoreUnavailable("the database of the server does not answer now", hint="repeat the call later")

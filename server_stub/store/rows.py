@@ -43,7 +43,7 @@ from client_lib.spec.states import (
 )
 from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
-from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals
+from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals, server
 
 _FINISHED = [str(state) for state in State if state in FINAL]
 
@@ -117,12 +117,35 @@ class StoredJob(NamedTuple):
 
 # made once, as SQLAlchemy keeps the compiled text of a statement object
 _newest_seq = select(func.max(jobs.c.seq))
+_generation = select(server.c.generation)
+_kept_generation = _generation.with_for_update(read=True)
 _insert_labels, _insert_events = insert(labels), insert(events)
 _insert_unless_taken = {
     name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
     for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
 }
 _found = select(*(jobs.c[name] for name in StoredJob._fields))
+
+
+def take_over(connection: Connection) -> int:
+    """The generation of a new server: a number that is higher than that of each server before it."""
+    connection.execute(update(server).values(generation=server.c.generation + 1))
+    return generation(connection)
+
+
+def generation(connection: Connection, *, keep: bool = False) -> int:
+    """The generation of the newest server. `keep`: no server takes over before this transaction ends."""
+    return int(connection.execute(_kept_generation if keep else _generation).scalar_one())
+
+
+def data_id(connection: Connection) -> str | None:
+    """The id of the data directory with the files of the jobs; None: no server has noted it yet."""
+    found: str | None = connection.execute(select(server.c.data_id)).scalar_one()
+    return found
+
+
+def set_data_id(connection: Connection, new: str) -> None:
+    connection.execute(update(server).values(data_id=new))
 
 
 def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:

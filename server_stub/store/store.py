@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
-from server_stub.files.request_log import UNWRITTEN, RequestLog
+from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, rows
-from server_stub.store.errors import driver_message, is_full, translated
+from server_stub.store.engines import Locked
+from server_stub.store.errors import Superseded, driver_message, is_full, translated
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
@@ -44,6 +46,11 @@ class Store:
         """
         try:
             await asyncio.to_thread(self._open)
+        except Locked as error:
+            raise ServerError(
+                f"another server runs on the database {self.shown}",
+                hint="exactly one server may use a database: stop the other one first",
+            ) from error
         except SQLAlchemyError as error:
             raise ServerError(
                 f"the database {self.shown} can't be opened: {driver_message(error)}",
@@ -79,7 +86,8 @@ class Store:
         return await self._written(self._writer.write_together(function, item))
 
     async def check(self) -> None:
-        """Raises StoreError: the database can't be written now."""
+        """Take the lock again if it was lost. Raises Superseded, StoreError: the database can't be written now."""
+        self._refuse_older_than(await self.read(rows.generation))
         await self.write(lambda _: None)
 
     async def add_job(self, new: NewJob) -> Added:
@@ -127,30 +135,38 @@ class Store:
     def _open(self) -> None:
         self._writing = engines.writing_engine(self._url)
         self._reading = engines.reading_engine(self._url)
-        self._lock: Connection | None = None
-        if not engines.is_sqlite(self._url):
-            self._lock = self._take_lock(self._writing)
-        with self._writing.begin() as connection:
-            engines.migrate(connection)
-        self._writer = Writer(self._writing)
+        try:
+            with self._writing.begin() as connection:
+                engines.migrate(connection)
+                if self._request_log:
+                    self._pair(connection, self._request_log)
+                self._generation = rows.take_over(connection)
+        except BaseException:
+            self._writing.dispose()  # and with its session the lock
+            raise
+        self._writer = Writer(self._writing, lambda c: self._refuse_older_than(rows.generation(c, keep=True)))
         self._writer.start()
 
-    def _take_lock(self, engine: Engine) -> Connection:
-        # a connection of its own, which stays open until the server ends
-        connection = engine.execution_options(isolation_level="AUTOCOMMIT").connect()
-        connection.detach()
-        if not engines.try_lock(connection):
-            connection.close()
+    def _refuse_older_than(self, newest: int) -> None:
+        if self._generation != newest:
+            raise Superseded("another server has taken over the database of this one", hint="repeat the call later")
+
+    def _pair(self, connection: Connection, log: RequestLog) -> None:
+        """Note whose files the rows refer to. Raises ServerError: those of another data directory."""
+        expected, found = rows.data_id(connection), log.data_id
+        if expected is None and (found or log.has_records or not rows.counts(connection)):
+            expected = found or uuid.uuid4().hex
+            log.set_data_id(expected)
+            rows.set_data_id(connection, expected)
+        elif expected is None or expected != found:
             raise ServerError(
-                f"another server runs on the database {self.shown}",
-                hint="exactly one server may use a database: stop the other one first",
+                f"the database {self.shown} belongs to another data directory than {log.folder.parent}",
+                hint="start the server with the one that has the requests, logs and outputs of its jobs; if that is "
+                f"lost, write {expected or 'lost'} into {log.folder / DATA_ID}",
             )
-        return connection
 
     def _close(self) -> None:
         self._writer.stop()
         self._readers.shutdown()
-        if self._lock:
-            self._lock.close()
         self._reading.dispose()
         self._writing.dispose()

@@ -151,3 +151,10 @@ removals = Table(  # files of deleted jobs that are not removed yet
     Column("offset", BigNumber, nullable=False),
     Column("length", BigNumber, nullable=False),
 )
+
+server = Table(  # one row: the one server of this database
+    "server",
+    metadata,
+    Column("generation", Integer, nullable=False),  # counts the servers that have opened it; only the newest may write
+    Column("data_id", String(32)),  # of the data directory with the requests, logs and outputs of the jobs
+)

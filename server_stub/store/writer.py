@@ -35,8 +35,10 @@ class _Task:
 class Writer:
     """The only thread that writes; it keeps the order of the calls. All calls come from one event loop."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, begin: Write[None]) -> None:
+        """`begin` runs first in each transaction; its error fails the whole group."""
         self._engine = engine
+        self._begin = begin
         self._in_doubt: list[Write[None]] = []
         """Functions that undo writes of which nobody knows whether they are stored: their commit got no answer."""
         self._turn: list[_Task] = []
@@ -106,6 +108,7 @@ class Writer:
         committing = False
         try:
             with self._engine.begin() as connection:
+                self._begin(connection)
                 for undo in self._in_doubt:
                     undo(connection)
                 for function, neighbours in groupby(group, key=attrgetter("function")):

@@ -59,10 +59,10 @@ async def healthz() -> Response:
 
 @probes.get(paths.READYZ)
 async def readyz(parts: Parts) -> Response:
-    """The server takes requests: its database answers and it is not stopping."""
+    """The server takes requests: its database takes writes and it is not stopping."""
     if parts.stopping.is_set():
         raise Unavailable("the server is stopping")
-    await parts.service.counts()
+    await parts.service.check()
     return PlainTextResponse("ok\n")
 
 
