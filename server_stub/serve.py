@@ -106,9 +106,10 @@ async def _run(
 async def _start(settings: Settings) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
     room = Room(settings.data_dir, settings.min_free_bytes)
+    room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
-    registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings))
+    registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
     service = Service(settings, _runtime(settings, registry), room=room)
     await service.start()
     hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)

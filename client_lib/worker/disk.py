@@ -5,6 +5,8 @@ import errno
 import os
 from typing import Iterator, Optional
 
+from client_lib.worker.directory import write_all
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SAYS_FULL = tuple("[Errno %d]" % number for number in _FULL) + tuple(map(os.strerror, _FULL))
 _LEAST = 64 * 1024  # with fewer bytes free, file systems refuse to create a file
@@ -75,7 +77,7 @@ def take_reserve(path: str, processes: int) -> None:
     size = _RESERVED * (1 + processes)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        _allocate(fd, size)
+        allocate(fd, size)
     except OSError as error:
         os.unlink(path)
         raise OSError(error.errno, error.strerror, path) from None
@@ -83,13 +85,12 @@ def take_reserve(path: str, processes: int) -> None:
         os.close(fd)
 
 
-def _allocate(fd: int, size: int) -> None:
+def allocate(fd: int, size: int) -> None:
+    """Make the file at least so large, with room on the disk for all of it. Raises OSError."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
         return
-    rest = memoryview(bytes(size))  # macOS
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    write_all(fd, bytes(size - os.lseek(fd, 0, os.SEEK_END)))  # macOS
 
 
 def give_up(path: str) -> None:

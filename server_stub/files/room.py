@@ -1,4 +1,5 @@
-"""Room on the disk of the data directory: each writer of much data claims its room before it writes.
+"""Room on the disk of the data directory: each writer of much data claims its room before it writes, and a spare file
+gives up its own for what must be written on a full disk.
 
 A check alone would let many writers at once see the same free bytes. One server works on a data directory, so claims
 are kept in memory. They are made on the event loop.
@@ -6,14 +7,22 @@ are kept in memory. They are made on the event loop.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from client_lib.errors import StorageFull
 from client_lib.worker import disk
 
 FreeBytes = Callable[[Path], int]
+P = ParamSpec("P")
+T = TypeVar("T")
+_SLICE = 256 * 1024  # more than a few rows, their log in the database, or the report of a worker
+_SLICES = 16
+_TO_START = 4 * _SLICE  # server.json, and the database's log and index of it
 
 
 def free_bytes(folder: Path) -> int:
@@ -26,6 +35,17 @@ class Room:
     def __init__(self, folder: Path, min_free_bytes: int, free: FreeBytes = free_bytes) -> None:
         self._folder, self._min_free_bytes, self._free = folder, min_free_bytes, free
         self._claims: set[Claim] = set()
+        self.spare = Spare(folder / "spare")
+
+    def open(self) -> None:
+        """Give up what the start of a server needs on a full disk."""
+        while self._free(self._folder) < _TO_START and self.spare.give_up():
+            pass
+
+    def restore_spare(self) -> None:
+        """Make the spare file whole again, if there is room. Blocks."""
+        if self.free - self.spare.missing >= self._min_free_bytes:
+            self.spare.restore()
 
     @property
     def free(self) -> int:
@@ -75,3 +95,53 @@ class Claim:
     def wrote(self, size: int) -> None:
         """Note that so many of its bytes are on the disk."""
         self.unwritten -= size
+
+
+class Spare:
+    """A file that takes up room for small writes that must succeed on a full disk: orders, ends of jobs, reports and
+    removals. One that finds no room cuts a slice off the file; the slices are small, so that others who wait for room
+    can't take it all. Callable from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that were given up."""
+        return _SLICE * _SLICES - self._size()
+
+    def restore(self) -> None:
+        """Make the file whole, or leave it as it is if the disk is full."""
+        with self._lock, open(self._path, "ab") as file:
+            size = file.tell()
+            try:
+                disk.allocate(file.fileno(), _SLICE * _SLICES)
+            except OSError:
+                file.truncate(size)
+
+    def give_up(self) -> bool:
+        """Free a slice. False: there is none."""
+        with self._lock:
+            size = self._size()
+            if size:
+                os.truncate(self._path, max(0, size - _SLICE))
+            return size > 0
+
+    def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """The result of `call`, which is called again after each slice that was given up for it.
+
+        Raises OSError: the disk is full and nothing is left to give up; and other errors of `call`.
+        """
+        while True:
+            try:
+                return call(*args, **options)
+            except OSError as error:
+                if not (disk.is_full(error) and self.give_up()):
+                    raise
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0

@@ -1,5 +1,9 @@
-"""Removes deleted and expired jobs: first their rows, then their files. The table `removals` lists files whose rows are
-gone, so that a crash between the two leaves no file for good."""
+"""Removes deleted and expired jobs: first what is in their folders, because on a full disk the database needs the room,
+then their rows, then the rest.
+
+A folder is called `<id>.removed` before anything in it is removed, and until its row is gone: the next start finds it
+after a crash. The table `removals` lists the files whose rows are gone.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from client_lib.errors import StorageFull
+from client_lib.worker.directory import sync
 from server_stub.files.request_log import RequestLog
+from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
@@ -19,6 +27,7 @@ from server_stub.service.retention import Retention, jobs_to_remove, snapshots_t
 from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
+_REMOVED = ".removed"
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 
 
@@ -32,15 +41,17 @@ class Cleanup:
     jobs_dir: Path
     retention: Retention
     clock: Clock
+    room: Room
 
     async def remove(self, seqs: Sequence[int]) -> None:
         """Delete final jobs with their logs, events and files."""
         if not seqs:
             return
+        await asyncio.to_thread(self._empty, await self.store.read(rows.final_ids, seqs))
         await self.store.write(rows.remove, seqs)
-        await self.finish_removals()
+        await self._finish_removals()
 
-    async def finish_removals(self) -> None:
+    async def _finish_removals(self) -> None:
         """Remove the files of deleted jobs; those that can't be removed now are tried again later."""
         pending = await self.store.read(rows.pending_removals)
         done = await asyncio.to_thread(self._remove_files, pending)
@@ -55,10 +66,18 @@ class Cleanup:
         size = await asyncio.to_thread(_size_of, self.jobs_dir / active.row.id)
         await self.store.write(rows.set_size, active.row.seq, size)
 
+    async def start(self) -> None:
+        """Finish the removals that a crash interrupted; if the disk is too full for it, a sweep does so later."""
+        try:
+            await self.finish()
+        except StorageFull as error:
+            log.warning("removals can't be finished yet: %s", error)
+
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
-        await self.remove(await self.store.read(rows.doomed))
-        await self.finish_removals()
+        begun = await asyncio.to_thread(lambda: [path.stem for path in self.jobs_dir.glob(f"*{_REMOVED}")])
+        await self.remove(await self.store.read(rows.final_jobs, begun) + await self.store.read(rows.doomed))
+        await self._finish_removals()
 
     async def run(self) -> None:
         """Sweep every few minutes until the task is cancelled."""
@@ -82,6 +101,7 @@ class Cleanup:
         if limit := self.retention.too_old(now):
             await self.store.write(rows.drop_keys, limit)
         await self.store.drop_unused_segments()
+        await asyncio.to_thread(self.room.restore_spare)
 
     async def _remove_snapshots(self) -> None:
         in_use = await self.store.read(rows.snapshots_in_use)
@@ -89,12 +109,23 @@ class Cleanup:
         for snapshot in snapshots_to_remove(stored, in_use, self.retention, self.clock.now()):
             await asyncio.to_thread(self.snapshots.remove, snapshot.sha256)
 
+    def _empty(self, job_ids: Sequence[str]) -> None:
+        """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
+        marked = [self.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
+        for folder in marked:
+            with suppress(OSError):  # it never ran, or its removal was begun before
+                folder.with_suffix("").rename(folder)
+        sync(self.jobs_dir)
+        for path in (path for folder in marked if folder.exists() for path in folder.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
+
     def _remove_files(self, pending: Sequence[rows.Removal]) -> list[str]:
         done = []
         for removal in pending:
             try:
-                if (self.jobs_dir / removal.job_id).exists():
-                    shutil.rmtree(self.jobs_dir / removal.job_id)
+                for name in (removal.job_id, f"{removal.job_id}{_REMOVED}"):
+                    if (self.jobs_dir / name).exists():
+                        shutil.rmtree(self.jobs_dir / name)
                 self.request_log.erase(removal.place)
                 done.append(removal.job_id)
             except OSError as error:

@@ -70,10 +70,12 @@ class Service:
         jobs_dir = settings.data_dir / "jobs"
         self._retention = Retention(settings.retention_days, settings.retention_gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
-        self._store = Store(settings.database_url, self._request_log)
+        self._store = Store(settings.database_url, self._request_log, self._room.spare.give_up)
         self._attempts = Attempts(self._request_log, snapshots, jobs_dir)
         self._changes = Changes()
-        self._cleanup = Cleanup(self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock)
+        self._cleanup = Cleanup(
+            self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self._room
+        )
         self._reconciler = Reconciler(
             self._store, runtime, self._clock, self._changes, self._attempts.newest, self._cleanup.on_end
         )
@@ -108,7 +110,7 @@ class Service:
                 hint="it must be writable for this user",
             ) from error
         await self._store.open()
-        await self._cleanup.finish()
+        await self._cleanup.start()
         await self._runtime.start(self._reconciler.observe)
         unfinished = await self._store.read(rows.unfinished)
         # running jobs first: their GPUs must not be given to waiting jobs

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
 
 from client_lib.errors import ServerError, Unavailable
+from client_lib.worker import disk
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def is_away(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """True if the disk, the quota or the database's own limit is full."""
     if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return disk.is_full(error)
     if not isinstance(error, OperationalError):
         return False
     disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code

@@ -27,9 +27,13 @@ P = ParamSpec("P")
 class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
-    def __init__(self, url: str, request_log: RequestLog | None = None) -> None:
-        """`request_log`: the file of submit requests, each of which is durable before its row is committed."""
+    def __init__(
+        self, url: str, request_log: RequestLog | None = None, give_up_room: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`request_log`: the file of submit requests, each of which is durable before its row is committed.
+        `give_up_room` frees some of a full disk for a write, and returns False if it can't."""
         self._url = url
+        self._give_up_room = give_up_room
         self._request_log = request_log
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
 
@@ -70,12 +74,18 @@ class Store:
             raise translated(error) from error
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`).
+        """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`). On a full disk
+        room is given up for it.
 
         Raises:
             StorageFull, ServerError, StoreError: nothing was written.
         """
-        return await self._written(self._writer.write(lambda connection: function(connection, *args, **kwargs)))
+        while True:
+            try:
+                return await self._written(self._writer.write(lambda connection: function(connection, *args, **kwargs)))
+            except StorageFull:
+                if not self._give_up_room():
+                    raise
 
     async def write_together(self, function: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
         """The result for `item` of `function(connection, items)`, durable (see `Writer.write_together`).

@@ -12,6 +12,7 @@ from pathlib import Path
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
 from client_lib.worker.directory import read_json, write_json
 from client_lib.worker.report import Report
+from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.views import Order, PodStart, State, WorkerGroup, WorkerView, must_stay, next_order
 from server_stub.worker_gateway.worker import RemoteWorker, on_disk
@@ -27,9 +28,9 @@ class StartBarrier:
 
     Callable from any thread. Writes follow each other in the order of the calls."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spare: Spare) -> None:
         """Restores the state from the file; without a file the barrier is shut."""
-        self._path = str(folder / FILE)
+        self._path, self._spare = str(folder / FILE), spare
         self._writing = threading.Lock()
         self.is_open = bool((read_json(self._path) or {}).get("open"))
 
@@ -55,7 +56,7 @@ class StartBarrier:
             self._put(is_open=self.is_open, closed=True)
 
     def _put(self, *, is_open: bool, closed: bool = False) -> None:
-        write_json(self._path, {"open": is_open, "closed": closed}, durable=True)
+        self._spare.run(write_json, self._path, {"open": is_open, "closed": closed}, durable=True)
         self.is_open = is_open
 
 
@@ -68,12 +69,13 @@ def is_attempt_open(folder: Path) -> bool:
 class OpenAttempt:
     """Event loop only."""
 
-    def __init__(self, group: WorkerGroup, on_change: Callable[[], None]) -> None:
+    def __init__(self, group: WorkerGroup, on_change: Callable[[], None], spare: Spare) -> None:
         """Call `open` first."""
         self.group = group
+        self._spare = spare
         self._on_change = on_change
         self._workers = self._new_workers()
-        self._barrier = StartBarrier(group.folder)
+        self._barrier = StartBarrier(group.folder, spare)
         self._ordered: Order | None = None
         self._failed = False
         """A worker has reported a failure that stops the others."""
@@ -82,7 +84,7 @@ class OpenAttempt:
 
     def _new_workers(self) -> list[RemoteWorker]:
         return [
-            RemoteWorker(number, folder, LogFile(folder / "log", self.group.log_limit_bytes))
+            RemoteWorker(number, folder, LogFile(folder / "log", self.group.log_limit_bytes), self._spare)
             for number, folder in enumerate(self.group.workers)
         ]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import Unauthorized, Unavailable
+from server_stub.files.room import Spare
 from server_stub.worker_gateway.attempt import OpenAttempt, expired_token, is_attempt_open
 from server_stub.worker_gateway.views import WorkerGroup, WorkerView
 
@@ -81,11 +82,11 @@ def _unknown() -> Unauthorized:
 
 class WorkerRegistry:
     """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is created (0600) with the
-    first token."""
+    first token; `spare` gives up room for states and reports on a full disk."""
 
-    def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path]) -> None:
+    def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
         self._tokens = Tokens(key_file)
-        self._folder_of = folder_of
+        self._folder_of, self._spare = folder_of, spare
         self._open: dict[Holder, OpenAttempt] = {}
 
     # --- for the runtime
@@ -102,7 +103,7 @@ class WorkerRegistry:
         """
         holder = Holder(group.job_id, group.attempt)
         if holder not in self._open:
-            attempt = OpenAttempt(group, on_change)
+            attempt = OpenAttempt(group, on_change, self._spare)
             attempt.open()
             self._open[holder] = attempt
 

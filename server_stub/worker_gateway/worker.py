@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 import time
@@ -14,8 +13,10 @@ from typing import IO, Any, ParamSpec, TypeVar
 
 from client_lib.errors import Conflict, StorageFull, TooLarge
 from client_lib.worker.directory import Directory, read_json, write_json
+from client_lib.worker.disk import is_full
 from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report, read_report
+from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.views import PodStart, State, WorkerView
 
@@ -25,13 +26,12 @@ _KEPT = ("pod_uid", "pod", "start", "former", "displaced", "state", "missing")
 _BATCH = 2**20
 P = ParamSpec("P")
 T = TypeVar("T")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class RemoteWorker:
     """Changed on the event loop's thread only; a lock keeps the writes to its directory in order."""
 
-    def __init__(self, number: int, folder: Path, log: LogFile) -> None:
+    def __init__(self, number: int, folder: Path, log: LogFile, spare: Spare) -> None:
         """Call `open` first."""
         self.view = WorkerView(number)
         self.last_contact = time.monotonic()
@@ -39,6 +39,7 @@ class RemoteWorker:
         """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
         self._folder = folder
         self._log = log
+        self._spare = spare
         self._lock = asyncio.Lock()
 
     def open(self) -> None:
@@ -125,7 +126,7 @@ class RemoteWorker:
         async with self._lock:
             await on_disk(self._log_synced)
             if self.view.report is None:
-                await on_disk(write_json, self._report_path, report, durable=True)
+                await on_disk(self._spare.run, write_json, self._report_path, report, durable=True)
                 self._show(report=report, **self._log_facts())
 
     def _log_synced(self) -> None:
@@ -161,7 +162,7 @@ class RemoteWorker:
         """Store fields of the view before they advance_to visible."""
         after = replace(self.view, **facts)
         kept = {name: getattr(after, name) for name in _KEPT}
-        await on_disk(self._write_facts, kept)
+        await on_disk(self._spare.run, self._write_facts, kept)
         self.view = replace(self.view, **facts)
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
@@ -174,7 +175,7 @@ async def on_disk(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T
     try:
         return await asyncio.to_thread(call, *args, **options)
     except OSError as error:
-        if error.errno in _FULL:
+        if is_full(error):
             raise StorageFull(f"the server's disk is full: {error}") from error
         raise
 

@@ -1,23 +1,25 @@
-"""The disk of the data directory is full: a real one, a small tmpfs that only the server and its jobs see."""
+"""The disk of the data directory is full: a real one, a small tmpfs."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-from collections.abc import Callable
+import hashlib
+import io
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import requests
 
 from client_lib.spec import paths
+from tests import small_disk as disks
 from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Server, Start, poll
 
 pytestmark = pytest.mark.process
 
-SIZE = "64m"
+SETTINGS = {"CLIENT_LIB_SERVER_MIN_FREE_BYTES": str(2**20), "CLIENT_LIB_SERVER_MAX_CPU_JOBS": "2"}
 COUNT = """
 import os, pathlib, sys, time
 beats, stop = map(pathlib.Path, sys.argv[1:])
@@ -32,32 +34,50 @@ print("last", number, flush=True)
 
 
 @pytest.fixture
-def small(start: Start, tmp_path: Path) -> Server:
-    """A server whose state and data are on a disk of their own."""
-    if not shutil.which("unshare") or os.geteuid() != 0:
-        pytest.skip("a disk of a test's own needs unshare as root")
-    (tmp_path / "state").mkdir()
-    mount = f'mount -t tmpfs -o mode=700,size={SIZE} none {tmp_path}/state && exec "$@"'
-    return start(before=("unshare", "-m", "sh", "-c", mount, "sh"), CLIENT_LIB_SERVER_MIN_FREE_BYTES=str(2**20))
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """The state and the data of the servers."""
+    with disks.small_disk(tmp_path / "state", "size=64m,mode=700") as folder:
+        yield folder
 
 
 @pytest.fixture
-def fill(small: Server) -> Callable[[], Path]:
+def small(start: Start, disk: Path) -> Server:
+    return start(**SETTINGS)
+
+
+@pytest.fixture
+def fill(disk: Path, small: Server) -> Callable[[], Path]:
     """Fill the disk to its last byte; the file that did it."""
+    spare = disk / "data" / "spare"
+    poll(lambda: spare.exists() and spare.stat().st_size and small.facts())
+    return lambda: disks.fill(disk)
 
-    def filled() -> Path:
-        small.facts()
-        ballast = small.seen_from_here(small.state_dir) / "ballast"
-        with open(ballast, "ab", buffering=0) as file:
-            for block in (2**20, 2**12, 1):
-                try:
-                    while file.write(bytes(block)) == block:
-                        pass
-                except OSError:
-                    continue
-        return ballast
 
-    return filled
+def submit_snapshot(server: Server, name: str, size: int) -> requests.Response:
+    """Submit a script beside a file of so many zeros, as a small archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for file, data in (("train.py", b"print('never')"), ("zeros", bytes(size))):
+            info = tarfile.TarInfo(file)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
+    assert server.call("PUT", paths.snapshot(sha256), data=packed.getvalue()).status_code == 201
+    code = {"mode": "snapshot", "sha256": sha256, "root": "/", "script": "train.py"}
+    request = {
+        "spec": {"script": "train.py", "name": name, "log_file": None},
+        "code": code,
+        "submitter": {"python": sys.executable, "environment": {}, "working_dir": "/"},
+    }
+    return server.call("POST", paths.JOBS, json=request)
+
+
+def counting(server: Server, folder: Path) -> tuple[Path, Path]:
+    """A job that prints until the second file is there; the first is written at each line."""
+    beats, stop = folder / "beats", folder / "stop"
+    server.accepted("count", COUNT, args=[str(beats), str(stop)])
+    poll(lambda: beats.exists() and beats.read_text())
+    return beats, stop
 
 
 def test_submits_are_refused_logs_stall_and_the_job_runs_through(
@@ -83,27 +103,65 @@ def test_submits_are_refused_logs_stall_and_the_job_runs_through(
     assert small.ended("after")["state"] == "SUCCEEDED"
 
 
+def test_code_that_unpacks_to_more_than_the_disk_harms_no_other_job(small: Server, disk: Path, tmp_path: Path) -> None:
+    beats, stop = counting(small, tmp_path)
+    answer = submit_snapshot(small, "bomb", 300 * 2**20)
+    assert answer.status_code == 201, answer.text
+    ended = small.ended("bomb")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
+    assert "/work" in ended["message"]
+    assert disks.free(disk) > 30 * 2**20
+    before = int(beats.read_text() or 0)
+    poll(lambda: int(beats.read_text() or 0) > before)
+    assert small.submit("more", "print('hello')").status_code == 201
+    assert small.call("DELETE", paths.job("bomb")).status_code == 200
+    stop.touch()
+    assert small.ended("count")["state"] == "SUCCEEDED"
+
+
 def test_a_job_that_ends_while_the_disk_is_full_ended_well(
     small: Server, fill: Callable[[], Path], tmp_path: Path
 ) -> None:
-    beats, stop = tmp_path / "beats", tmp_path / "stop"
-    small.accepted("count", COUNT, args=[str(beats), str(stop)])
-    poll(lambda: beats.exists() and beats.read_text())
-    ballast = fill()
+    _, stop = counting(small, tmp_path)
+    fill()
     stop.touch()
-    poll(lambda: small.job("count")["state"] == "RUNNING")
-    ballast.unlink()
     assert small.ended("count")["state"] == "SUCCEEDED"
     assert small.lines("count")[-1].startswith("last")
 
 
-def test_a_cancel_on_a_full_disk_ends_the_processes(small: Server, fill: Callable[[], Path], tmp_path: Path) -> None:
-    beats, stop = tmp_path / "beats", tmp_path / "stop"
-    small.accepted("count", COUNT, args=[str(beats), str(stop)])
-    poll(lambda: beats.exists() and beats.read_text())
-    ballast = fill()
-    with contextlib.suppress(requests.Timeout):  # it answers when the order is durable, which it can't be
-        small.call("POST", paths.job_cancel("count"), timeout=0.2)
-    poll(lambda: not processes_of(tmp_path / "count.py"), within_s=10)
-    ballast.unlink()
+def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
+    small: Server, disk: Path, fill: Callable[[], Path], tmp_path: Path
+) -> None:
+    counting(small, tmp_path)
+    small.accepted("sleeps", "import time; time.sleep(600)")
+    waiting = [f"waits-{number}" for number in range(10)]
+    for name in waiting:
+        small.accepted(name, "print('hello')")
+    assert small.job("waits-0")["state"] == "PENDING"
+    fill()
+    for name in waiting:
+        assert small.call("POST", paths.job_cancel(name)).status_code == 200
+        assert small.ended(name)["state"] == "CANCELLED"
+    for name in waiting:
+        assert small.call("DELETE", paths.job(name)).status_code == 200
+        assert small.get(paths.job(name)).status_code == 404
+    assert small.call("POST", paths.job_cancel("count")).status_code == 200
     assert small.ended("count")["state"] == "CANCELLED"
+    assert not processes_of(tmp_path / "count.py")
+    job_dir = disk / "data" / "jobs" / small.job("count")["id"]
+    assert job_dir.exists()
+    assert small.call("DELETE", paths.job("count")).status_code == 200
+    assert not list(job_dir.parent.glob(f"{job_dir.name}*"))
+
+
+def test_a_server_starts_on_a_full_disk_and_finds_its_jobs(
+    small: Server, start: Start, fill: Callable[[], Path], tmp_path: Path
+) -> None:
+    counting(small, tmp_path)
+    small.kill()
+    fill()
+    again = start(**SETTINGS)
+    assert again.job("count")["state"] == "RUNNING"
+    assert again.call("DELETE", paths.job("count") + "?force=true").status_code == 200
+    poll(lambda: again.get(paths.job("count")).status_code == 404)
+    assert not processes_of(tmp_path / "count.py")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from client_lib.errors import StorageFull
 from server_stub.files.room import Claim, Room
+from tests.small_disk import fill, free, small_disk
 
 KEPT = 100
 
@@ -64,3 +65,34 @@ def test_what_one_has_claimed_another_does_not_get(tmp_path: Path) -> None:
             pass
     with disk.room.claim(10):
         pass
+
+
+def test_a_full_disk_gives_up_room_in_slices_and_takes_it_back_when_there_is_some(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=16m") as folder:
+        room = Room(folder, 2**20)
+        room.restore_spare()
+        whole = 16 * 2**20 - free(folder)
+        ballast = fill(folder)
+        assert room.spare.run((folder / "report").write_bytes, bytes(1000)) == 1000
+        given_up = free(folder)
+        assert 0 < given_up < whole // 4
+        with pytest.raises(OSError, match="No space left"):
+            room.spare.run((folder / "too-large").write_bytes, bytes(2 * whole))
+        assert not room.spare.give_up()
+        room.restore_spare()
+        assert room.spare.missing == whole
+        ballast.unlink()
+        (folder / "too-large").unlink()
+        room.restore_spare()
+        assert room.spare.missing == 0
+
+
+def test_a_server_that_starts_on_a_full_disk_gets_some_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=16m") as folder:
+        room = Room(folder, 2**20)
+        room.open()
+        assert room.spare.missing  # nothing to give up
+        room.restore_spare()
+        fill(folder)
+        room.open()
+        assert 2**20 <= free(folder) < 2**21

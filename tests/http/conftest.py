@@ -141,7 +141,9 @@ class Running:
         snapshots.open()
         service = Service(settings, self.runtime, room=room)
         await service.start()
-        registry = WorkerRegistry(settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id)
+        registry = WorkerRegistry(
+            settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id, room.spare
+        )
         uploads = OutputsUpload(settings.outputs_limit_bytes, room)
         self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
         assert settings.users_file

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.errors import InvalidRequest, ServerError
+from client_lib.errors import InvalidRequest, NotFound, ServerError
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
@@ -145,6 +145,26 @@ def test_what_was_doomed_is_removed_by_the_next_server(bench: Bench) -> None:
         folder.mkdir()
         async with bench.server():
             assert not folder.exists()
+
+    asyncio.run(run())
+
+
+def test_a_removal_that_a_crash_interrupted_is_finished_by_the_next_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            for name in ("one", "runs"):
+                job = await bench.submit(name=name)
+                folder = bench.settings().data_dir / "jobs" / job.id
+                (folder / "attempts").mkdir(parents=True)
+            one = await bench.info("one")
+            bench.runtime.end(one.id)
+            await bench.until("one", State.SUCCEEDED)
+            service._cleanup._empty([one.id])  # and the server dies here
+        async with bench.server() as service:
+            with pytest.raises(NotFound):
+                await service.get(ANN, "one")
+            assert (await bench.info("runs")).state is State.PENDING
+        assert list(folder.parent.iterdir()) == [folder]
 
     asyncio.run(run())
 

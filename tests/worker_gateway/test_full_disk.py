@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, Job
-from tests.small_disk import small_disk
+from tests.faults.conftest import Server, poll
+from tests.small_disk import fill, free, small_disk
 from tests.worker_gateway.conftest import Site, Start
 
 pytestmark = pytest.mark.process
@@ -55,3 +56,17 @@ def test_code_that_the_pod_has_no_room_to_fetch(server: Site, client: Client, tm
     assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
     assert "No space left on device" in ended["message"]
     assert "/pods/0/run" in ended["message"]
+
+
+def test_workers_report_their_end_to_a_server_whose_disk_is_full(
+    server: Server, client: Client, disk: Path, tmp_path: Path
+) -> None:
+    stop = tmp_path / "stop"
+    script = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
+    server.accepted("waits", script, args=[str(stop)], n_workers=2)
+    server.running("waits")
+    poll(lambda: (disk / "data" / "spare").stat().st_size)
+    fill(disk)
+    stop.touch()
+    assert server.ended("waits")["state"] == "SUCCEEDED"
+    assert free(disk) < 2**20

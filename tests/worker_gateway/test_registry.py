@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from client_lib.errors import Conflict, Unauthorized, Unavailable
+from server_stub.files.room import Spare
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, attempt
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.views import Order, WorkerView, next_order
@@ -32,7 +33,9 @@ class OneAttempt:
 
     def __init__(self, folder: Path, opens: bool = True) -> None:
         self.folder, self.changes = folder, 0
-        self.registry = WorkerRegistry(folder / "worker.key", lambda job_id, number: folder / job_id / str(number))
+        self.registry = WorkerRegistry(
+            folder / "worker.key", lambda job_id, number: folder / job_id / str(number), Spare(folder / "spare")
+        )
         self.token = self.registry.token("id", 1)
         self.stopping = asyncio.Event()
         if opens:

@@ -12,6 +12,7 @@ from client_lib.errors import Conflict
 from client_lib.spec.job import JobSpec
 from client_lib.worker.format import parse
 from client_lib.worker.segments import SegmentWriter
+from server_stub.files.room import Spare
 from server_stub.runtimes.kube.observe.ending import may_return
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.attempt import OpenAttempt
@@ -33,7 +34,9 @@ class OneAttempt:
 
     def __init__(self, folder: Path, **fields: Any) -> None:
         self.folder, self.fields, self.changes = folder, fields, 0
-        self.registry = WorkerRegistry(folder / "worker.key", lambda job_id, number: folder / job_id / str(number))
+        self.registry = WorkerRegistry(
+            folder / "worker.key", lambda job_id, number: folder / job_id / str(number), Spare(folder / "spare")
+        )
         folders = tuple(folder / "workers" / str(number) for number in range(3))
         rule = may_return(JobSpec(**{**ELASTIC, **fields}))
         group = WorkerGroup("id", "train", 1, folder, folders, 1, None, None, 2**30, rule)
