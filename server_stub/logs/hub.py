@@ -60,6 +60,10 @@ class Tail:
         """Update `end`."""
         self.end = self._reader.end()
 
+    def close(self) -> None:
+        """Hold no file open from now on."""
+        self._reader.close()
+
     def chunk_at(self, offset: int) -> Chunk | None:
         """The newest records, if they begin at `offset`; the first call reads them."""
         if self._chunk and self._chunk.start == offset:
@@ -112,6 +116,8 @@ class Feed:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
+        for tail in self.tails.values():
+            tail.close()
         self._wake_now()
 
     async def _watch_job(self) -> None:

@@ -81,12 +81,18 @@ class _OpenFile:
 
 
 class LogReader:
-    """Reads one worker's log. Holds one file open at most; not for two threads at a time."""
+    """Reads one worker's log. Holds one file open at most; not for two threads at a time, but any may close it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._segments: list[Segment] = []
         self._open: tuple[str, _OpenFile] | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the file, and from now on each file that is opened as soon as it was read."""
+        self._closed = True
+        self._open = None
 
     def end(self) -> int:
         """The offset after the last byte; 0 for no log."""
@@ -182,11 +188,14 @@ class LogReader:
         return data if cut == len(data) else data[:cut]
 
     def _file(self, segment: Segment) -> _OpenFile | None:
-        if self._open and self._open[0] == segment.name:
-            return self._open[1]
+        held = self._open
+        if held and held[0] == segment.name:
+            return held[1]
         try:
             file = _OpenFile(os.path.join(self.directory, segment.name))
         except FileNotFoundError:
             return None
         self._open = (segment.name, file)
+        if self._closed:  # by another thread, perhaps a moment ago
+            self._open = None
         return file

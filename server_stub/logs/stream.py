@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import closing
 from itertools import groupby
+from pathlib import Path
 from sys import maxsize
 from time import monotonic
 
@@ -38,15 +40,15 @@ def stream(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> 
 
 
 async def _read(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
-    async for piece in _Answer(hub, job, query, renderer).history():
-        yield piece
+    with closing(_Answer(hub, job, query, renderer)) as answer:
+        async for piece in answer.history():
+            yield piece
     if end := renderer.end(job):
         yield end
 
 
 async def _follow(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
-    with hub.follow(job) as (feed, news):
-        answer = _Answer(hub, feed.job, query, renderer)
+    with hub.follow(job) as (feed, news), closing(_Answer(hub, feed.job, query, renderer)) as answer:
         async for piece in answer.history():
             yield piece
         async for piece in answer.live(feed, news):
@@ -68,6 +70,13 @@ class _Answer:
         self._expected: dict[Position, int | None] = {}
         """The seq that should come next; None: not known."""
         self._sent_at = monotonic()
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the files. The exception of a reader that disconnected keeps this object until a garbage collection."""
+        self._closed = True
+        for reader in list(self._readers.values()):
+            reader.close()
 
     async def history(self) -> AsyncIterator[bytes]:
         """State and positions, then all existing lines."""
@@ -120,10 +129,15 @@ class _Answer:
             for worker in range(self._job.n_workers):
                 directory = self._hub.directory(self._job.job_dir, attempt, worker)
                 if directory.is_dir():
-                    self._readers[attempt, worker] = LogReader(directory)
+                    self._open((attempt, worker), directory)
         for position, offset in find_starts(self._readers, self._query).items():
             self._start_at(position, offset)
         return {position: reader.end() for position, reader in self._readers.items()}
+
+    def _open(self, position: Position, directory: Path) -> None:
+        reader = self._readers[position] = LogReader(directory)
+        if self._closed:  # while a thread began
+            reader.close()
 
     def _start_at(self, position: Position, offset: int) -> None:
         self._offsets[position] = self._sent_up_to[position] = offset
@@ -136,7 +150,7 @@ class _Answer:
             if self._query.attempt not in (None, position[0]):
                 self._offsets[position] = maxsize  # a log of another attempt is never read
             else:
-                self._readers[position] = LogReader(self._hub.directory(self._job.job_dir, *position))
+                self._open(position, self._hub.directory(self._job.job_dir, *position))
                 self._start_at(position, self._query.cursor.get(position, 0))
         return self._offsets[position]
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import pytest
 
 from client_lib.log_reading.reader import log_lines
 from client_lib.spec.paths import LOG_FRAMES, job_logs
@@ -31,6 +36,35 @@ def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: S
             writer.write(f"{number} " + "x" * 5000)
         connection.recv(1)
     eventually(lambda: server.followers() == 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
+def test_readers_that_vanish_leave_no_file_open(server: Server, writer: LogWriter, tmp_path: Path):
+    """The files are closed with the connection, and not when the garbage collector finds their readers."""
+    gc.disable()
+    try:
+        readers = [_follow(server) for _ in range(10)]
+        eventually(lambda: server.followers() == len(readers))
+        for number in range(2000):
+            writer.write(f"{number} " + "x" * 5000)
+        eventually(lambda: len(_open_below(tmp_path)) > len(readers))
+        for reader in readers:
+            reader.recv(1)
+            reader.close()
+        eventually(lambda: not _open_below(tmp_path))
+    finally:
+        gc.enable()
+
+
+def _open_below(folder: Path) -> list[str]:
+    """The files below `folder` that this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except FileNotFoundError:  # closed since
+            pass
+    return [path for path in found if path.startswith(f"{folder}/")]
 
 
 def _follow(server: Server) -> socket.socket:
