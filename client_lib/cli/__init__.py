@@ -4,7 +4,7 @@ app          the group of commands; a command's module is loaded when the comman
 commands/    a module per command, or for some that are alike
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
-connection   the server of a command: reads as plain dicts, everything else through the SDK
+connection   the server of a command: reads as plain dicts, all else as calls of the SDK;  http_client  how both travel
 show         jobs, events and instance types as text (pure)
 printer      the one place that prints;  exits  the one table of exit codes
 """

@@ -1,22 +1,25 @@
-"""The server that a command talks to. Reads are plain dicts (see `http_reader`); all else goes through the SDK."""
+"""The server that a command talks to. Reads are plain dicts, which need no pydantic; all else are the SDK's calls."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from client_lib.cli import printer
-from client_lib.cli.http_reader import Params, Reader
+from client_lib.cli.http_client import HttpClientTransport
 from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
 from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.transport import config, local_server
 from client_lib.transport.config import Endpoint
+from client_lib.transport.failures import READ_S, bad_content
+from client_lib.transport.rest import Params, Rest
 
 if TYPE_CHECKING:
-    from client_lib.client import Client
+    from client_lib.transport.api import Api
 
 Json = dict[str, Any]
 
@@ -33,19 +36,19 @@ class Connection:
         printer.show_notices()
 
     @cached_property
-    def client(self) -> Client:
-        """The SDK's client of this server."""
-        from client_lib.client import Client
+    def api(self) -> Api:
+        """The SDK's calls of this server."""
+        from client_lib.transport.api import Api
 
-        return Client(self._endpoint, profile=self._profile)
+        return Api(self.config, self._rest)
 
     @cached_property
     def config(self) -> config.Config:
         return config.resolve(self._endpoint, profile=self._profile)
 
     @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self.config, lambda: local_server.locate(self.config))
+    def _rest(self) -> Rest:
+        return Rest(lambda: local_server.locate(self.config), self.config, HttpClientTransport)
 
     @property
     def is_local(self) -> bool:
@@ -66,11 +69,11 @@ class Connection:
     def job(self, name: str) -> Json:
         """One job by its name or an unambiguous beginning of it. Raises NotFound with the nearest names."""
         try:
-            return self._reader.get(paths.job(name), "name")
+            return read(self._rest, paths.job(name), "name")
         except NotFound:
             full = self.full_name(name)
         printer.hint(f"{name} is {full}")
-        return self._reader.get(paths.job(full), "name")
+        return read(self._rest, paths.job(full), "name")
 
     def full_name(self, name: str) -> str:
         """The one job whose name begins with `name`, which is itself no job's name.
@@ -108,7 +111,7 @@ class Connection:
         while cursor is not None and (limit is None or len(found) < limit):
             size = PAGE if limit is None else min(PAGE, limit - len(found))
             params = {key: value for key, value in {**asked, "limit": str(size), "cursor": cursor}.items() if value}
-            page = self._reader.get(paths.JOBS, "jobs", params)
+            page = read(self._rest, paths.JOBS, "jobs", params)
             found += page["jobs"]
             cursor = page.get("next_cursor")
         return found
@@ -116,9 +119,8 @@ class Connection:
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""
         params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
-        found: list[Json] = Reader(self.config, self.running).get(
-            paths.JOBS, "jobs", params, read_s=within_s, retry_s=0
-        )["jobs"]
+        rest = Rest(self.running, self.config, HttpClientTransport)
+        found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)["jobs"]
         return found
 
     def events(self, name: str) -> list[Json]:
@@ -133,13 +135,38 @@ class Connection:
         return self._list(paths.DOCTOR, "checks")
 
     def _list(self, path: str, key: str) -> list[Json]:
-        found: list[Json] = self._reader.get(path, key)[key]
+        found: list[Json] = read(self._rest, path, key)[key]
         return found
 
     def server_info(self) -> Json:
-        return self._reader.get(paths.INFO, "runtime")
+        return read(self._rest, paths.INFO, "runtime")
 
     def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
         """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection."""
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
-        return self._reader.stream(paths.job_logs(name), params, accept=paths.LOG_FRAMES, read_s=read_s)
+        headers = {"Accept": paths.LOG_FRAMES}
+        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
+            yield from answer.blocks
+
+
+def read(
+    rest: Rest,
+    path: str,
+    key: str,
+    params: Params | None = None,
+    *,
+    read_s: float = READ_S,
+    retry_s: float | None = None,
+) -> Json:
+    """The JSON object of a good answer to GET, which holds `key`.
+
+    Raises as Rest.call does, and BadResponse for another answer.
+    """
+    body = rest.call("GET", path, params=params, read_s=read_s, retry_s=retry_s)
+    try:
+        found = json.loads(body)
+    except ValueError as error:
+        raise bad_content(rest.endpoint.url, "JSON", body) from error
+    if not isinstance(found, dict) or key not in found:
+        raise bad_content(rest.endpoint.url, f"JSON with {key!r}", body)
+    return found

@@ -46,11 +46,11 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
     _check_names(fields)
     if "script" not in line:
-        return DescribedJob(Job(**fields, client=connection.client), None)
+        return DescribedJob(Job(**fields, client=connection.api), None)
     read = launch_line.read(fields, connection.is_local)
     for notice in read.notices:
         printer.hint(notice)
-    return DescribedJob(Job(**read.fields, client=connection.client), read.python)
+    return DescribedJob(Job(**read.fields, client=connection.api), read.python)
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

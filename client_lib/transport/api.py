@@ -38,7 +38,7 @@ from client_lib.spec.wire import (
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.http import Body, Params, Rest
+from client_lib.transport.rest import Body, Params, Rest, Transport
 
 M = TypeVar("M", bound=BaseModel)
 OnUpload = Callable[[int, int], None]
@@ -48,15 +48,15 @@ PAGE = 100  # jobs on one page of a list
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
 _UPLOAD_S = 600.0  # after the last byte the server still checks the digest of it all
 _BLOCK = 256 * 1024
-_LOG_BLOCK = 64 * 1024
 
 
 class Api:
     """One server. Thread-safe; connects at the first call."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, rest: Rest | None = None) -> None:
+        """`rest` None: calls over requests."""
         self.config = config
-        self._rest = Rest(self._locate, config)
+        self._rest = rest or Rest(lambda: local_server.locate(config), config, _over_requests)
         self._here: bool | None = None
 
     @property
@@ -70,9 +70,6 @@ class Api:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config.endpoint or 'local'!r})"
-
-    def _locate(self) -> Endpoint:
-        return local_server.locate(self.config)
 
     def runs_here(self) -> bool:
         """Jobs of this server run on this machine: only then may the caller's environment travel to it."""
@@ -135,8 +132,8 @@ class Api:
         """
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         headers = {"Accept": paths.LOG_FRAMES}
-        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as response:
-            for block in response.raw.stream(_LOG_BLOCK):
+        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
+            for block in answer.blocks:
                 yield block
                 if deadline is not None and time.monotonic() > deadline:
                     return
@@ -157,9 +154,9 @@ class Api:
         headers = {"Range": f"bytes={start}-"} if start else {}
         params = _given(sha256=sha256, owner=owner)
         url = paths.job_output(name, path)
-        with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as response:
-            skipped = 0 if response.status_code == HTTPStatus.PARTIAL_CONTENT else start
-            for block in response.raw.stream(_BLOCK):
+        with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as answer:
+            skipped = 0 if answer.status == HTTPStatus.PARTIAL_CONTENT else start
+            for block in answer.blocks:
                 yield block[skipped:]
                 skipped = max(0, skipped - len(block))
 
@@ -253,6 +250,12 @@ class Api:
             return model.model_validate_json(body, context=STORED)
         except ValidationError as error:
             raise bad_content(self.endpoint, model.__name__, body) from error
+
+
+def _over_requests(endpoint: Endpoint, config: Config) -> Transport:
+    from client_lib.transport.http import RequestsTransport  # loads requests, which the command line does without
+
+    return RequestsTransport(endpoint, config)
 
 
 # --- the configured server

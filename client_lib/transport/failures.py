@@ -1,7 +1,7 @@
 """Failures of a call as our errors: no answer at all, or an answer with a bad status.
 
-Both transports of the client translate here: `http` (requests, for the SDK) and the reader of the command line
-(http.client). Standard library only. `retry` decides how often a call is repeated.
+Both transports translate here: `http` (requests, for the SDK) and `cli.http_client` (http.client). Standard
+library only. `retry` decides how often a call is repeated.
 """
 
 from __future__ import annotations
@@ -121,9 +121,11 @@ _CODE_OF_NEWER = {404: errors.NotFound, 409: errors.Conflict, 401: errors.Unauth
 
 
 def error_of_answer(
-    url: str, status: int, phrase: str, body: bytes, location: str | None, retry_after: str | None
+    method: str, url: str, status: int, phrase: str, body: bytes, location: str | None, retry_after: str | None
 ) -> Exception:
     """The error that a bad answer means. An unavailable server is a Transient: the call is repeated."""
+    if method == "HEAD" and status == 404:  # an answer to HEAD has no body
+        return errors.NotFound(f"{url} does not exist")
     ours = _from_body(status, body) or _from_status(url, status, phrase, location, body)
     if isinstance(ours, errors.Unavailable):
         return Transient(ours, _retry_after(retry_after))

@@ -1,4 +1,7 @@
-"""Answers that no good server gives, and none at all: each is one of our errors, with the URL and the way out."""
+"""Answers that no good server gives, and none at all: each is one of our errors, with the URL and the way out.
+
+Every test runs over both transports: the SDK's and the command line's.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,41 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client_lib import errors
-from client_lib.client import Client
+from client_lib.cli.http_client import HttpClientTransport
+from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.http import Body, Rest
+from client_lib.transport.http import RequestsTransport
+from client_lib.transport.rest import Body, Connect, Rest
+from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]
 
 
-def rest(url: str, token: str | None = "secret", retry_s: float = 0.0) -> Rest:
-    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s))
+connect: Connect
+
+
+@pytest.fixture(autouse=True, params=[RequestsTransport, HttpClientTransport], ids=["requests", "http.client"])
+def each_transport(request: pytest.FixtureRequest) -> None:
+    global connect
+    connect = request.param
+
+
+def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **settings: Any) -> Rest:
+    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect)
+
+
+def api(url: str, retry_s: float = 0.0) -> Api:
+    return Api(Config(url), rest(url, retry_s=retry_s))
 
 
 def free_port() -> int:
@@ -74,7 +96,7 @@ def test_half_an_answer(odd_server: Start) -> None:
 
 def test_half_a_json_in_a_whole_answer(odd_server: Start) -> None:
     with pytest.raises(errors.BadResponse, match="no ServerInfo"):
-        Client(odd_server(http("200 OK", b'{"version": "1')).url).server_info()
+        api(odd_server(http("200 OK", b'{"version": "1')).url).server_info()
 
 
 def test_something_that_speaks_no_http(odd_server: Start) -> None:
@@ -111,7 +133,7 @@ def test_foreign_answers_are_told_with_status_and_text(
 def test_an_html_page_with_status_200_is_no_answer(odd_server: Start) -> None:
     server = odd_server(http("200 OK", HTML, "text/html"))
     with pytest.raises(errors.BadResponse, match="It works") as caught:
-        Client(server.url).server_info()
+        api(server.url).server_info()
     assert caught.value.message.startswith(f"what {server.url} answers is no ServerInfo")
 
 
@@ -177,9 +199,9 @@ def test_the_user_s_bound_ends_the_tries_and_the_message_says_how_long() -> None
 def test_a_delete_whose_answer_was_lost_is_done(odd_server: Start) -> None:
     gone = http("404 Not Found", b'{"code": "not_found", "message": "no job named a"}')
     server = odd_server(b"", gone)
-    assert Client(server.url, retry_s=20).delete_job("a") == 'Job "a" deleted'
+    assert api(server.url, retry_s=20).delete_job("a") == 'Job "a" deleted'
     with pytest.raises(errors.NotFound):
-        Client(odd_server(gone).url, retry_s=20).delete_job("a")
+        api(odd_server(gone).url, retry_s=20).delete_job("a")
 
 
 # --- the token
@@ -193,9 +215,8 @@ def test_no_token_travels_over_plain_http_to_another_host() -> None:
 
 
 def test_insecure_lets_it_travel(odd_server: Start) -> None:
-    config = Config("http://far.invalid", "secret", insecure=True, retry_s=0)
     with pytest.raises(errors.ServerUnreachable):
-        Rest(lambda: Endpoint("http://far.invalid", "secret"), config).call("GET", "/x")
+        rest("http://far.invalid", insecure=True).call("GET", "/x")
 
 
 @pytest.mark.parametrize("token", ["a\nb", "schlüssel", " a", ""])
@@ -230,6 +251,16 @@ def test_a_proxy_is_used_for_other_hosts(odd_server: Start, monkeypatch: pytest.
     assert proxy.requests[0].line == "GET http://far.invalid/x HTTP/1.1"
 
 
+def test_a_proxy_gets_its_user_and_password_and_the_path_of_the_server(
+    odd_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = odd_server(OK)
+    monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://ann:pass%20word@"))
+    rest("http://far.invalid/team", None).call("GET", "/x", params={"label": ["a=b", "c=d"], "limit": 1})
+    assert proxy.requests[0].line == "GET http://far.invalid/team/x?label=a%3Db&label=c%3Dd&limit=1 HTTP/1.1"
+    assert proxy.requests[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'ann:pass word').decode()}"
+
+
 def test_a_redirect_is_not_followed_with_the_token(odd_server: Start) -> None:
     thief = odd_server(OK)
     moved = odd_server(http("307 Moved", b"", Location=f"{thief.url}/x"))
@@ -239,9 +270,8 @@ def test_a_redirect_is_not_followed_with_the_token(odd_server: Start) -> None:
 
 
 def test_a_ca_bundle_that_is_not_there_is_named() -> None:
-    config = Config("https://127.0.0.1:9", ca_bundle="/no/such.pem", retry_s=0)
     with pytest.raises(errors.InvalidRequest, match=r"/no/such\.pem"):
-        Rest(lambda: Endpoint("https://127.0.0.1:9"), config).call("GET", "/x")
+        rest("https://127.0.0.1:9", None, ca_bundle="/no/such.pem").call("GET", "/x")
 
 
 def test_a_server_that_speaks_no_tls_is_said_to(odd_server: Start) -> None:
@@ -249,6 +279,92 @@ def test_a_server_that_speaks_no_tls_is_said_to(odd_server: Start) -> None:
     problem = refused(url)
     assert "TLS" in problem.message
     assert "ca_bundle" in (problem.hint or "")
+
+
+# --- bodies, and connections that are used again
+
+
+class Blocks:
+    """An upload of ten blocks."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([b"0123456789" * 10_000] * 10)
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+
+def test_an_upload_sends_its_length_and_each_try_all_of_it(odd_server: Start) -> None:
+    server = odd_server(http("503 No", b""), OK)
+    rest(server.url, retry_s=20).call("PUT", "/x", body=Body(Blocks(), "application/gzip"))
+    for request in server.requests:
+        assert request.headers["Content-Length"] == "1000000"
+        assert request.headers["Content-Type"] == "application/gzip"
+        assert request.body == b"".join(Blocks())
+
+
+def test_an_upload_that_is_refused_unread_says_why() -> None:
+    refusal = http("413 Too Large", b'{"code": "too_large", "message": "at most 10 bytes"}')
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_refuse_unread, args=(listener, refusal), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(errors.TooLarge, match="at most 10 bytes"):
+            rest(url).call("PUT", "/x", body=Body(Blocks(), "application/gzip"))
+
+
+def _refuse_unread(listener: socket.socket, refusal: bytes) -> None:
+    """As uvicorn does: answer, and take nothing more."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(64)
+        connection.sendall(refusal)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+
+def test_a_stream_gives_the_body_or_says_that_it_broke_off(odd_server: Start) -> None:
+    server = odd_server(http("200 OK", b"one two")[:-3])
+    with pytest.raises(Transient, match="in the middle"), rest(server.url).stream("/x", read_s=5) as answer:
+        list(answer.blocks)
+    with rest(odd_server(http("200 OK", b"one two")).url).stream("/x", read_s=5) as answer:
+        assert (answer.status, b"".join(answer.blocks)) == (200, b"one two")
+
+
+def test_head_of_what_is_not_there(odd_server: Start) -> None:
+    assert not api(odd_server(http("404 Not Found", b"")).url).has_snapshot("0" * 64)
+
+
+class _Patient(BaseHTTPRequestHandler):
+    """Keeps connections open, but for a path that ends with `last`."""
+
+    protocol_version = "HTTP/1.1"
+    ports: list[int]
+
+    def do_GET(self) -> None:
+        self.ports.append(self.client_address[1])
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+        self.close_connection = self.path.endswith("last")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_connection_is_used_again_until_the_server_closes_it() -> None:
+    ports: list[int] = []
+    handler = type("Handler", (_Patient,), {"ports": ports})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        calls = rest(f"http://127.0.0.1:{server.server_port}", retry_s=20)
+        for path in ("/x", "/x", "/last"):
+            assert calls.call("GET", path) == b"{}"
+        time.sleep(0.1)
+        assert calls.call("GET", "/x") == b"{}"
+        server.shutdown()
+    assert len(set(ports[:3])) == 1
+    assert ports[3] != ports[0]
 
 
 # --- many threads, many processes
@@ -270,8 +386,8 @@ def test_many_threads_share_one_client(odd_server: Start) -> None:
 def test_a_forked_child_makes_connections_of_its_own(odd_server: Start) -> None:
     shared = rest(odd_server(OK).url)
     shared.call("GET", "/x")
-    mine = shared._connect().session
+    mine = shared._connection().connection
     child = os.fork()
     if child == 0:
-        os._exit(0 if shared.call("GET", "/x") == b"{}" and shared._connect().session is not mine else 1)
+        os._exit(0 if shared.call("GET", "/x") == b"{}" and shared._connection().connection is not mine else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -36,13 +36,15 @@ def download(
     profile: ProfileOption = None,
 ) -> None:
     """Fetch the files that a job has written; also while it runs."""
+    from client_lib.client import get_job
+
     connection = Connection(endpoint, profile)
     full = connection.job(name)["name"]
     if listed:
         _show(connection, full, pattern, output)
         return
     with printer.transfer(full) as show_progress:
-        paths = connection.client.get_job(full).download(folder, pattern, on_download=show_progress)
+        paths = get_job(full, client=connection.api).download(folder, pattern, on_download=show_progress)
     if output == JSON:
         printer.data_json([str(path) for path in paths])
     else:
@@ -54,7 +56,7 @@ def download(
 def _show(connection: Connection, name: str, pattern: str | None, output: str) -> None:
     from client_lib.transport import download as downloads
 
-    found = connection.client.job_outputs(name)
+    found = connection.api.job_outputs(name)
     files = downloads.chosen(found, pattern)
     if output == JSON:
         printer.data_json([file.model_dump(mode="json") for file in files])
@@ -62,6 +64,6 @@ def _show(connection: Connection, name: str, pattern: str | None, output: str) -
         rows = [(file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}") for file in files]
         printer.table(("file", "bytes", "written (UTC)"), rows)
     else:
-        printer.hint(downloads.why_none(connection.client.job_info(name), found, pattern))
+        printer.hint(downloads.why_none(connection.api.job_info(name), found, pattern))
     for left in found.left_out:
         printer.hint(f"not kept: {left.path} of worker {left.worker} ({left.size:,} bytes): {left.why}")

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from client_lib.cli import exits, printer, processes
-from client_lib.cli.http_reader import Reader
+from client_lib.cli.connection import read
+from client_lib.cli.http_client import HttpClientTransport
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, state_dir
 from client_lib.transport import local_server
 from client_lib.transport.config import resolve
+from client_lib.transport.rest import Rest
 
 INFO_S = 10.0
 
@@ -59,9 +61,9 @@ def status(output: TextOrJson = "text") -> int:
 
 def _info(running: local_server.Running) -> dict[str, Any] | None:
     """The server's own facts; None: it does not answer."""
-    reader = Reader(resolve(running.url), lambda: running.endpoint)
+    rest = Rest(lambda: running.endpoint, resolve(running.url), HttpClientTransport)
     try:
-        return reader.get(paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
+        return read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
     except ClientLibError:
         return None
 

@@ -29,7 +29,7 @@ def cancel(names: WholeJobNames, endpoint: ServerOption = None, profile: Profile
     connection = Connection(endpoint, profile)
 
     def cancel_one(name: str) -> None:
-        info = connection.client.cancel_job(name)
+        info = connection.api.cancel_job(name)
         printer.data(f"{info.name} {info.state}")
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
@@ -54,7 +54,7 @@ def delete(
     connection = Connection(endpoint, profile)
 
     def delete_one(name: str) -> None:
-        printer.data(connection.client.delete_job(name, force=force))
+        printer.data(connection.api.delete_job(name, force=force))
 
     return _change_each(connection, names, delete_one)
 
@@ -114,8 +114,10 @@ def wait(
 
 
 def _wait(connection: Connection, name: str, timeout_s: float | None) -> int:
+    from client_lib.client import get_job
+
     try:
-        job = connection.client.get_job(connection.job(name)["name"])
+        job = get_job(connection.job(name)["name"], client=connection.api)
         with printer.hint_on_interrupt(job.name or ""), printer.progress(f"waiting for {job.name}"):
             info = job.wait(timeout_s)
     except ClientLibError as problem:

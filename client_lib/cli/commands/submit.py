@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from client_lib import client
 from client_lib.cli import exits, job_options, printer, processes, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
@@ -143,10 +144,10 @@ def resubmit(
     """
     connection = Connection(endpoint, profile)
     old = connection.job(name)["name"]
-    changed = job_options.changes(changes or (), connection.client.job_request(old).spec)
+    changed = job_options.changes(changes or (), connection.api.job_request(old).spec)
     with printer.progress("submitting"):
         python = processes.find_python(os.environ)
-        job = connection.client.resubmit(old, new_name=new_name, python=python, **changed)
+        job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, **changed)
         info = job.info()
     _announce(info, output, follow)
     return _follow_to_end(job) if follow else exits.DONE

@@ -1,0 +1,182 @@
+"""Transport of the command line, over http.client: what `transport.http` is for the SDK.
+
+requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/command_line.py), and a
+command makes a few calls, one after another. Rules and messages are shared: `rest`, `failures`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+
+from client_lib.errors import ClientLibError, ServerUnreachable
+from client_lib.transport.config import Config, Endpoint, is_loopback
+from client_lib.transport.failures import (
+    CONNECT_S,
+    ERROR_BODY_MAX,
+    HTTP_CLIENT_FAILURES,
+    NO_PROXY_WAY,
+    UNTRUSTED,
+    FailureRow,
+    check_endpoint_rules,
+    error_of_answer,
+    error_of_failure,
+)
+from client_lib.transport.rest import Reply, Request
+from client_lib.transport.retry import Transient
+
+_BLOCK = 256 * 1024
+
+
+class HttpClientTransport:
+    """Connections to one endpoint, each used again after an answer that was read to its end; see `rest.Transport`."""
+
+    def __init__(self, endpoint: Endpoint, config: Config) -> None:
+        check_endpoint_rules(endpoint, config)
+        self._url = endpoint.url
+        self._ca_bundle = config.ca_bundle
+        self._parts = urlsplit(endpoint.url)
+        self._proxy = _proxy_for(self._parts)
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": "client-lib"}
+        if endpoint.token:
+            self._headers["Authorization"] = f"Bearer {endpoint.token}"
+        self._idle: list[http.client.HTTPConnection] = []
+
+    @contextmanager
+    def open(self, request: Request) -> Iterator[Reply]:
+        with self._translated(request):
+            connection = self._free() or self._connected()
+            try:
+                response = self._answered(connection, request)
+            except BaseException:
+                connection.close()
+                raise
+        try:
+            yield Reply(response.status, self._blocks(response, request))
+        finally:
+            if response.isclosed():  # read to its end
+                self._idle.append(connection)
+            else:
+                response.close()
+                connection.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _free(self) -> http.client.HTTPConnection | None:
+        """A connection that waits and that the server has not closed meanwhile."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+        return None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        to = self._proxy or self._parts
+        host, port = to.hostname or "", to.port
+        connection: http.client.HTTPConnection
+        if self._parts.scheme == "https":
+            connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S, context=_tls(self._ca_bundle))
+            if self._proxy:
+                connection.set_tunnel(self._parts.hostname or "", self._parts.port, _proxy_headers(self._proxy))
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except TimeoutError as error:
+            raise Transient(
+                ServerUnreachable(f"{self._url} does not answer (no connection within {CONNECT_S:g} s)")
+            ) from error
+        return connection
+
+    def _answered(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+        """A good answer with its body unread. Raises the error that any other answer means."""
+        target = self._parts.path + request.path
+        if request.params:
+            target += "?" + urlencode(request.params, doseq=True)
+        headers = {**self._headers, **request.headers}
+        if self._proxy and self._parts.scheme == "http":
+            target = f"http://{self._parts.netloc}{target}"
+            headers |= _proxy_headers(self._proxy)
+        data: Any = None
+        if request.body:
+            data = request.body.data
+            headers["Content-Length"] = str(len(data))
+        connection.sock.settimeout(request.read_s)
+        try:
+            connection.request(request.method, target, data, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # an upload that the server refuses unread: its answer says why
+        response = connection.getresponse()
+        if 200 <= response.status < 300:
+            return response
+        found, body = response.headers, response.read(ERROR_BODY_MAX)
+        location, retry_after = found.get("Location"), found.get("Retry-After")
+        raise error_of_answer(
+            request.method, self._url + request.path, response.status, response.reason, body, location, retry_after
+        )
+
+    def _blocks(self, response: http.client.HTTPResponse, request: Request) -> Iterator[bytes]:
+        with self._translated(request):
+            while block := response.read1(_BLOCK):
+                yield block
+            if response.length:  # bytes that were announced and did not come
+                raise http.client.IncompleteRead(b"", response.length)
+            response.close()
+
+    @contextmanager
+    def _translated(self, request: Request) -> Iterator[None]:
+        """Translate exceptions of sockets and http.client into ours (inside a Transient, if the next try may
+        succeed)."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, ClientLibError):
+                raise
+            raise error_of_failure(error, self._failures(), self._url, request.read_s) from error
+
+    def _failures(self) -> tuple[FailureRow, ...]:
+        import ssl
+
+        rows = (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
+        return (FailureRow(OSError, *NO_PROXY_WAY), *rows) if self._proxy else rows
+
+
+def _tls(ca_bundle: str | None) -> Any:
+    """The authorities that the SDK trusts, too."""
+    import ssl
+
+    import certifi
+
+    trusted = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
+    folder = os.path.isdir(trusted)
+    return ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
+
+
+def _proxy_for(server: SplitResult) -> SplitResult | None:
+    """The proxy that the environment names for this server; None: no proxy."""
+    host = server.hostname or ""
+    if is_loopback(host):
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    found = getproxies()
+    proxy = found.get(server.scheme) or found.get("all")
+    if not proxy or proxy_bypass(server.netloc):
+        return None
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}

@@ -1,0 +1,173 @@
+"""Calls to one server: located, repeated while it does not answer, every failure as one of our errors.
+
+The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
+takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both, `retry` decides how often
+a call is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+from client_lib import errors
+from client_lib.transport import retry
+from client_lib.transport.config import Config, Endpoint
+from client_lib.transport.failures import READ_S
+from client_lib.transport.retry import Transient
+
+T = TypeVar("T")
+Params = Mapping[str, "str | int | float | Sequence[str]"]
+
+
+class Upload(Protocol):
+    """A body that is read in blocks. Its length is sent first, so that a server can refuse it unread."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def __len__(self) -> int: ...
+
+
+class Body(NamedTuple):
+    """The body of a request; each try sends it from its beginning."""
+
+    data: bytes | Upload
+    content_type: str
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    params: Params | None
+    body: Body | None
+    own_headers: Mapping[str, str] | None
+    read_s: float
+    """Longest silence, in seconds."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**(self.own_headers or {}), **({"Content-Type": self.body.content_type} if self.body else {})}
+
+
+class Reply(NamedTuple):
+    """A good answer, its body unread."""
+
+    status: int
+    blocks: Iterator[bytes]
+    """The body as it arrives, also the last bytes before a cut. Raises Transient for a body that breaks off."""
+
+
+class Transport(Protocol):
+    """Connections to one endpoint, for any number of threads."""
+
+    def open(self, request: Request) -> AbstractContextManager[Reply]:
+        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Endpoint, Config], Transport]
+
+
+class _Connected(NamedTuple):
+    connection: Transport
+    endpoint: Endpoint
+    pid: int
+
+
+class Rest:
+    """Calls to one server. Thread-safe; a forked child opens connections of its own."""
+
+    def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
+        """`locate` returns the server's address. It is called before the first request and after a lost connection."""
+        self._locate = locate
+        self._config = config
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._connected: _Connected | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._connection().endpoint
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_s: float = READ_S,
+        removes: bool = False,
+        retry_s: float | None = None,
+    ) -> bytes:
+        """Return the body of a good answer. The call must be safe to repeat: it is repeated while no answer comes.
+
+        `retry_s`: replaces the configured bound of the repetitions.
+        `removes`: NotFound on a repeated call means that an earlier try succeeded and its answer was lost; the body is
+        empty then.
+        Raises the error that the server sent, or one that explains why there is no answer.
+        """
+        request = Request(method, path, params, body, headers, read_s)
+        tries = 0
+
+        def attempt(connection: Transport) -> bytes:
+            nonlocal tries
+            tries += 1
+            try:
+                with connection.open(request) as answer:
+                    return b"".join(answer.blocks)
+            except errors.NotFound:
+                if removes and tries > 1:
+                    return b""
+                raise
+
+        return self._repeated(attempt, self._config.retry_s if retry_s is None else retry_s)
+
+    @contextmanager
+    def stream(
+        self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None, read_s: float
+    ) -> Iterator[Reply]:
+        """An answer whose body the caller reads inside the block. `read_s`: the longest silence.
+
+        Raises as `call`; its body is not asked for again.
+        """
+        request = Request("GET", path, params, None, headers, read_s)
+        with ExitStack() as opened:
+            yield self._repeated(lambda found: opened.enter_context(found.open(request)), self._config.retry_s)
+
+    def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
+        def once() -> T:
+            connected = self._connection()
+            try:
+                return attempt(connected.connection)
+            except Transient:
+                self._forget(connected)  # a local server comes back at another port
+                raise
+
+        return retry.call(once, bound_s)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connected:
+                self._connected.connection.close()
+            self._connected = None
+
+    def _connection(self) -> _Connected:
+        connected = self._connected
+        if connected and connected.pid == os.getpid():
+            return connected
+        with self._lock:
+            if not self._connected or self._connected.pid != os.getpid():
+                endpoint = self._locate()
+                self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
+            return self._connected
+
+    def _forget(self, connected: _Connected) -> None:
+        """Make the next call locate the server again. Running calls of other threads keep the old connections."""
+        with self._lock:
+            if self._connected is connected:
+                self._connected = None
