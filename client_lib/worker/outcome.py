@@ -17,7 +17,10 @@ OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory lim
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
-"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may still unwind."""
+"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may still unwind.
+
+Shorter than SAME_MOMENT_S, or its error would come too late to count.
+"""
 _TRACEBACK = "Traceback (most recent call last):"
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
