@@ -28,7 +28,7 @@ from server_stub.store import Store, StoreError, StoreUnavailable
 from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
-_LONGEST_SAVE_PAUSE_S = 30.0
+_LONGEST_SAVE_PAUSE_S = 5.0
 
 MakeAttempt = Callable[[ActiveJob], Attempt]
 
@@ -196,9 +196,9 @@ class Reconciler:
             except (StorageFull, StoreError) as error:
                 log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error.message)
                 active.not_saved = error
-                self._changes.publish(row.id)
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
+            self._changes.publish(row.id)
             # stopping is safe before it is stored, and may free the disk; of a lost database another server may decide
             if active.status.stop and not isinstance(active.not_saved, StoreUnavailable):
                 self._stop_attempt(active, active.status)
