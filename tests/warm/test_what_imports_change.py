@@ -7,16 +7,36 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.warm.conftest import Make, WarmWorker, package
+from tests.warm.conftest import Make, WarmPool, WarmWorker, package
 from tests.worker.conftest import Worker
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
 ]
+
+
+BothIn = Callable[..., None]
+
+
+@pytest.fixture
+def both_in(worker: Callable[..., WarmWorker], tmp_path: Path) -> BothIn:
+    """Runs a script as a fresh rank and as a warm one of this pool, and compares what they print."""
+
+    def run(pool: WarmPool, script: str, **fields: Any) -> None:
+        (tmp_path / "fresh").mkdir()
+        fresh, warm = Worker(tmp_path / "fresh", script, **fields), worker(script, **fields)
+        fresh.run()
+        started = warm.started_by(pool).go().started
+        assert started["warm"], started
+        assert warm.report()["exit_code"] == 0, warm.lines("stderr")
+        assert warm.lines() == fresh.lines()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -76,23 +96,42 @@ atexit.register(print, "the script ends")
 """
 
 
+MATPLOTLIB = "import os; rcParams = {'backend': os.environ.get('MPLBACKEND') or 'agg'}"
+BACKEND = "import matplotlib, os; print(matplotlib.rcParams, os.environ.get('MPLBACKEND'))"
+
+
+@pytest.mark.parametrize("begun_with", [{}, {"MPLBACKEND": "svg"}], ids=["a terminal", "a notebook"])
+@pytest.mark.parametrize("backend", [{}, {"MPLBACKEND": ""}, {"MPLBACKEND": "pdf"}], ids=repr)
+def test_matplotlib_has_the_backend_of_the_rank(
+    pool: Make, both_in: BothIn, tmp_path: Path, begun_with: dict[str, str], backend: dict[str, str]
+) -> None:
+    site = {"PYTHONPATH": package(tmp_path, matplotlib=MATPLOTLIB)}
+    made = pool("matplotlib", environment=site | begun_with)
+    assert made.waits_for("ready")["modules"] == 1
+    both_in(made, BACKEND, environment=dict(os.environ) | site | backend)
+
+
+def test_a_rank_without_a_locale_is_warm_and_has_the_one_that_python_chooses(
+    pool: Make, both_in: BothIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("LC_", "LANG"))]:
+        monkeypatch.delenv(name)
+    script = """
+        import locale, os, subprocess, sys
+        print(os.environ.get("LC_CTYPE"), locale.setlocale(locale.LC_ALL), sys.stdout.encoding, sys.flags.utf8_mode)
+        print(subprocess.check_output(["printenv", "LC_CTYPE"]))
+    """
+    both_in(pool().ready(), script)
+
+
 @pytest.mark.parametrize("then", ["", "import changes; look(); changes.later()"])
 def test_what_a_package_adds_is_there_with_its_import_and_not_before(
-    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path, then: str
+    pool: Make, both_in: BothIn, tmp_path: Path, then: str
 ) -> None:
     site = package(tmp_path, changes=CHANGES)
     made = pool("changes", environment={"PYTHONPATH": site})
     assert made.waits_for("ready")["modules"] == 1
-    environment = dict(os.environ) | {"PYTHONPATH": site}
-    (tmp_path / "fresh").mkdir()
-    fresh, warm = (
-        Worker(tmp_path / "fresh", LOOK + then, environment=environment),
-        worker(LOOK + then, environment=environment),
-    )
-    fresh.run()
-    assert warm.started_by(made).go().started["warm"]
-    assert warm.report()["exit_code"] == 0
-    assert warm.lines() == fresh.lines()
+    both_in(made, LOOK + then, environment=dict(os.environ) | {"PYTHONPATH": site})
 
 
 def test_what_the_standard_library_does_at_the_end_is_done_by_a_rank_without_packages(

@@ -1,7 +1,7 @@
 """Decides which ranks may be warm: those for which a fresh start gives the same process. Pure.
 
 A library that the pool has imported has read its variables there. A job with another value of one of them starts fresh,
-except for thread counts: they are set again in every rank (rank.ThreadCounts).
+except for thread counts and matplotlib's backend: they are set again in every rank (rank.Warm).
 """
 
 import os
@@ -52,6 +52,7 @@ READ_LATER = frozenset(
         "OMP_NUM_THREADS",  # these three are set in every rank
         "MKL_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
+        "MPLBACKEND",  # this one, too: each notebook has it
         "CUDA_VISIBLE_DEVICES",  # these are read at the first use of a GPU, always after the fork
         "CUDA_DEVICE_ORDER",
         "NVIDIA_VISIBLE_DEVICES",

@@ -41,7 +41,9 @@ class AtStart:
     def __init__(self, modules: FrozenSet[str]) -> None:
         self.modules = modules
         self.filters = list(warnings.filters)
-        self.environment = dict(os.environ)
+        self.environment = _given_environment()
+        self.added = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
+        """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
 
 
 class Warm:
@@ -77,7 +79,7 @@ class Warm:
     def _forget(self, argv: List[str], environment: Dict[str, str]) -> None:
         """Reset the interpreter to the state of one that was started for this script."""
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update({**environment, **self._at_start.added})
         time.tzset()
         _new_seeds()
         _reset_multiprocessing()
@@ -85,17 +87,26 @@ class Warm:
             del sys.modules[name]
         warnings.filters[:] = self._at_start.filters  # type: ignore[index]
         hidden.filters_changed()
-        Hidden(self._groups, lambda names: self._set_threads(names, environment)).hide()
+        Hidden(self._groups, lambda names: self._adapt(names, environment)).hide()
         if "orig_argv" in vars(sys):  # new in 3.10
             vars(sys)["orig_argv"][:] = [argv[0]] + argv[2:]
         gc.freeze()  # the launcher's objects: their descriptors are closed
         gc.enable()
 
-    def _set_threads(self, back: List[str], environment: Dict[str, str]) -> None:
-        """Called at the first import of a package: a script that imports none gets no threads."""
+    def _adapt(self, back: List[str], environment: Dict[str, str]) -> None:
+        """Set what packages would have read at their import. Before the first one, a script has no threads."""
         self._thread_counts.apply(environment)
         if "torch" in back:
             _set_torch(sys.modules["torch"], environment)
+        if "matplotlib" in back and environment.get("MPLBACKEND"):
+            sys.modules["matplotlib"].rcParams["backend"] = environment["MPLBACKEND"]  # as its import does
+
+
+def _given_environment() -> Dict[str, str]:
+    """The environment with which this process was started."""
+    with open("/proc/self/environ", "rb") as file:
+        entries = os.fsdecode(file.read()).split("\0")
+    return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if name and equals}
 
 
 def _script_folder(process: Process) -> List[str]:
