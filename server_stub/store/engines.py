@@ -75,9 +75,10 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def _connect_options(url: str, options: str) -> dict[str, Any]:
-    """Parameters of libpq. Those in the URL win, except `options`."""
+    """Parameters of libpq. Those in the URL win."""
     given = make_url(url).query
-    return {name: value for name, value in _CLIENT_KEEPALIVE.items() if name not in given} | {"options": options}
+    keepalive = {name: value for name, value in _CLIENT_KEEPALIVE.items() if name not in given}
+    return keepalive | {"options": f"{options} {given.get('options', '')}"}
 
 
 def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:

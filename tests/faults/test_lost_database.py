@@ -91,6 +91,8 @@ def test_calls_get_503_clients_wait_and_followers_go_on_while_postgresql_is_away
     assert_unavailable(server.get(paths.READYZ))
     assert_unavailable(server.get(paths.JOBS))
     assert_unavailable(server.get(paths.job("over")))
+    platform = server.get("/public/v2/jobs")
+    assert (platform.status_code, platform.headers["Retry-After"]) == (503, "1")
     assert_unavailable(server.submit("new", "print('hello')"))
     assert_unavailable(server.call("DELETE", paths.job("over")))
     assert_unavailable(server.call("POST", paths.job_cancel("goes")))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from client_lib.errors import ServerError
 from server_stub.files.request_log import RequestLog
-from server_stub.store import Store, StoreUnavailable, Superseded
+from server_stub.store import Store, StoreError, StoreUnavailable, Superseded
 from tests.store.postgresql import Server
 from tests.store.test_lost_database import new_job, on_postgresql, stored
 from tests.store.test_store import added, opened, row
@@ -45,6 +45,19 @@ class TestPostgresql:
                 with pytest.raises(ServerError, match="another server runs on the database"):
                     await Store(url).open()
                 await store.write(added, row(1))
+
+        asyncio.run(run())
+
+    def test_options_of_the_url_are_kept(self, postgresql_server: Server) -> None:
+        async def run() -> None:
+            def timeout(connection: Connection) -> object:
+                return connection.execute(text("SHOW statement_timeout")).scalar()
+
+            url = postgresql_server.new_database() + "&options=-c%20statement_timeout%3D7s"
+            async with opened(url) as store:
+                assert [await store.read(timeout), await store.write(timeout)] == ["7s", "7s"]
+                with pytest.raises(StoreError):
+                    await store.read(added, row(1))
 
         asyncio.run(run())
 

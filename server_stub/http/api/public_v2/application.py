@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized
+from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
 from server_stub.http import users_file
 from server_stub.http.api.answers import disconnected
 from server_stub.http.api.context import Context
@@ -147,7 +147,10 @@ def error(problem: ClientLibError) -> Response:
     """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
     message = "\n".join(filter(None, [problem.message, problem.hint]))
     status = 400 if isinstance(problem, InvalidRequest) and not isinstance(problem, TooLarge) else problem.http_status
-    return _failed(status, message)
+    response = _failed(status, message)
+    if isinstance(problem, Unavailable):
+        response.headers["Retry-After"] = "1"
+    return response
 
 
 def _failed(status: int, message: str) -> Response:
