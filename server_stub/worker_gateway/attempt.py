@@ -14,11 +14,18 @@ from client_lib.worker.directory import read_json, write_json
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
-from server_stub.worker_gateway.views import Order, PodStart, State, WorkerGroup, WorkerView, must_stay, next_order
+from server_stub.worker_gateway.views import (
+    SILENT_S,
+    Order,
+    PodStart,
+    State,
+    WorkerGroup,
+    WorkerView,
+    must_stay,
+    next_order,
+)
 from server_stub.worker_gateway.worker import RemoteWorker, on_disk
 
-SILENT_S = 600.0
-"""An ended worker stops waiting for a peer that has been silent for this long."""
 FILE = "gate.json"
 """{open: every worker was ready once, closed: the attempt is over and its token has expired}."""
 
@@ -99,7 +106,8 @@ class OpenAttempt:
     # --- for the runtime
 
     def views(self) -> tuple[WorkerView, ...]:
-        return tuple(worker.view for worker in self._workers)
+        now = time.monotonic()
+        return tuple(worker.view_at(now) for worker in self._workers)
 
     def stop(self, grace_s: float) -> None:
         self._ordered = Order("stop", grace_s)

@@ -11,6 +11,10 @@ from client_lib.spec.states import Reason
 from client_lib.worker.report import Report
 
 State = Literal["preparing", "ready", "started", "ended"]
+NOTICED_S = 120.0
+"""A job mentions an agent that has been silent for this long; agents ask for orders every 30 s."""
+SILENT_S = 600.0
+"""The longest wait for a silent agent: of an ended peer, of a complete gang, and for a log that does not grow."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ class WorkerView:
     """Lost records: those that did not fit into the worker's spool while this server was down."""
     report: Report | None = None
     """Its report.json."""
+    silent_s: float = 0.0
+    """Seconds since its agent was last heard of, if they are more than NOTICED_S; not before it was, nor the time in
+    which no server ran."""
 
     @property
     def drained(self) -> bool:

@@ -18,7 +18,7 @@ from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report, read_report
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
-from server_stub.worker_gateway.views import PodStart, State, WorkerView
+from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView
 
 FACTS = "worker.json"
 """File in the worker's directory with the fields in _KEPT."""
@@ -48,6 +48,13 @@ class RemoteWorker:
         facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
         self._log.open()
         self._show(**facts, report=read_report(self._report_path), **self._log_facts())
+
+    def view_at(self, now: float) -> WorkerView:
+        """The view, with the silence of its agent at this monotonic time."""
+        silent_s = now - self.last_contact
+        if self.view.pod_uid is None or silent_s <= NOTICED_S:
+            return self.view
+        return replace(self.view, silent_s=silent_s)
 
     @property
     def _report_path(self) -> str:

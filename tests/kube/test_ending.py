@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway import SILENT_S, WorkerView
 from tests.kube.test_observe import sight
 
 DELETED = (Reason.DELETED_EXTERNALLY, "PyTorchJob train was deleted by someone else")
@@ -64,3 +64,15 @@ def test_a_gang_that_never_ran_ended_for_why_it_was_removed() -> None:
     _, seen = looked_at(WorkerView(0))
     assert ending.why(seen, DELETED, stopped=False, lost_first=False)[:2] == DELETED
     assert ending.why(seen, DELETED, stopped=True, lost_first=False)[:2] == (Reason.CANCELLED, "stopped")
+
+
+def test_the_rest_of_a_log_is_waited_for_as_long_as_some_of_it_arrives() -> None:
+    drain, late = ending.LogDrain(), looked_at(reported("Completed", drained=False), pods=True)[0]
+    assert not drain.is_over(late, 0.0)
+    assert not drain.is_over(late, SILENT_S)
+    more = replace(late, views=tuple(replace(view, next_seq=6) for view in late.views))
+    assert not drain.is_over(more, SILENT_S + 1)
+    assert drain.is_over(more, 2 * SILENT_S + 2)
+    gone = replace(late, pods=())
+    assert not drain.is_over(gone, 0.0)
+    assert drain.is_over(gone, ending.DRAIN_S + 1)

@@ -1,4 +1,4 @@
-"""One attempt from its objects to its removal, on a cluster that is a table in memory; pods do not reach the server."""
+"""One attempt from its objects to its removal, on a cluster that is a table in memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ import pytest
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import CodeInPlace, Submitter
+from server_stub.files.room import Spare
 from server_stub.runtimes import Observation
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
-from server_stub.runtimes.kube.observe import parse
+from server_stub.runtimes.kube.observe import ending, parse
+from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.workload import Object
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway import SILENT_S, WorkerRegistry
+from server_stub.worker_gateway.views import NOTICED_S, State
+from server_stub.worker_gateway.worker import RemoteWorker
 from tests.kube.cases import CLUSTER, Builder
 
 pytestmark = pytest.mark.anyio
@@ -37,12 +41,16 @@ def anyio_backend() -> str:
 class Site:
     """Stands for `ObjectsApi` and `PodLogs`, and for the cluster behind them."""
 
-    def __init__(self, folder: Path, *, never_started: bool = True) -> None:
-        case = Builder(code=CodeInPlace(), submitter=Submitter(), cluster=UNREACHED, spec={"script": "true"}).build("x")
+    def __init__(
+        self, folder: Path, *, never_started: bool = True, settings: ClusterSettings = UNREACHED, n_workers: int = 1
+    ) -> None:
+        spec = {"script": "true", "n_workers": n_workers}
+        case = Builder(code=CodeInPlace(), submitter=Submitter(), cluster=settings, spec=spec).build("x")
         self.attempt = replace(case.attempt, job_dir=folder, never_started=never_started)
         self.key = names.AttemptKey(self.attempt.job_id, self.attempt.number)
-        registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder)
-        cluster = Cluster.of(cast(Any, None), PYTORCHJOB, UNREACHED, case.catalogue, registry)
+        registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
+        cluster = Cluster.of(cast(Any, None), PYTORCHJOB, settings, case.catalogue, registry)
+        self.registry = registry
         self.inventory = cluster.inventory
         self.inventory.list_workloads(())
         self.said: list[Observation] = []
@@ -58,15 +66,29 @@ class Site:
             self._news.clear()
             await asyncio.wait_for(self._news.wait(), 30)
 
-    def put_pod(self, **status: Any) -> None:
+    def put_pod(self, worker: int = 0, **status: Any) -> None:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
-        labels |= {manifest.REPLICA_TYPE: "master", manifest.REPLICA_INDEX: "0"}
+        replica = ("worker", str(worker - 1)) if worker else ("master", "0")
+        labels |= dict(zip((manifest.REPLICA_TYPE, manifest.REPLICA_INDEX), replica, strict=True))
         state = {"containerStatuses": [{"name": PYTORCHJOB.container, "state": status}]}
-        pod = parse.pod(
-            {"metadata": {"uid": "pod", "labels": labels}, "spec": {"nodeName": "n"}, "status": state}, PYTORCHJOB
-        )
+        meta = {"uid": f"pod-{worker}", "labels": labels}
+        pod = parse.pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, PYTORCHJOB)
         assert pod is not None
         self.inventory.put_pod(pod)
+
+    async def agent(self, worker: int, state: State) -> RemoteWorker:
+        """The worker, whose agent has just reported this state."""
+        attempt = self.registry.admit(self.registry.token(self.key.job_id, self.key.attempt))
+        found = await attempt.worker(worker, f"pod-{worker}", None)
+        await attempt.report_state(found, state)
+        return found
+
+    def look(self) -> None:
+        """Let the gang look at its state now, as it does every few seconds."""
+        self.inventory.list_workloads(filter(None, [self.inventory.workload(self.key)]))
+
+    def says(self, text: str) -> Callable[[], bool]:
+        return lambda: text in self.said[-1].message
 
     # --- ObjectsApi, called in threads
 
@@ -131,3 +153,76 @@ async def test_a_new_server_process_reports_the_same_end(tmp_path: Path) -> None
     again = Site(tmp_path, never_started=False)
     await again.run()
     assert again.said == [site.said[-1]]
+
+
+# --- agents that fall silent
+
+
+async def gang_of_two(folder: Path, *states: State) -> tuple[Site, asyncio.Task[None], list[RemoteWorker]]:
+    """A gang on its cluster whose agents have reported these states, its task and its workers."""
+    site = Site(folder, settings=CLUSTER, n_workers=2)
+    run = asyncio.create_task(site.run())
+    await site.until(lambda: bool(site.said))
+    for worker in (0, 1):
+        site.put_pod(worker, running={"startedAt": "2026-11-22T11:00:00Z"})
+        await site.agent(worker, "ready")
+    workers = [await site.agent(worker, state) for worker, state in enumerate(states)]
+    return site, run, workers
+
+
+async def ended_with(site: Site, worker: int, log_end_seq: int = 0) -> None:
+    found = await site.agent(worker, "started")
+    report = DIGEST | {"worker": worker, "attempt": 1, "ranks": [], "log_end_seq": log_end_seq}
+    attempt = site.registry.admit(site.registry.token(site.key.job_id, site.key.attempt))
+    await attempt.take_report(found, cast(Any, report))
+
+
+async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_again(tmp_path: Path) -> None:
+    site, run, workers = await gang_of_two(tmp_path, "ready", "ready")
+    workers[1].last_contact -= NOTICED_S + 1
+    site.look()
+    silent = "worker 1 has been silent for more than 2 min: its node or agent hangs, or can't reach this server"
+    await site.until(site.says(f"2 of 2 workers are prepared; {silent}"))
+    workers[1].last_contact -= SILENT_S
+    site.look()
+    await site.until(site.says("taken back, tries again in 30 s: prepared, and not started: worker 1 has been silent"))
+    site.gang.stop(1.0)
+    await run
+
+
+async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_nothing(tmp_path: Path) -> None:
+    site, run, workers = await gang_of_two(tmp_path, "started", "started")
+    workers[1].last_contact -= 2 * SILENT_S
+    site.look()
+    await site.until(site.says("worker 1 has been silent"))
+    assert site.said[-1].phase == "running"
+    await ended_with(site, 0)
+    await run
+    assert (site.said[-1].phase, site.said[-1].reason) == ("ended", Reason.NODE_LOST)
+    assert site.said[-1].message.startswith("worker 1 has been silent for more than 10 min")
+
+
+async def test_an_agent_that_does_not_start_while_its_peer_does_ends_the_attempt(tmp_path: Path) -> None:
+    site, run, workers = await gang_of_two(tmp_path, "started", "ready")
+    workers[1].last_contact -= SILENT_S + 1
+    site.look()
+    await run
+    assert site.phases()[-1] == ("ended", Reason.NODE_LOST)
+
+
+async def test_a_log_that_stays_behind_is_given_up_and_the_message_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "SILENT_S", 0.1)
+    site, run, _ = await gang_of_two(tmp_path, "started", "started")
+    for worker in (0, 1):
+        await ended_with(site, worker, log_end_seq=5)
+    await site.until(site.says("every rank has ended, the rest of the logs is on its way"))
+    await asyncio.sleep(0.2)
+    site.look()
+    await site.until(lambda: site.said[-1].phase == "ended")
+    for worker in (0, 1):
+        site.put_pod(worker, terminated={"exitCode": 0, "message": json.dumps(DIGEST)})
+    await run
+    assert (site.said[-1].phase, site.said[-1].reason) == ("ended", Reason.COMPLETED)
+    assert site.said[-1].message.endswith("; 10 lines of all 2 workers are lost")

@@ -461,3 +461,16 @@ def test_any_sight_means_something(
         assert worker.stage is not Stage.LOST or (worker.lost_because and worker.lost_reason is not Reason.COMPLETED)
     assert observe(given_) == seen  # pure
     assert taken_away(given_, "PyTorchJob train")[0] is not Reason.COMPLETED
+
+
+def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_that_failed() -> None:
+    case = sight("running")
+    ended = parse.ContainerEnd(1, "OOMKilled", "", "")
+    pod = replace(case.pods[0], worker=0, uid="uid", main=parse.Container("pytorch", ended=ended))
+    report: Any = {"reason": "ExitCode", "message": "rank 0 ended with exit code 1", "exit_code": 1, "ranks": []}
+    view = WorkerView(0, "uid", report=report)
+    (worker,) = observe(replace(case, pods=(pod,), views=(view,))).workers
+    assert worker.report is not None
+    assert worker.report["message"] == (
+        "rank 0 ended with exit code 1; a process of its worker was killed because the memory limit was reached"
+    )

@@ -16,15 +16,15 @@ from server_stub.runtimes import Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import ObjectCreator
-from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
+from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.parse import WorkerPod
 from server_stub.runtimes.kube.removal import ObjectRemoval
 from server_stub.runtimes.kube.report import Reporter
 from server_stub.runtimes.tasks import is_set_within
-from server_stub.runtimes.verdict import Stage, Step
+from server_stub.runtimes.verdict import Stage, Step, Verdict
+from server_stub.worker_gateway import SILENT_S
 
-DRAIN_S = 60.0  # the rest of a log that has not arrived this long after the pod's end never will
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 LOOK_AGAIN_S = 15.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
@@ -52,7 +52,9 @@ class Gang:
         """First reason seen why pods were taken away, before the operator and this server remove the rest."""
         self._unexplained_since: float | None = None
         self._incomplete_since: float | None = None
-        self._over_since: float | None = None
+        self._log_drain = ending.LogDrain()
+        self._hung: Verdict | None = None
+        """The end of an attempt that waited for a silent agent."""
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
@@ -210,8 +212,19 @@ class Gang:
             await self._remove(*because)
         elif blocker.permanent and not self._losses.missing:
             await self._remove(blocker.reason, blocker.message)
+        elif hung := ending.hung(seen, state.views):
+            await self._end_waiting(seen, messages.silent(hung, state.n_workers, SILENT_S))
         elif self._is_overdue(seen):
-            await self._take_back(seen)
+            minutes = self._cluster.settings.gang_timeout_s / 60
+            await self._take_back(seen, f"not complete within {minutes:.3g} min", seen.blocker.message)
+
+    async def _end_waiting(self, seen: Interpretation, why: str) -> None:
+        """End the wait for a silent agent: take the attempt back if no rank of it has run, else remove it."""
+        if any(worker.stage in (Stage.STARTED, Stage.ENDED) for worker in seen.workers):
+            self._hung = Verdict(Reason.NODE_LOST, why)
+            await self._remove(self._hung.reason, why)
+        else:
+            await self._take_back(seen, "prepared, and not started", why)
 
     def _may_be_explained(self, seen: Interpretation) -> bool:
         """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
@@ -229,22 +242,17 @@ class Gang:
             return False
         if self._may_be_explained(seen):
             return False
-        if ending.is_drained(state):
-            return True
-        now = asyncio.get_running_loop().time()
-        if self._over_since is None and all(pod.over for pod in state.pods):
-            self._over_since = now
-        return self._over_since is not None and now - self._over_since > DRAIN_S
+        return self._log_drain.is_over(state, asyncio.get_running_loop().time())
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         removed = self._record.removed_because
         because = (Reason(removed[0]), removed[1]) if removed else self._why_stopped(state)
         why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
-        return await self._reporter.ended(seen, why)
+        return await self._reporter.ended(seen, self._hung if self._hung and not self.stopped else why)
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
-        if self._over_since is not None or self._unexplained_since is not None:
+        if self._log_drain.is_near or self._unexplained_since is not None:
             return 1.0
         due = [now + LOOK_AGAIN_S]
         if self._incomplete_since is not None:
@@ -273,16 +281,15 @@ class Gang:
         self._incomplete_since = self._incomplete_since or now
         return now - self._incomplete_since >= self._cluster.settings.gang_timeout_s
 
-    async def _take_back(self, seen: Interpretation) -> None:
+    async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
-        minutes, blocker = self._cluster.settings.gang_timeout_s / 60, seen.blocker.message
-        text = f"not complete within {minutes:.3g} min ({blocker}); it is taken back and queued again"
+        text = f"{what} ({why}); it is taken back and queued again"
         self._reporter.waiting(Reason.UNSCHEDULABLE, text, seen.infos)
         await self._removal.delete(self._name, self._record.uid)
         await self._removal.until_gone(self._record.uid)
         self._cluster.inventory.drop_gone(self._key)
         self._cluster.registry.forget(*self._id)
-        self._taken_back, self._taken_back_because = self._taken_back + 1, blocker
+        self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._incomplete_since = None
         await self._write(uid=None, name=None)
 
@@ -291,7 +298,7 @@ class Gang:
         back_off_s = min(FIRST_BACK_OFF_S * 2 ** (self._taken_back - 1), LONGEST_BACK_OFF_S)
         back_off_s = min(back_off_s, self._cluster.settings.gang_timeout_s)
         until = loop.time() + back_off_s
-        text = f"taken back as it was not complete, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
+        text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
         self._reporter.waiting(Reason.UNSCHEDULABLE, text)
         while not self.stopped and loop.time() < until:
             self._changed.clear()

@@ -12,8 +12,9 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.runtimes import Attempt, Observation, outputs, verdict
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.observe import Interpretation, ending
+from server_stub.runtimes.kube.observe import Interpretation, ending, messages
 from server_stub.runtimes.verdict import Stage, Verdict
+from server_stub.worker_gateway import NOTICED_S, WorkerView
 
 
 class Reporter:
@@ -31,13 +32,17 @@ class Reporter:
 
     def progress(self, seen: Interpretation, missing: str) -> None:
         """Report how far the workers are. `missing`: message about workers that the attempt goes on without."""
+        views, n_workers = self._views(), self._attempt.spec.n_workers
+        silent = messages.silent(ending.silent(seen, views, NOTICED_S), n_workers, NOTICED_S)
         stages = {worker.stage for worker in seen.workers}
-        if stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages:
-            views = self._cluster.registry.view(self._attempt.job_id, self._attempt.number)
-            notes = self._notes(seen, {view.worker: view.missing for view in views})
-            self.report(self._observation("running", Reason.RUNNING, missing, seen.infos, notes))
-        elif Stage.STARTED not in stages:
-            self.waiting(seen.blocker.reason, seen.blocker.message, seen.infos, seen.unknown)
+        waits_for_logs = stages == {Stage.ENDED} and not any(worker.failed for worker in seen.workers)
+        if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
+            lost = {view.worker: view.missing for view in views}
+            rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
+            message = _joined(missing, silent, rest, messages.lost_in_all(lost, n_workers))
+            self.report(self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost)))
+        elif silent or Stage.STARTED not in stages:
+            self.waiting(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
 
     def unstarted(self, reason: Reason, message: str) -> Observation:
         """The end of an attempt without objects, for `report`."""
@@ -47,10 +52,11 @@ class Reporter:
         """The end of an attempt, for `report`."""
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
-        views = self._cluster.registry.view(self._attempt.job_id, self._attempt.number)
-        notes = (*self._notes(seen, ending.lost_lines(seen, views)), *outputs.notes(reports), *conflicts)
+        lost = ending.lost_lines(seen, self._views())
+        notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
+        message = _joined(why.message, messages.lost_in_all(lost, self._attempt.spec.n_workers))
         return replace(
-            self._observation("ended", why.reason, why.message, seen.infos, notes),
+            self._observation("ended", why.reason, message, seen.infos, notes),
             ranks=tuple(rank for worker in seen.workers for rank in worker.ranks()),
             ended_at=verdict.ended_at(seen.workers) or datetime.now(timezone.utc),
             first_failing=why.first_failing,
@@ -60,6 +66,9 @@ class Reporter:
         if seen != self._last:
             self._last = seen
             self._sink(seen)
+
+    def _views(self) -> tuple[WorkerView, ...]:
+        return self._cluster.registry.view(self._attempt.job_id, self._attempt.number)
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
         cluster = self._cluster
@@ -75,3 +84,7 @@ class Reporter:
     ) -> Observation:
         attempt = self._attempt
         return Observation(attempt.job_id, attempt.number, phase, reason, message, infos, notes=notes)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))

@@ -17,9 +17,11 @@ from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway import SILENT_S, WorkerView
 
 Because = tuple[Reason, str]
+DRAIN_S = 60.0
+"""The rest of a log that has not arrived this long after the end of all pods never will."""
 SLACK_S = 30.0
 """Time that a kubelet may need to end a pod beyond its grace period; 0 if Kubernetes reports its node as gone."""
 _LOGS_MAY_BE_LOST = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
@@ -46,6 +48,57 @@ def died_silently(state: ClusterState, seen: Interpretation) -> list[WorkerPod]:
 def is_drained(state: ClusterState) -> bool:
     """True if the logs of all workers with a report are complete; those of the others never will be."""
     return all(view.drained or view.report is None for view in state.views)
+
+
+class LogDrain:
+    """Decides how long an attempt whose workers have all reported waits for the rest of their logs."""
+
+    def __init__(self) -> None:
+        self._arrived: tuple[bool, tuple[int, ...]] | None = None
+        self._since = 0.0
+
+    def is_over(self, state: ClusterState, now: float) -> bool:
+        """True if the logs are complete or will never be. `now` is a monotonic time."""
+        if is_drained(state):
+            return True
+        pods_over = all(pod.over for pod in state.pods)
+        arrived = (pods_over, tuple(view.next_seq for view in state.views))
+        if arrived != self._arrived:
+            self._arrived, self._since = arrived, now
+        return now - self._since > (DRAIN_S if pods_over else SILENT_S)
+
+    @property
+    def is_near(self) -> bool:
+        """True if the end of the waiting is near."""
+        return self._arrived is not None and self._arrived[0]
+
+
+# --- silent agents
+
+
+def silent(seen: Interpretation, views: Sequence[WorkerView], limit_s: float) -> list[int]:
+    """Numbers of the workers that are not over, and whose agents have been silent for longer."""
+    alive = {worker.number for worker in seen.workers if not worker.stage.over}
+    return [view.worker for view in views if view.silent_s > limit_s and view.worker in alive]
+
+
+def hung(seen: Interpretation, views: Sequence[WorkerView]) -> list[int]:
+    """Numbers of the workers that the others have waited for in vain, for SILENT_S.
+
+    In a complete gang these are silent workers that have not started their ranks, or that all others have outlived.
+    Ranks whose peers run may be at work, though their agent is silent: health_params ends them if they are not. An
+    incomplete gang is taken back after gang_timeout_s.
+    """
+    stages = {worker.number: worker.stage for worker in seen.workers}
+    if Stage.STARTING in stages.values():
+        return []
+    found = silent(seen, views, SILENT_S)
+    heard = [stage for number, stage in stages.items() if number not in found]
+    alone = bool(heard) and all(stage.over for stage in heard)
+    return [number for number in found if alone or stages[number] is Stage.READY]
+
+
+# --- lost lines
 
 
 def lost_lines(seen: Interpretation, views: Sequence[WorkerView]) -> dict[int, int]:

@@ -193,6 +193,23 @@ def lost_lines(worker: int, count: int) -> str:
     return f"{count} lines of worker {worker} are lost" if count > 1 else f"1 line of worker {worker} is lost"
 
 
+def lost_in_all(lost: Mapping[int, int], of: int) -> str:
+    """One message about the lost lines of all workers; empty without any."""
+    workers = [worker for worker, count in lost.items() if count]
+    if len(workers) < 2:
+        return lost_lines(workers[0], lost[workers[0]]) if workers else ""
+    return f"{sum(lost.values())} lines of {listed(workers, of)} are lost"
+
+
+def silent(workers: Sequence[int], of: int, limit_s: float) -> str:
+    """Message about workers whose agents this server has not heard of for `limit_s`; empty without any."""
+    if not workers:
+        return ""
+    verb, whose = ("have", "their nodes or agents hang") if len(workers) > 1 else ("has", "its node or agent hangs")
+    which = listed(workers, of)
+    return f"{which} {verb} been silent for more than {limit_s / 60:.3g} min: {whose}, or can't reach this server"
+
+
 def listed(workers: Sequence[int], of: int) -> str:
     """A list of workers: `worker 1`, `workers 1, 2`, `all 4 workers`."""
     if len(workers) == of and of > 1:
