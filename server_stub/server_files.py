@@ -186,8 +186,13 @@ def local_token(directory: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
+    """Raises ServerError: the directory can't be written."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
+    try:
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise ServerError(f"{path} can't be written: {error.strerror}") from error

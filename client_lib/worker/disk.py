@@ -87,10 +87,12 @@ def take_reserve(path: str, processes: int) -> None:
 
 def allocate(fd: int, size: int) -> None:
     """Make the file at least so large, with room on the disk for all of it. Raises OSError."""
-    if hasattr(os, "posix_fallocate"):
+    try:
         os.posix_fallocate(fd, 0, size)
-        return
-    write_all(fd, bytes(size - os.lseek(fd, 0, os.SEEK_END)))  # macOS
+    except (AttributeError, OSError) as error:  # macOS; a file system that can't
+        if is_full(error):
+            raise
+        write_all(fd, bytes(size - os.lseek(fd, 0, os.SEEK_END)))
 
 
 def give_up(path: str) -> None:

@@ -66,6 +66,8 @@ class Launcher:
 
     def run(self) -> None:
         _reset_ignored_signals()
+        with contextlib.suppress(OSError):  # a launcher that continues the work of another may have none
+            disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, self._stop_by_signal)

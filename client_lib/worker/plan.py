@@ -49,7 +49,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     snapshot: Optional[str] = None
     """Archive to unpack into `work/` of the worker's directory; None: the code runs in place."""
     keep_free_bytes: int = 0
-    """Bytes of the disk that stay free when code is unpacked and checkpoints are copied."""
+    """Bytes of the disk that stay free when code is unpacked, and checkpoints and outputs are copied."""
     log_file: Optional[str] = None
     """File or glob followed as train.log, in working_dir and in the script's folder; None: none on this worker."""
     local_rank_argument: Optional[str] = None

@@ -80,6 +80,12 @@ CAUSES = (
         signal=7,
     ),
     Cause(
+        "prints `No space left on device`",
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        "a disk that the script writes to is full: the path beside the error shows which one. Make room there, keep "
+        "fewer checkpoints, or write to another disk (checkpoint_dir, a volume, TMPDIR)",
+    ),
+    Cause(
         "cannot use a port that another job has",
         re.compile(r"port (?P<port>\d+) is held by (?P<holder>.*)"),
         "port {port} is held by {holder}: " + _OWN_PORT,

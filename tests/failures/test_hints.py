@@ -50,6 +50,11 @@ def test_hint_shared_memory(report: RankReport) -> None:
     assert "/dev/shm is too small" in (hint_for(report, IN_PLACE) or "")
 
 
+def test_hint_full_disk() -> None:
+    hint = hint_for(said("OSError: [Errno 28] No space left on device: '/data/model.pt'"), IN_PLACE) or ""
+    assert "a disk that the script writes to is full" in hint
+
+
 @pytest.mark.parametrize(
     "text",
     [

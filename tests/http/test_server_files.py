@@ -14,6 +14,7 @@ import pytest
 from client_lib.errors import Conflict, ServerError
 from server_stub import server_files
 from server_stub.server_files import DirectoryLock, facts, local_token, locked, prepare
+from tests.small_disk import fill, small_disk
 
 HOLD = """
 import sys
@@ -106,3 +107,10 @@ def test_server_json_is_private_and_only_its_own_server_removes_it(tmp_path: Pat
     server_files.remove_server_json(tmp_path)
     server_files.remove_server_json(tmp_path)
     assert not path.exists()
+
+
+def test_a_directory_without_room_is_named(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "state", "size=1m") as folder:
+        fill(folder)
+        with pytest.raises(ServerError, match=f"{folder}/token can't be written: No space left on device"):
+            local_token(folder)

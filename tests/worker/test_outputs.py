@@ -20,6 +20,7 @@ from client_lib.worker.outputs.find import FileFinder
 from client_lib.worker.outputs.index import LeftOut
 from client_lib.worker.outputs.patterns import matching
 from client_lib.worker.outputs.store import DirectoryStore, NotKept, SourceFile, data_path
+from tests.small_disk import free, small_disk
 from tests.worker.conftest import DEADLINE_S, Worker, until
 
 MakeWorker = Callable[..., Worker]
@@ -202,6 +203,16 @@ def test_a_job_keeps_no_more_than_its_limit_and_the_same_bytes_once(tmp_path: Pa
     second.forget("b")
     put(first, tmp_path, "a", "z" * 60)  # "same" is still there
     assert kept(tmp_path) == {"a": "z" * 60, "same": "x" * 40}
+
+
+def test_a_copy_leaves_free_what_must_stay_free(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=4m") as disk:
+        one = DirectoryStore(str(disk / "outputs" / "1.0"), 2**30, keep_free=2**21)
+        put(one, tmp_path, "small", "x" * 2**20)
+        with pytest.raises(OSError, match=r"2\.1 MB are needed .* of which 2\.1 MB must stay free"):
+            put(one, tmp_path, "large", "x" * 2**21)
+        assert free(disk) > 2**21
+        assert not list((disk / "outputs" / "1.0" / "incoming").iterdir())
 
 
 def test_a_rotating_checkpoint_needs_room_once(tmp_path: Path) -> None:

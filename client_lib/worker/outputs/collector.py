@@ -107,7 +107,7 @@ class Collector:
 def _store(plan: WorkerPlan) -> Store:
     assert plan.outputs_to is not None
     if os.path.isabs(plan.outputs_to):
-        return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes)
+        return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
     from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
 
     return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca)

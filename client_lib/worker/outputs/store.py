@@ -19,6 +19,7 @@ import shutil
 from abc import ABC, abstractmethod
 from typing import Callable, Dict, Iterator, Optional, Tuple
 
+from client_lib.worker import disk
 from client_lib.worker.directory import read_json, write_all, write_json
 from client_lib.worker.outputs.index import Index, IndexWriter, Kept, LeftOut
 
@@ -99,8 +100,10 @@ class Store(ABC):
 class DirectoryStore(Store):
     """The store of one worker in one attempt, on this machine."""
 
-    def __init__(self, folder: str, limit_bytes: int) -> None:
-        """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job."""
+    def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
+        """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job. `keep_free`: bytes of
+        the disk that stay free."""
+        self._keep_free = keep_free
         self._room = Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
         self._data, self._incoming = os.path.join(folder, _DATA), os.path.join(folder, _INCOMING)
         for path in (self._data, self._incoming):
@@ -177,6 +180,7 @@ class DirectoryStore(Store):
 
     def _copy(self, source: SourceFile, temporary: str) -> str:
         digest = hashlib.sha256()
+        disk.check_room(self._incoming, source.size, self._keep_free)
         with open(temporary, "wb", buffering=0) as file:
             for block in source.blocks():
                 digest.update(block)

@@ -113,6 +113,7 @@ class Launcher:
     def lose_with_machine(self) -> None:
         """Read the report after a reboot of the machine; a worker without one is lost."""
         report = self._report()
+        self.give_up_reserve()
         if report is not None:
             self._become(Stage.ENDED, report=report)
         else:
