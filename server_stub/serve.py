@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp
 from client_lib import __version__
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, ServerError
 from client_lib.spec.state_dir import SERVER_LOG
+from client_lib.worker.system import OPEN_FILES
 from server_stub import server_files
 from server_stub.app import build
 from server_stub.files.outputs_upload import OutputsUpload
@@ -42,6 +44,7 @@ from server_stub.worker_gateway import WorkerRegistry
 BACKLOG = 2048
 STOP_GRACE_S = 5  # at SIGTERM, for responses that are being sent; followers of logs resume at the next server
 SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; one old file is kept
+_MACOS_OPEN_FILES = 10240  # OPEN_MAX
 _IDLE_LOOKS = 20  # checks for idleness within idle_exit_s
 _LOG_LOOK_S = 60.0
 _DIRECTORY_LOOK_S = 2.0
@@ -55,6 +58,7 @@ def serve(settings: Settings) -> None:
 
     Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that can't be used.
     """
+    _raise_open_files()
     server_files.prepare(settings.state_dir, settings.data_dir)
     tokens = _tokens(settings)
     facts = server_files.facts(__version__, settings.data_dir)
@@ -69,6 +73,17 @@ def serve(settings: Settings) -> None:
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+def _raise_open_files() -> None:
+    """Raise the soft limit of open files to the hard one: followers, workers and log files are many. Launchers restore
+    the earlier limit for their ranks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.environ[OPEN_FILES] = str(soft)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):  # macOS has a lower bound than its hard limit says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _MACOS_OPEN_FILES), hard))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

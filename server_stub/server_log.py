@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import time
 from datetime import datetime, timezone
 from pathlib import Path
+
+_FORMATTER = logging.Formatter()
+OUT_OF_FILES = os.strerror(errno.EMFILE)
+_OUT_OF_FILES_S = 60.0
+
+
+class OutOfFiles(logging.Filter):
+    """Passes one record a minute of those that say that this process can open no more files, without its traceback.
+
+    Every part of the server meets that error, and some meet it again at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._silent_until = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if OUT_OF_FILES not in message:
+            if not record.exc_info or OUT_OF_FILES not in _FORMATTER.formatException(record.exc_info):
+                return True
+            message += f": {OUT_OF_FILES}"
+        if time.monotonic() < self._silent_until:
+            return False
+        self._silent_until = time.monotonic() + _OUT_OF_FILES_S
+        record.msg, record.args, record.exc_info = f"{message} (written once a minute at most)", (), None
+        return True
 
 
 class JsonLines(logging.Formatter):
@@ -29,6 +58,7 @@ def log_to_stderr(level: str) -> None:
     """Set up logging for this process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
+    handler.addFilter(OutOfFiles())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for foreign in ("uvicorn", "alembic.runtime.plugins"):  # the server logs its start itself
         logging.getLogger(foreign).setLevel(logging.WARNING)

@@ -6,14 +6,25 @@ CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 """
 
 import os
+import resource
 import signal
 import sys
 from typing import Any, Dict, List, Optional, Set, Tuple, Union
+
+OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
+"""Variable with the soft limit of open files that ranks get: a server raises its own limit, which launchers inherit."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SHORT = 0.05  # of all memory
 _HAS_PROC = os.path.exists("/proc/self/stat")
+
+
+def restore_open_files() -> None:
+    """Set the soft limit of open files to that of the variable, and remove the variable."""
+    soft = os.environ.pop(OPEN_FILES, "")
+    if soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 class Linux:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -212,6 +214,27 @@ def test_it_holds_no_descriptor_of_who_started_it(tmp_path: Path) -> None:
         os.close(reader)
         process.kill()
         process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
+def test_without_files_to_open_it_answers_503_and_logs_one_line(start: Start) -> None:
+    server = start()
+    data = b"x" * 100
+    path = paths.snapshot(hashlib.sha256(data).hexdigest())
+    url = server.facts()["url"]
+    with requests.Session() as session:
+        session.headers["Authorization"] = f"Bearer {(server.state_dir / 'token').read_text().strip()}"
+        assert session.get(url + paths.INFO, timeout=DEADLINE_S).ok  # its connection stays
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, 3))
+        for _ in range(20):
+            answer = session.put(url + path, data=data, timeout=DEADLINE_S)
+            assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (
+                503,
+                "unavailable",
+                "1",
+            )
+    assert server.output.count("Too many open files") == 1
+    assert "Traceback" not in server.output
 
 
 def test_two_interrupts_end_it_at_once(start: Start) -> None:

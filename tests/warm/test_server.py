@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -29,10 +31,10 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process.kill()
 
 
-def run(server: ServerProcess, folder: Path, **fields: Any) -> dict[str, Any]:
+def run(server: ServerProcess, folder: Path, text: str = "import tqdm", **fields: Any) -> dict[str, Any]:
     """The job as it ended."""
     script = folder / "train.py"
-    script.write_text("import tqdm")
+    script.write_text(text)
     nonce = folder / "nonce"
     nonce.write_text("0123456789abcdef")
     submitted = server.call(
@@ -56,13 +58,17 @@ def pools(server: ServerProcess) -> list[dict[str, Any]]:
     return server.get("/api/v1/info").json()["warm_pools"]  # type: ignore[no-any-return]
 
 
+def wait_for_pool(server: ServerProcess) -> None:
+    deadline = time.monotonic() + 30
+    while [pool["state"] for pool in pools(server)] != ["ready"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_ends(
     server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [False]
-    deadline = time.monotonic() + 30
-    while [pool["state"] for pool in pools(server)] != ["ready"] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_pool(server)
     assert [worker["warm"] for worker in run(server, tmp_path)["workers"]] == [True]
 
     odd = run(server, tmp_path, env_variables={"MALLOC_ARENA_MAX": 1})
@@ -76,6 +82,29 @@ def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_e
     pid = pools(server)[0]["pid"]
     assert f"ready, pid {pid}" in shown.output
     server.end()
+    deadline = time.monotonic() + 30
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(pid)
+
+
+LIMIT = """
+import resource, tqdm
+with open("limit", "w") as out:
+    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], file=out)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("prlimit"), reason="prlimit is missing")
+def test_the_server_may_open_many_files_and_ranks_as_many_as_at_its_start(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "state", before=("prlimit", "--nofile=300:3000"))
+    try:
+        server.facts()
+        assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE) == (3000, 3000)
+        for warm in (False, True):
+            job = run(server, tmp_path, LIMIT, processes_per_worker=1)
+            assert [worker["warm"] for worker in job["workers"]] == [warm]
+            assert (tmp_path / "limit").read_text() == "300\n"
+            wait_for_pool(server)
+    finally:
+        server.kill()

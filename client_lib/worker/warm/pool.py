@@ -33,7 +33,7 @@ from client_lib.worker import rank_runner
 from client_lib.worker.directory import Directory, acquire, read_json, write_json
 from client_lib.worker.launcher import Launcher, last_words
 from client_lib.worker.plan import from_json
-from client_lib.worker.system import Linux, memory_is_short
+from client_lib.worker.system import Linux, memory_is_short, restore_open_files
 from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
 from client_lib.worker.warm.rank import AtStart, Warm
 
@@ -165,5 +165,6 @@ class PoolProcess:
 
 def main(argv: List[str], at_start: FrozenSet[str]) -> NoReturn:
     """`at_start`: names in sys.modules before any import."""
+    restore_open_files()
     os.set_inheritable(int(argv[1]), True)  # it survives the exec of `_restart`; launchers close it
     PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], AtStart(at_start)).run()

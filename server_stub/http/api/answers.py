@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +18,8 @@ from starlette.responses import JSONResponse, Response
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
 from client_lib.spec.validation import refused
 from client_lib.spec.wire import ErrorBody
+
+log = logging.getLogger(__name__)
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "default": {"model": ErrorBody, "description": "Any error: the client raises the class that `code` names."}
@@ -60,6 +64,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(ClientDisconnect, disconnected)
+    app.add_exception_handler(OSError, _os_error)
     app.add_exception_handler(Exception, _internal_error)
 
 
@@ -125,6 +130,18 @@ def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
 async def disconnected(*_: object) -> Response:
     """The client has gone; the access log shows 499, as nginx does."""
     return Response(status_code=499)
+
+
+async def _os_error(_: Request, problem: Exception) -> Response:
+    return error(out_of_files(problem))
+
+
+def out_of_files(problem: Exception) -> Unavailable:
+    """The answer when the server can open no more files. Raises every other error again: it is a bug."""
+    if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
+        raise problem
+    log.error("a request is refused: %s", problem)
+    return Unavailable("the server can open no more files", hint="try again; its limit is too low for its connections")
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:

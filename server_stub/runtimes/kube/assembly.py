@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import tempfile
 from pathlib import Path
 
@@ -39,16 +38,9 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
         max_result_bytes=settings.max_snapshot_bytes,
         outputs_limit_bytes=settings.outputs_limit_bytes,
     )
-    _allow_many_connections()
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
     return KubeRuntime(Cluster.of(api, PYTORCHJOB, cluster, catalogue, registry), lambda job_id: jobs / job_id)
-
-
-def _allow_many_connections() -> None:
-    """Raise the limit of open files: each worker holds a connection while it waits for its next order."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _launcher() -> bytes:

@@ -19,13 +19,13 @@ from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launch
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.prepare import reason_of
 from client_lib.worker.report import Report, read_report
-from client_lib.worker.system import start_time
+from client_lib.worker.system import OPEN_FILES, start_time
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 
 OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE")
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
 _EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED}
 
 

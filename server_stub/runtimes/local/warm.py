@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import socket
 import subprocess
 import time
@@ -26,6 +27,7 @@ from client_lib.worker import warm
 from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import processes, uses_rank_runner
+from client_lib.worker.system import OPEN_FILES
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS
 from server_stub.runtimes.tasks import Tasks
@@ -219,7 +221,7 @@ class WarmPool:
     def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [self.python, _PROCESS, str(fd), str(self._config), warm.ROOM],
-            env=self._environment | {MARKER: warm.ROOM},
+            env=self._environment | {MARKER: warm.ROOM, OPEN_FILES: os.environ.get(OPEN_FILES, "")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,  # the same kind as ranks have: they inherit Python's choice of buffering
             stderr=subprocess.STDOUT,

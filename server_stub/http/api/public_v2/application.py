@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
 from server_stub.http import users_file
-from server_stub.http.api.answers import disconnected
+from server_stub.http.api.answers import disconnected, out_of_files
 from server_stub.http.api.context import Context
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
@@ -67,6 +67,7 @@ def routes() -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _wrong_form)
     app.add_exception_handler(ClientDisconnect, disconnected)
+    app.add_exception_handler(OSError, _os_error)
     app.add_exception_handler(Exception, _internal_error)
     return app
 
@@ -137,6 +138,10 @@ async def _wrong_form(_: Request, problem: Exception) -> Response:
     findings = problem.errors()[:_FINDINGS_SHOWN]
     detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in findings]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")  # ASCII: a key may be no UTF-8
+
+
+async def _os_error(_: Request, problem: Exception) -> Response:
+    return error(out_of_files(problem))
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
