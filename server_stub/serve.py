@@ -241,7 +241,7 @@ async def _end_when_superseded(server: Server, parts: Context) -> None:
             return
         except ClientLibError as error:
             if not away:
-                log.error("%s: %s", error.message, error.__cause__)
+                log.error("%s: %s", error.message, error.__cause__ or error.hint)
             away = True
         else:
             if away:

@@ -41,7 +41,7 @@ def writing_engine(url: str) -> Engine:
     SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something can't wait for the
     write lock, SQLite refuses it at once."""
     if not is_sqlite(url):
-        options = _connect_options(url, _SERVER_KEEPALIVE)
+        options = _connect_options(url, _SERVER_KEEPALIVE, target_session_attrs="read-write")
         engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
         event.listen(engine, "connect", _take_lock)
         return engine
@@ -74,11 +74,11 @@ def sqlite_file(url: str) -> Path | None:
     return Path(parsed.database) if is_sqlite(url) and parsed.database else None
 
 
-def _connect_options(url: str, options: str) -> dict[str, Any]:
+def _connect_options(url: str, options: str, **parameters: Any) -> dict[str, Any]:
     """Parameters of libpq. Those in the URL win."""
     given = make_url(url).query
-    keepalive = {name: value for name, value in _CLIENT_KEEPALIVE.items() if name not in given}
-    return keepalive | {"options": f"{options} {given.get('options', '')}"}
+    ours = {name: value for name, value in {**_CLIENT_KEEPALIVE, **parameters}.items() if name not in given}
+    return {**ours, "options": f"{options} {given.get('options', '')}"}
 
 
 def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:

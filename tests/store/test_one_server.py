@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
@@ -18,6 +19,7 @@ from sqlalchemy import Connection, text
 from client_lib.errors import ServerError
 from server_stub.files.request_log import RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, Superseded
+from server_stub.store.engines import _LOCK_KEY, Locked
 from tests.store.postgresql import Server
 from tests.store.test_lost_database import new_job, on_postgresql, stored
 from tests.store.test_store import added, opened, row
@@ -77,6 +79,34 @@ class TestPostgresql:
                 assert await stored(first) == [row(2).id]
 
         asyncio.run(run())
+
+    def test_a_server_waits_for_its_lock_while_nobody_took_over(self, postgresql_server: Server) -> None:
+        """PostgreSQL may keep the session of a broken connection, and with it the lock, for a while."""
+        held = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database "
+        held += "WHERE datname = current_database())"
+
+        async def run() -> None:
+            url = postgresql_server.new_database()
+            engine = sa.create_engine(url, poolclass=sa.NullPool)
+            async with opened(url) as store:
+                with engine.connect() as other:
+                    pid = other.exec_driver_sql(held).scalar_one()
+                    other.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+                    other.exec_driver_sql(f"SELECT pg_advisory_lock({_LOCK_KEY})")
+                    for _ in range(2):
+                        with pytest.raises(Locked):
+                            await store.check()
+                await store.write(added, row(1))
+                assert await stored(store) == [row(1).id]
+
+        asyncio.run(run())
+
+    def test_a_replica_is_no_place_to_write(self, postgresql_server: Server) -> None:
+        url = postgresql_server.new_database()
+        name = sa.make_url(url).database
+        postgresql_server.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(ServerError, match="read-only"):
+            asyncio.run(Store(url).open())
 
     def test_who_takes_over_waits_for_a_transaction_and_sees_it(self, postgresql_server: Server) -> None:
         async def run() -> None:
