@@ -389,7 +389,8 @@ class DoctorReport(Lenient):
 
 
 class Manifest(Lenient):
-    """Exactly what a submit would create, secrets masked: locally worker plans, on Kubernetes objects."""
+    """A view of what a submit would create: locally worker plans, on Kubernetes objects. Secrets are masked, and binary
+    files are shown by their size and digest."""
 
     runtime: str
     objects: list[dict[str, Any]]

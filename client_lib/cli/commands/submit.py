@@ -25,7 +25,11 @@ from client_lib.cli.parameters import (
 )
 from client_lib.cli.submit_steps import DescribedJob
 from client_lib.job import Job
-from client_lib.spec.wire import JobInfo
+from client_lib.spec.wire import JobInfo, Manifest
+
+_VIEW = """\
+# A view of the objects that a submit creates. The values of secrets are masked, and binary files are shown by their
+# size and digest: `kubectl apply` can't run this; `client-lib submit` creates the real objects."""
 
 app = CommandApp()
 
@@ -102,7 +106,10 @@ def render(
     profile: ProfileOption = None,
     **values: Any,
 ) -> None:
-    """Show what a submit with these arguments would create, secrets masked; nothing is created."""
+    """Show what a submit with these arguments would create; nothing is created.
+
+    It is a view: secrets are masked, and binary files are shown by their size and digest.
+    """
     described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
     _print_manifest(described, output)
 
@@ -184,13 +191,18 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
 
 
 def _print_manifest(described: DescribedJob, output: str) -> None:
-    """YAML documents to read (or to hand to kubectl), or one JSON object."""
+    """YAML documents to read, or one JSON object."""
     with printer.progress("rendering"):
         manifest = described.job.render(python=described.python or processes.find_python(os.environ))
-    content = manifest.model_dump(mode="json")
     if output == JSON:
-        printer.data_json(content)
-        return
+        printer.data_json(manifest.model_dump(mode="json"))
+    else:
+        printer.data(manifest_text(manifest))
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """YAML documents, below a comment that says what they are not."""
     import yaml
 
-    printer.data(yaml.safe_dump_all(content["objects"], sort_keys=False, allow_unicode=True, width=1000).rstrip())
+    text = yaml.safe_dump_all(manifest.objects, sort_keys=False, allow_unicode=True, width=1000).rstrip()
+    return f"{_VIEW}\n{text}" if manifest.runtime == "kubernetes" else text
