@@ -10,6 +10,8 @@ from client_lib.errors import ServerError, Unavailable
 from client_lib.worker import disk
 
 log = logging.getLogger(__name__)
+# classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
+_PASSING = ("08", "40", "53", "55", "57", "58")
 
 
 class StoreError(ServerError):
@@ -33,7 +35,12 @@ def translated(error: SQLAlchemyError) -> StoreError:
 
 def is_away(error: BaseException) -> bool:
     """True if not the statement failed but the database or the way to it."""
-    return isinstance(error, (OperationalError, InterfaceError, StoreUnavailable)) and not is_full(error)
+    if isinstance(error, StoreUnavailable):
+        return True
+    if not isinstance(error, (OperationalError, InterfaceError)) or is_full(error):
+        return False
+    state = getattr(error.orig, "sqlstate", None)  # None: PostgreSQL did not answer, or it is SQLite
+    return state is None or state[:2] in _PASSING
 
 
 def is_full(error: BaseException) -> bool:

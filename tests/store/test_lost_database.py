@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from server_stub.files.request_log import UNWRITTEN, RequestLog
-from server_stub.store import Store, StoreUnavailable, rows
+from server_stub.store import Store, StoreError, StoreUnavailable, rows
 from server_stub.store.rows import Key, NewJob
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
@@ -72,6 +73,18 @@ class TestPostgresql:
                 results = await asyncio.gather(*writes, return_exceptions=True)
                 assert {type(result) for result in results} == {StoreUnavailable}
             assert runs == list(range(20)), "each ran once: none was tried alone"
+
+        asyncio.run(run())
+
+    def test_a_row_that_it_can_not_store_is_refused_alone(self, postgresql_server: Server) -> None:
+        too_long_for_an_index = row(1, script_path=secrets.token_hex(6000))
+
+        async def run() -> None:
+            async with opened(postgresql_server.new_database()) as store:
+                writes = [store.write(added, new) for new in (too_long_for_an_index, row(2))]
+                refused, _ = await asyncio.gather(*writes, return_exceptions=True)
+                assert type(refused) is StoreError
+                assert await stored(store) == [row(2).id]
 
         asyncio.run(run())
 
