@@ -43,7 +43,10 @@ def ended_program(folder: str, exit_code: Optional[int], last_line: str) -> bool
     """
     if last_line:
         return says_full(last_line)
-    return (exit_code is None or exit_code > 0) and free_bytes(folder) < _LEAST
+    try:
+        return (exit_code is None or exit_code > 0) and free_bytes(folder) < _LEAST
+    except OSError:  # the folder is gone
+        return False
 
 
 def free_bytes(path: str) -> int:

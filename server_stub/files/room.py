@@ -50,7 +50,7 @@ class Room:
     @property
     def free(self) -> int:
         """Bytes that are free and not claimed."""
-        return self._free(self._folder) - sum(claim.unwritten for claim in self._claims)
+        return self._free(self._folder) - sum(claim.unwritten for claim in tuple(self._claims))  # also read by a thread
 
     @property
     def is_short(self) -> bool:

@@ -121,4 +121,5 @@ def test_the_end_of_a_program_on_a_full_disk(place: Path) -> None:
     assert disk.ended_program(str(place), 120, "")
     assert not disk.ended_program(str(place), -9, "")
     assert not disk.ended_program(str(place), 1, "ValueError: no")
+    assert not disk.ended_program(str(place / "gone"), 1, "")
     assert disk.ended_program(str(place), 1, "OSError: [Errno 28] No space left on device: '/x'")
