@@ -6,7 +6,6 @@ every call asks.
 
 from __future__ import annotations
 
-import html
 import os
 import sys
 import textwrap
@@ -24,11 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.log_reading import reader as log_reader
-from client_lib.log_reading.cell import in_cell_or_terminal
-from client_lib.log_reading.reader import LogEntry
-from client_lib.log_reading.text_output import LogOutput, TextOut, several_ranks
 from client_lib.mlspace import old_arguments
-from client_lib.reports import display, explanation
+from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.bounds import Scalar
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
@@ -42,6 +38,8 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from typing_extensions import Unpack
 
     from client_lib.functions.results import Outcome
+    from client_lib.log_reading.reader import LogEntry
+    from client_lib.log_reading.text_output import TextOut
     from client_lib.transport import download as downloads
 
 Ranks = int | Sequence[int] | None
@@ -262,8 +260,8 @@ class Job:
         params = log_reader.log_params(
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
-        prefix = not isinstance(rank, int) and several_ranks(info.spec.model_dump())
-        self._print(info, params, file, prefix=prefix, timestamps=timestamps or bool(verbose), collapse=collapse)
+        with_times = timestamps or bool(verbose)
+        self._print(info, params, file, one_rank=isinstance(rank, int), timestamps=with_times, collapse=collapse)
 
     def kill(self) -> str:
         """Cancel the job and return the platform's sentence. The logs stay."""
@@ -294,8 +292,7 @@ class Job:
         deadline = None if timeout is None else time.monotonic() + timeout
         info = self.info()
         if follow:
-            prefix = several_ranks(info.spec.model_dump())
-            self._print(info, log_reader.log_params(follow=True), prefix=prefix, deadline=deadline)
+            self._print(info, log_reader.log_params(follow=True), deadline=deadline)
             info = self.info()
         while not info.state.final:
             info = self._changed(info, deadline)
@@ -423,6 +420,10 @@ class Job:
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the job as it is now, or as it was if the server does not answer at once."""
+        import html
+
+        from client_lib.reports import display
+
         if self._last is None:
             return f"<code>{html.escape(repr(self))}</code>"
         try:
@@ -466,17 +467,28 @@ class Job:
         return self._last
 
     def _print(
-        self, info: JobInfo, params: Mapping[str, str | list[str]], file: TextOut | None = None, **look: Any
+        self,
+        info: JobInfo,
+        params: Mapping[str, str | list[str]],
+        file: TextOut | None = None,
+        *,
+        one_rank: bool = False,
+        **look: Any,
     ) -> None:
-        """`file` None: print as this process does, which may be into a notebook's cell. `look`: see LogOutput.
+        """`file` None: print as this process does, which may be into a notebook's cell. `one_rank`: the lines need no
+        number of their rank. `look`: see LogOutput.
 
         The job's notices (fields that the server interprets differently) are printed once per object.
         """
+        from client_lib.log_reading.cell import in_cell_or_terminal
+        from client_lib.log_reading.text_output import LogOutput, several_ranks
+
+        prefix = not one_rank and several_ranks(info.spec.model_dump())
         new = [notice for notice in info.notices if notice not in self._shown_notices]
         self._shown_notices.update(new)
         with in_cell_or_terminal(info, file) as cell:
             out = cell or (sys.stdout if file is None else file)
-            output = LogOutput(info.name, out, retry_s=self.client.config.retry_s, beside=cell, **look)
+            output = LogOutput(info.name, out, prefix, retry_s=self.client.config.retry_s, beside=cell, **look)
             for notice in new:
                 output.say(f"{notice}\n")
             output.write(partial(self.client.open_logs, info.name), params)

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -169,10 +170,15 @@ def with_job_options(command: F) -> F:
         inspect.Parameter("script", keyword, default=None, annotation=_SCRIPT),
         inspect.Parameter("args", keyword, default=None, annotation=_ARGS),
         *(parameter.replace(kind=keyword) for parameter in own if parameter.kind is not parameter.VAR_KEYWORD),
-        *(_parameter(name, heading) for heading, fields in HEADINGS.items() for name in fields),
+        *_parameters(),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     return command
+
+
+@cache  # for two commands of one module
+def _parameters() -> tuple[inspect.Parameter, ...]:
+    return tuple(_parameter(name, heading) for heading, fields in HEADINGS.items() for name in fields)
 
 
 def _parameter(name: str, heading: str) -> inspect.Parameter:

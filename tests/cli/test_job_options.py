@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,15 @@ def test_no_help_shows_a_default_of_the_machinery(name: str, capsys: pytest.Capt
     assert [
         word for word in ("Pydantic", "<factory>", "Default: []", "Default: {}", "[default: ]") if word in shown
     ] == []
+
+
+def test_a_job_does_not_inherit_that_the_command_line_loads_no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
+    assert app.run(["submit", "--help"]) == 0
+    assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "logfire")
+    assert app.run(["submit", "--help"]) == 0
+    assert os.environ["PYDANTIC_DISABLE_PLUGINS"] == "logfire"
 
 
 def test_no_two_options_have_one_name() -> None:

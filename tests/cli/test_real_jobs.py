@@ -171,7 +171,10 @@ def test_the_job_gets_the_python_of_the_shell(shell: dict[str, str], cli: Run, s
 
 def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script: Path) -> None:
     """Start-up is most of what a submit takes: what packs snapshots, reads files and draws tables stays away."""
-    rest = "{'client_lib.submit.snapshot', 'requests', 'urllib3', 'pathspec', 'yaml', 'rich', 'torch', 'server_stub'}"
+    rest = (
+        "{'client_lib.submit.snapshot', 'client_lib.log_reading.cell', 'html', 'requests', 'urllib3', 'pathspec', "
+        "'yaml', 'rich', 'torch', 'server_stub'}"
+    )
     code = (
         "import sys; from client_lib.cli.app import run; code = run(['submit', 'train.py', '--steps', '0']); "
         f"print(sorted({rest} & set(sys.modules))); sys.exit(code)"
