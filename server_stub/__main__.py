@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--users-file", type=_path, help="TOML of users and digests of their tokens")
     parser.add_argument("--database-url", help="sqlite:///... or postgresql+psycopg://...")
     parser.add_argument("--idle-exit-s", type=float, help="end after this time without a job and a request")
+    parser.add_argument(
+        "--recover", action="store_true", help="rebuild a lost or damaged database from the files of its jobs"
+    )
     commands = parser.add_subparsers(dest="command", metavar="")
     token = commands.add_parser("token", help="make a token for a user; it is shown once")
     token.add_argument("name")
@@ -72,7 +75,7 @@ def _serve(options: argparse.Namespace) -> int:
     log_to_stderr(settings.log_level)
     for name in unknown_variables(os.environ):
         logging.getLogger(__name__).warning("%s is no setting of this server; it is ignored", name)
-    serve(settings)
+    serve(settings, recover=options.recover)
     return 0
 
 

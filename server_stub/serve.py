@@ -53,8 +53,8 @@ _DATABASE_LOOK_S = 2.0
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings) -> None:
-    """Run until a signal or idleness ends it.
+def serve(settings: Settings, *, recover: bool = False) -> None:
+    """Run until a signal or idleness ends it. `recover`: rebuild a lost or damaged database.
 
     Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that can't be used.
     """
@@ -69,7 +69,7 @@ def serve(settings: Settings) -> None:
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, tokens, listening, facts, locks))
+            loop.run_until_complete(_run(settings, tokens, listening, facts, locks, recover))
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -100,8 +100,9 @@ async def _run(
     listening: socket.socket,
     facts: server_files.Facts,
     locks: Sequence[server_files.DirectoryLock],
+    recover: bool,
 ) -> None:
-    parts = await _start(settings)
+    parts = await _start(settings, recover)
     try:
         config = uvicorn_config(build(parts, tokens))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
@@ -118,7 +119,7 @@ async def _run(
         await parts.service.close()
 
 
-async def _start(settings: Settings) -> Context:
+async def _start(settings: Settings, recover: bool) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
     room = Room(settings.data_dir, settings.min_free_bytes)
     room.open()
@@ -126,7 +127,7 @@ async def _start(settings: Settings) -> Context:
     await asyncio.to_thread(snapshots.open)
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
     service = Service(settings, _runtime(settings, registry), room=room)
-    await service.start()
+    await service.start(recover=recover)
     hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
 

@@ -9,8 +9,10 @@ its record. `append` runs in the store's writer thread.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,34 @@ class Place(NamedTuple):
     segment: int
     offset: int
     length: int
+
+
+class Heading(NamedTuple):
+    """The values of a row that its request lacks: from both, a lost row is rebuilt."""
+
+    id: str
+    owner: str
+    name: str
+    created_at: str
+    """ISO 8601."""
+    length: int = 0
+    """Bytes of the request."""
+
+    def above(self, request: bytes) -> bytes:
+        """The whole record."""
+        heading = self._replace(length=len(request))._asdict()
+        return b"%s%s\n%s" % (_MARK, json.dumps(heading).encode(), request)
+
+
+_MARK = b"#job "  # no line of a JSON text begins with it
+_HEADING = re.compile(rb"(?<![^\0\n])" + _MARK + rb"([^\0\n]*)\n")
+
+
+def _parsed(text: bytes) -> Heading | None:
+    try:
+        return Heading(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
 
 
 UNWRITTEN = Place(0, 0, 0)
@@ -86,7 +116,7 @@ class RequestLog:
         sync(self.folder)
 
     def append(self, *records: bytes) -> list[Place]:
-        """Write records that hold no NUL byte, as JSON doesn't. They are durable when this returns.
+        """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable when this returns.
 
         Raises:
             OSError: the disk is full or fails; none of them counts.
@@ -106,9 +136,21 @@ class RequestLog:
         return places
 
     def read(self, place: Place) -> bytes:
+        """The request, without its heading."""
         with self._path(place.segment).open("rb") as file:
             file.seek(place.offset)
-            return file.read(place.length)
+            record = file.read(place.length)
+        return record.partition(b"\n")[2] if record.startswith(_MARK) else record
+
+    def headings(self) -> Iterator[tuple[Heading, Place]]:
+        """Every record with a heading, oldest first: those of an earlier version have none."""
+        for segment in sorted(self._segments()):
+            content = self._path(segment).read_bytes()
+            for found in _HEADING.finditer(content):
+                heading = _parsed(found.group(1))
+                end = found.end() + heading.length if heading else 0
+                if heading and 0 < end <= len(content) and b"\0" not in content[found.end() : end]:
+                    yield heading, Place(segment, found.start(), end - found.start())
 
     def erase(self, place: Place) -> None:
         """Overwrite the record with zeros, if its segment still exists."""

@@ -14,7 +14,7 @@ from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import TRANSITIONS, Reason, State
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import CodeInPlace, Event, JobInfo, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
 from server_stub.service.clock import Timer
 from server_stub.service.lifecycle import JobStatus, Stop, Transition
 from server_stub.service.values import JobText
@@ -152,6 +152,25 @@ class ActiveJob:
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()
+
+
+def row_of(info: JobInfo, **columns: Any) -> JobRow:
+    """The row of a job that is not stored yet. `columns`: those that do not follow from `info`."""
+    return JobRow(
+        id=info.id,
+        owner=info.owner,
+        name=info.name,
+        state=info.state,
+        version=info.version,
+        attempt=info.attempt,
+        created_at=info.created_at,
+        info=info.model_dump_json(),
+        first_started_at=info.started_at,
+        finished_at=info.finished_at,
+        snapshot=info.code.sha256 if isinstance(info.code, CodeSnapshot) else None,
+        function=info.function.sha256 if info.function else None,
+        **columns,
+    )
 
 
 def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:

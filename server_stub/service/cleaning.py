@@ -23,6 +23,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
+from server_stub.service.recovery import note_end
 from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
 from server_stub.store import Store, rows
 
@@ -63,8 +64,11 @@ class Cleanup:
         if active.remove_at_end:
             await self.remove([active.row.seq])
             return
-        size = await asyncio.to_thread(_size_of, self.jobs_dir / active.row.id)
-        await self.store.write(rows.set_size, active.row.seq, size)
+        folder = self.jobs_dir / active.row.id
+        await asyncio.to_thread(note_end, folder, active.row.info)
+        size = await asyncio.to_thread(_size_of, folder)
+        if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def start(self) -> None:
         """Finish the removals that a crash interrupted; if the disk is too full for it, a sweep does so later."""

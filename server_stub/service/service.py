@@ -8,6 +8,7 @@ the decisions of `lifecycle`, `lookup` finds and shows it, `cleaning` removes it
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,12 +40,15 @@ from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
+from server_stub.service.recovery import jobs_beside, lost_jobs
 from server_stub.service.retention import Retention
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import JobRow, StoredJob
+
+log = logging.getLogger(__name__)
 
 
 class Service:
@@ -93,11 +97,14 @@ class Service:
         )
         self._retaining: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, *, recover: bool = False) -> None:
         """Open the store (migrations run here), resubmit every job that is not final to the runtime, start retention.
 
+        `recover`: rebuild a lost or damaged database from the files beside it.
+
         Raises:
-            ServerError: the database can't be opened, is read-only, belongs to a newer version or to a running server.
+            ServerError: the database can't be opened, is read-only, damaged or lost, belongs to a newer version or to a
+                running server.
         """
         self._admission.open()
         try:
@@ -109,7 +116,11 @@ class Service:
                 f"the data directory {self._settings.data_dir} can't be used: {error}",
                 hint="it must be writable for this user",
             ) from error
-        await self._store.open()
+        jobs_dir = self._settings.data_dir / "jobs"
+        is_new = await self._store.open(lambda: jobs_beside(jobs_dir, self._request_log), recover=recover)
+        if is_new and recover:
+            lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self._runtime.name)
+            log.warning("%d jobs were rebuilt from their files", await self._store.write(rows.add_lost, lost))
         await self._cleanup.start()
         await self._runtime.start(self._reconciler.observe)
         unfinished = await self._store.read(rows.unfinished)

@@ -12,9 +12,10 @@ from pathlib import Path
 from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull, Unavailable
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
+from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
-from server_stub.service.active import accepted
+from server_stub.service.active import accepted, row_of
 from server_stub.service.admission import (
     Admission,
     Admitted,
@@ -29,7 +30,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
-from server_stub.store.rows import JobRow, Key, NewJob, StoredJob
+from server_stub.store.rows import Key, NewJob, StoredJob
 
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
@@ -118,7 +119,9 @@ class SubmitHandler:
         self._admission.check_size(admitted.request, len(sent))
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
-            new = NewJob(_new_row(info, admitted), info.spec.labels, key, sent + b"\n")
+            heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat())
+            row = row_of(info, script_path=_indexed(admitted.script_path))
+            new = NewJob(row, info.spec.labels, key, heading.above(sent + b"\n"))
             with self._room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
@@ -173,20 +176,3 @@ class SubmitHandler:
 def _indexed(path: str | None) -> str | None:
     """`path` if an index of the database can hold it; without it, the next job of this script needs a proof too."""
     return path if path is not None and len(path.encode()) <= _INDEXED_BYTES else None
-
-
-def _new_row(info: JobInfo, admitted: Admitted) -> JobRow:
-    request = admitted.request
-    return JobRow(
-        id=info.id,
-        owner=info.owner,
-        name=info.name,
-        state=info.state,
-        version=info.version,
-        attempt=info.attempt,
-        created_at=info.created_at,
-        info=info.model_dump_json(),
-        script_path=_indexed(admitted.script_path),
-        snapshot=request.code.sha256 if isinstance(request.code, CodeSnapshot) else None,
-        function=request.function.sha256 if request.function else None,
-    )

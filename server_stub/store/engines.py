@@ -6,6 +6,9 @@ To change the schema: change `tables`, add a file to `migrations/versions`, set 
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,30 @@ def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> Non
         raise Locked("another server uses the database", hint="repeat the call later")
 
 
+def damage_of(file: Path) -> str | None:
+    """The first fault that SQLite finds in the pages of the file; None: there is none, or no file."""
+    if not file.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(file, timeout=30)) as connection:
+            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError:  # it is locked or can't be read: told where it is opened
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == "ok" else found.splitlines()[-1]
+
+
+def set_aside(file: Path) -> Path:
+    """Rename the file and what belongs to it; returns the new name."""
+    number = next(number for number in count(1) if not file.with_name(f"{file.name}.damaged-{number}").exists())
+    for suffix in ("-wal", "-shm", ""):
+        part = file.with_name(file.name + suffix)
+        if part.exists():
+            part.rename(file.with_name(f"{file.name}.damaged-{number}{suffix}"))
+    return file.with_name(f"{file.name}.damaged-{number}")
+
+
 def _on_connect(engine: Engine, *pragmas: str) -> None:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
@@ -115,21 +142,23 @@ def _begin_by(engine: Engine, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-def migrate(connection: Connection) -> None:
+def migrate(connection: Connection) -> bool:
     """Run the missing migrations inside the connection's transaction, by Alembic, which is imported only for them.
+    Returns True if the database was empty.
 
     Raises:
         ServerError: the database was written by a newer version.
     """
     current = _revision(connection)
     if current == HEAD:
-        return
+        return False
     if current is not None and current not in _revisions():
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
             hint="install the newer version of client-lib again, or use another data directory",
         )
     _upgrade(connection)
+    return current is None
 
 
 def _revision(connection: Connection) -> str | None:

@@ -6,6 +6,7 @@ effect outside of it. No statement reads all jobs of an owner, except `search`; 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -164,6 +165,17 @@ def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
     return [Added(seqs[job.row.id]) if job.row.id in stored else _refused(connection, job, keyed) for job in new]
 
 
+def add_lost(connection: Connection, lost: Sequence[NewJob]) -> int:
+    """Store jobs that were rebuilt, with an event for the end of those that have ended; the number that was stored."""
+    added = [(job.row, found.seq) for job, found in zip(lost, add_jobs(connection, lost), strict=True) if found.seq]
+    for row, seq in added:
+        if row.state.final:
+            ended = {name: json.loads(row.info)[name] for name in ("state", "reason", "message")}
+            at = {"job_seq": seq, "time": row.finished_at or row.created_at, "attempt": row.attempt}
+            connection.execute(_insert_events, at | ended)
+    return len(added)
+
+
 def _add_unless_taken(
     connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]], job_id: Column[Any]
 ) -> Collection[str]:
@@ -267,9 +279,9 @@ def _owners_of_name() -> Select[Any]:
 _OWNERS_OF_NAME = _owners_of_name()
 
 
-def set_size(connection: Connection, seq: int, size_bytes: int) -> None:
-    """Note what the directory of a final job takes."""
-    connection.execute(update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes})
+def set_size(connection: Connection, seq: int, size_bytes: int) -> bool:
+    """Note what the directory of a final job takes. False: the job was deleted."""
+    return connection.execute(update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
 
 
 def final_jobs(connection: Connection, job_ids: Sequence[str]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,13 @@ Item = TypeVar("Item")
 P = ParamSpec("P")
 
 
+log = logging.getLogger(__name__)
+_WAY_OUT = (
+    "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
+    "a damaged file is kept under another name"
+)
+
+
 class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
@@ -42,14 +50,18 @@ class Store:
         """The URL without its password."""
         return make_url(self._url).render_as_string(hide_password=True)
 
-    async def open(self) -> None:
-        """Connect, migrate, start the writer.
+    async def open(self, has_jobs: Callable[[], bool] = lambda: False, *, recover: bool = False) -> bool:
+        """Connect, migrate, start the writer. Returns True if the database is new.
+
+        `has_jobs`: asked if it is new; True if files of jobs lie beside it, which it should know. `recover`: it may be
+        new all the same, and a damaged file is set aside.
 
         Raises:
-            ServerError: it can't be opened or written, is newer than this version, or belongs to a running server.
+            ServerError: it can't be opened or written, is damaged or lost, is newer than this version, or belongs to a
+                running server.
         """
         try:
-            await asyncio.to_thread(self._open)
+            return await asyncio.to_thread(self._open, has_jobs, recover)
         except Locked as error:
             raise ServerError(
                 f"another server runs on the database {self.shown}",
@@ -142,12 +154,17 @@ class Store:
                 raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
             raise translated(error) from error
 
-    def _open(self) -> None:
+    def _open(self, has_jobs: Callable[[], bool], recover: bool) -> bool:
+        self._handle_damage(recover)
         self._writing = engines.writing_engine(self._url)
         self._reading = engines.reading_engine(self._url)
         try:
             with self._writing.begin() as connection:
-                engines.migrate(connection)
+                is_new = engines.migrate(connection)
+                if is_new and not recover and has_jobs():
+                    raise ServerError(
+                        f"the database {self.shown} is missing, and the files of its jobs are there", hint=_WAY_OUT
+                    )
                 if self._request_log:
                     self._pair(connection, self._request_log)
                 self._generation = rows.take_over(connection)
@@ -156,6 +173,16 @@ class Store:
             raise
         self._writer = Writer(self._writing, lambda c: self._refuse_older_than(rows.generation(c, keep=True)))
         self._writer.start()
+        return is_new
+
+    def _handle_damage(self, recover: bool) -> None:
+        file = engines.sqlite_file(self._url)
+        damage = engines.damage_of(file) if file else None
+        if damage is None or file is None:
+            return
+        if not recover:
+            raise ServerError(f"the database {self.shown} is damaged: {damage}", hint=_WAY_OUT)
+        log.warning("the database %s is damaged and is now %s", self.shown, engines.set_aside(file))
 
     def _refuse_older_than(self, newest: int) -> None:
         if self._generation != newest:

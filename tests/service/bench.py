@@ -63,6 +63,16 @@ class Bench:
         finally:
             await self.service.close()
 
+    @asynccontextmanager
+    async def recovered(self) -> AsyncIterator[Service]:
+        """A server that is started with --recover."""
+        self.service = self.new_service()
+        await self.service.start(recover=True)
+        try:
+            yield self.service
+        finally:
+            await self.service.close()
+
     def request(self, *, secret_values: dict[str, str] | None = None, **spec: Any) -> SubmitRequest:
         proof = SharedFolderProof(path=str(self.scripts / ".proof"), nonce=self.nonce)
         return SubmitRequest(

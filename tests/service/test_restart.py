@@ -142,7 +142,7 @@ def test_what_was_doomed_is_removed_by_the_next_server(bench: Bench) -> None:
             assert found
             await service._store.write(rows.remove, [found.seq])  # and the server dies here
         folder = bench.settings().data_dir / "jobs" / job.id
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         async with bench.server():
             assert not folder.exists()
 

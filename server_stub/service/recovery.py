@@ -1,0 +1,112 @@
+"""Rebuilds the rows of a lost database from what lies beside it: headings and requests in the request log, and in the
+folder of each job `job.json`, the job as it ended. A job without one is given to the runtime, which finds its attempt
+again and reports its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+from client_lib.spec.bounds import STORED
+from client_lib.spec.job import JobSpec
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
+from client_lib.worker.directory import Directory, read_json
+from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
+from server_stub.runtimes import worker_dir
+from server_stub.service.active import row_of
+from server_stub.service.admission import without_proof
+from server_stub.store.rows import NewJob
+
+JOB = "job.json"
+_ID = re.compile(r"[0-9a-f]{32}")
+_NOTICE = "its row in the database was rebuilt from its files"
+
+
+def note_end(job_dir: Path, info: str) -> None:
+    """Write the JobInfo of a job that has ended into its folder. A full disk only makes its row harder to rebuild."""
+    with contextlib.suppress(OSError):
+        job_dir.mkdir(mode=0o700, exist_ok=True)
+        (job_dir / JOB).write_text(info, encoding="utf-8")
+
+
+def folders(jobs_dir: Path) -> list[str]:
+    """The ids of the jobs that have a folder."""
+    return [entry.name for entry in os.scandir(jobs_dir) if _ID.fullmatch(entry.name)]
+
+
+def jobs_beside(jobs_dir: Path, request_log: RequestLog) -> bool:
+    """True if there is a job that a database must know."""
+    return bool(folders(jobs_dir)) or any(True for _ in request_log.headings())
+
+
+def lost_jobs(jobs_dir: Path, request_log: RequestLog, runtime: str) -> list[NewJob]:
+    """All jobs whose files are there, in the order of their acceptance."""
+    found: dict[str, NewJob] = {}
+    for heading, place in request_log.headings():
+        if _ID.fullmatch(heading.id):
+            found[heading.id] = _of_record(jobs_dir, request_log, runtime, heading, place)
+    for job_id in folders(jobs_dir):
+        if job_id not in found:
+            found[job_id] = _job(_ended(jobs_dir / job_id) or _unknown(jobs_dir / job_id, runtime), UNWRITTEN)
+    return sorted(found.values(), key=lambda new: new.row.created_at)
+
+
+def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: Heading, place: Place) -> NewJob:
+    folder = jobs_dir / heading.id
+    if ended := _ended(folder):
+        return _job(ended, place)
+    try:
+        request = SubmitRequest.model_validate_json(request_log.read(place), context=STORED)
+        created_at = datetime.fromisoformat(heading.created_at)
+    except ValueError:
+        return _job(_unknown(folder, runtime), place)
+    info = _unfinished(heading.id, heading.owner, heading.name, created_at, folder, runtime)
+    shown = {"spec": request.spec.masked(), "code": without_proof(request.code), "function": request.function}
+    return _job(info.model_copy(update=shown), place)
+
+
+def _job(info: JobInfo, place: Place) -> NewJob:
+    return NewJob(row_of(info, place=place), info.spec.labels, None)
+
+
+def _ended(folder: Path) -> JobInfo | None:
+    try:
+        info = JobInfo.model_validate_json((folder / JOB).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return info if info.id == folder.name and info.state.final else None
+
+
+def _unknown(folder: Path, runtime: str) -> JobInfo:
+    """A job of an earlier version, or with a damaged request: it can only be found again and ended."""
+    plan = read_json(Directory(str(worker_dir(folder, _newest_attempt(folder), 0))).plan) or {}
+    created_at = datetime.fromtimestamp(folder.stat().st_mtime if folder.exists() else 0, timezone.utc)
+    owner, name = str(plan.get("owner") or "unknown"), str(plan.get("job") or f"recovered-{folder.name[:8]}")
+    return _unfinished(folder.name, owner, name, created_at, folder, runtime)
+
+
+def _unfinished(job_id: str, owner: str, name: str, created_at: datetime, folder: Path, runtime: str) -> JobInfo:
+    return JobInfo(
+        name=name,
+        id=job_id,
+        owner=owner,
+        version=1,
+        runtime=runtime,
+        state=State.PENDING,
+        reason=Reason.QUEUED,
+        attempt=_newest_attempt(folder),
+        spec=JobSpec(script="unknown"),
+        code=CodeInPlace(),
+        created_at=created_at,
+        notices=[_NOTICE],
+    )
+
+
+def _newest_attempt(folder: Path) -> int:
+    attempts = (folder / "attempts").glob("*")
+    return max((int(path.name) for path in attempts if path.name.isdecimal()), default=1)

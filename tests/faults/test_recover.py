@@ -1,0 +1,46 @@
+"""The database of a server is lost or damaged under real jobs; the next server says so and gets them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_lib.spec import paths
+from tests.faults.conftest import Start
+
+pytestmark = [pytest.mark.process, pytest.mark.smoke]
+
+WAITS = "import pathlib, time\nprint('up', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp_path: Path) -> None:
+    server = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
+    server.accepted("ends", "print('done')\n")
+    ended = server.ended("ends")
+    server.accepted("runs", WAITS)
+    server.accepted("waits", "print('later')\n")
+    running = server.running("runs")
+    server.kill()
+    database = tmp_path / "state" / "data" / "client_lib.db"
+    for part in database.parent.glob("client_lib.db-*"):
+        part.unlink()
+    if how == "missing":
+        database.unlink()
+    else:
+        database.write_bytes(b"no database" * 10_000)
+    said = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1").refused()
+    assert f"is {how}" in said
+    assert "serve --recover" in said
+
+    again = start("--recover", CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
+    assert again.job("ends") == ended
+    assert again.lines("ends") == ["done"]
+    found = again.running("runs")
+    assert (found["id"], found["workers"][0]["host"]) == (running["id"], running["workers"][0]["host"])
+    assert again.job("waits")["state"] == "PENDING"
+    (tmp_path / "go").touch()
+    assert [again.ended(name)["state"] for name in ("runs", "waits")] == ["SUCCEEDED", "SUCCEEDED"]
+    assert again.lines("runs") == ["up"], "it was not started twice"
+    assert len(again.get(paths.JOBS).json()["jobs"]) == 3

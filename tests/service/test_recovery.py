@@ -1,0 +1,189 @@
+"""A database that is lost or damaged stops the start with the way out, and its rows are rebuilt from files."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from client_lib.errors import ServerError
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import JobPage
+from client_lib.worker.directory import Directory, write_json
+from server_stub.runtimes import attempt_dir, worker_dir
+from server_stub.service import JobFilters
+from tests.service.bench import ANN, Bench
+from tests.service.test_damage import in_state
+from tests.service.test_jobs import until
+
+BOUNDED = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def database(bench: Bench) -> Path:
+    return bench.folder / "state" / "data" / "client_lib.db"
+
+
+def lose(bench: Bench) -> None:
+    for path in database(bench).parent.glob("client_lib.db*"):
+        path.unlink()
+
+
+async def jobs(bench: Bench, **filters: Any) -> dict[str, Any]:
+    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(**filters), 100, None))
+    return {job.name: job for job in page.jobs}
+
+
+async def filled(bench: Bench) -> dict[str, Any]:
+    """One job of each kind."""
+    async with bench.server() as service:
+        await in_state(bench, "ended", State.SUCCEEDED)
+        await bench.submit(name="cancelled")
+        await service.cancel(ANN, "cancelled")
+        await bench.until("cancelled", State.CANCELLED)
+        await in_state(bench, "deleted", State.SUCCEEDED)
+        await service.delete(ANN, "deleted")
+        await bench.submit(name="waiting", labels={"a": "b"}, args=["x\ny"])
+        await in_state(bench, "running", State.RUNNING)
+        found = await jobs(bench)
+        attempt_dir(bench.folder / "state" / "data" / "jobs" / found["running"].id, 2).mkdir(parents=True)
+        noted = [service._attempts.job_dir(found[name].id) / "job.json" for name in ("ended", "cancelled")]
+        while not all(path.exists() for path in noted):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return found
+
+
+async def check_recovered(bench: Bench, before: dict[str, Any]) -> None:
+    found = await jobs(bench)
+    assert found.keys() == before.keys()
+    assert (found["ended"], found["cancelled"]) == (before["ended"], before["cancelled"])
+    assert [step[:2] for step in await bench.events("cancelled")][-1] == ("CANCELLED", "Cancelled")
+    for name in ("waiting", "running"):
+        assert (found[name].id, found[name].spec, found[name].code) == (
+            *(before[name].id, before[name].spec),
+            before[name].code,
+        )
+    assert (found["waiting"].state, found["running"].attempt) == (State.PENDING, 2)
+    assert (await jobs(bench, labels={"a": "b"})).keys() == {"waiting"}
+    assert bench.runtime.attempts[before["waiting"].id].spec.args == ["x\ny"]
+    assert bench.runtime.attempts[before["running"].id].number == 2
+
+
+def test_a_lost_database_stops_the_start_and_is_rebuilt(bench: Bench) -> None:
+    async def run() -> None:
+        before = await filled(bench)
+        lose(bench)
+        for _ in range(2):  # the first refusal leaves no empty database behind
+            with pytest.raises(ServerError, match="is missing") as refused:
+                await bench.new_service().start()
+            assert "serve --recover" in str(refused.value.hint)
+        bench.runtime.attempts.clear()
+        async with bench.recovered():
+            await check_recovered(bench, before)
+            assert (await bench.submit(name="later")).name == "later"
+        async with bench.server():
+            assert (await jobs(bench)).keys() == {*before, "later"}
+
+    asyncio.run(run())
+
+
+@BOUNDED
+@given(where=st.floats(0, 1), length=st.sampled_from([1, 50, 4096, 40_000]), byte=st.sampled_from([0, 7, 255]))
+@example(where=0.0, length=100, byte=7)
+@example(where=0.0, length=10**9, byte=0)
+def test_a_database_with_damaged_pages_is_refused_or_works_and_can_be_rebuilt(
+    where: float, length: int, byte: int
+) -> None:
+    async def run() -> None:
+        before = await filled(bench)
+        file = database(bench)
+        content = file.read_bytes()
+        start = int(where * (len(content) - 1))
+        file.write_bytes(
+            content[:start] + bytes([byte]) * min(length, len(content) - start) + content[start + length :]
+        )
+        try:
+            async with bench.server():
+                await jobs(bench)
+                return
+        except ServerError as error:
+            hint = error.hint
+        assert "serve --recover" in str(hint)
+        bench.runtime.attempts.clear()
+        async with bench.recovered():
+            await check_recovered(bench, before)
+        assert file.with_name("client_lib.db.damaged-1").exists()
+
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        asyncio.run(run())
+
+
+def test_a_job_of_an_earlier_version_is_shown_as_failed(bench: Bench) -> None:
+    """Its request has no heading, so that its files alone say whose it was."""
+
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="old")
+        folder = bench.folder / "state" / "data" / "jobs" / job.id
+        worker = worker_dir(folder, 1, 0)
+        worker.mkdir(parents=True)
+        write_json(Directory(str(worker)).plan, {"job": "old", "owner": "ann"})
+        lose(bench)
+        for path in (bench.folder / "state" / "data" / "submissions").iterdir():
+            path.unlink()
+        async with bench.recovered():
+            failed = await bench.until("old", State.FAILED)
+            assert (failed.id, failed.reason) == (job.id, Reason.SERVER_ERROR)
+            assert bench.runtime.stopped[-1][0] == job.id, "its processes are looked for and ended"
+
+    asyncio.run(run())
+
+
+def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            await in_state(bench, "one", State.SUCCEEDED)
+            await service.delete(ANN, "one")
+        lose(bench)
+        async with bench.server():
+            assert await jobs(bench) == {}
+
+    asyncio.run(run())
+
+
+def test_recover_changes_nothing_in_a_database_that_is_whole(bench: Bench) -> None:
+    async def run() -> None:
+        before = await filled(bench)
+        async with bench.recovered():
+            found = await jobs(bench)
+            assert {job.id: job.state for job in found.values()} == {job.id: job.state for job in before.values()}
+        assert not list(database(bench).parent.glob("*.damaged-*"))
+
+    asyncio.run(run())
+
+
+def test_a_job_that_is_deleted_while_it_ends_leaves_no_folder(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            await bench.submit(name="one")
+            active = service._reconciler.by_name("ann", "one")
+            assert active
+            await service.delete(ANN, "one", force=True)
+            await until(lambda: not service._reconciler.by_name("ann", "one"))
+            await service._cleanup.finish()
+            active.remove_at_end = False  # its end was handled before the order to delete it
+            await service._cleanup.on_end(active)
+            assert not service._attempts.job_dir(active.row.id).exists()
+
+    asyncio.run(run())
