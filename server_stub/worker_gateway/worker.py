@@ -110,9 +110,12 @@ class RemoteWorker:
             self._show(signs_of_life=signs_of_life)
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
-        """Raises InvalidRequest, StorageFull."""
+        """Raises InvalidRequest, StorageFull. The spare gives up room for what is left after the report."""
         async with self._lock:
-            missing = await on_disk(self._log.put, offset, data, gap=gap)
+            if self.view.report is None:
+                missing = await on_disk(self._log.put, offset, data, gap=gap)
+            else:
+                missing = await on_disk(self._spare.run, self._log.put, offset, data, gap=gap)
             await self._after_log(missing)
         return self._log.lengths()
 

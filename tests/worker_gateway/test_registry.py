@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from client_lib.errors import Conflict, Unauthorized, Unavailable
-from server_stub.files.room import Spare
+from client_lib.errors import Conflict, StorageFull, Unauthorized, Unavailable
+from server_stub.files.room import Room, Spare
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, attempt
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.views import Order, WorkerView, next_order
+from tests.small_disk import fill, small_disk
 from tests.worker_gateway.test_log_file import records
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +162,20 @@ async def test_what_was_said_is_known_to_the_next_server(tmp_path: Path) -> None
     assert view.drained
     with pytest.raises(Conflict):
         await server.again().attempt.worker(0, "another", None)
+
+
+async def test_what_is_left_of_a_log_after_the_report_is_stored_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        Room(disk, 0).restore_spare()
+        server = OneAttempt(disk)
+        speaker = await server.attempt.worker(0, "uid-0", "pod-0")
+        fill(disk)
+        with pytest.raises(StorageFull):
+            await server.attempt.take_log(speaker, 0, records(0, 500), gap=False)
+        await server.attempt.take_report(speaker, report(0, log_end_seq=50_000))
+        fill(disk)
+        await server.attempt.take_log(speaker, 0, records(0, 50_000), gap=False)
+        assert server.again().views[0].drained
 
 
 async def test_the_log_that_was_read_elsewhere_completes_a_worker_that_died(tmp_path: Path) -> None:

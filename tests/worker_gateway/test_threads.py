@@ -15,6 +15,7 @@ from client_lib.worker.pod.server_client import ServerClient
 from client_lib.worker.pod.threads import AgentThread
 from client_lib.worker.segments import SegmentWriter
 from tests.odd_server import OddServer, http
+from tests.worker.conftest import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records
 from tests.worker_gateway.test_polite_end import pod_settings
@@ -58,6 +59,26 @@ def test_an_answer_that_is_not_of_this_server_costs_no_line(
         "the log waits for the server",
         "the server takes the log again",
     ]
+
+
+def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
+    tmp_path: Path, odd_server: Callable[..., OddServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_lib.worker.pod.log_carriers._LATE_S", 0.0)
+    log = SegmentWriter(str(tmp_path), 2**62, 2**20)
+    log.add(records(0, 10))
+    log.flush()
+    end = len(records(0, 10))
+    right = json.dumps({"length": end, "durable": end}).encode()
+    server = odd_server(*[http("507 Full", b'{"message": "the disk is full"}')] * 5, http("200 OK", right))
+    client = ServerClient(pod_settings(server.url, 0), "token", None)
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]), lambda text: None)
+    carrier.start()
+    carrier.finish()
+    until(lambda: carrier.fails, "the report need not wait")
+    carrier.join(DEADLINE_S)
+    assert not carrier.is_alive()
+    assert not carrier.fails
 
 
 @pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])

@@ -7,6 +7,7 @@ over-full.
 
 import os
 import threading
+import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
@@ -17,6 +18,7 @@ from client_lib.worker.pod.threads import AgentThread, Backoff
 SERVER, STDOUT = "server", "stdout"
 """Names of the spool's readers."""
 _POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
+_LATE_S = 5.0  # the report of a worker that has ended waits no longer for a log that the server can't take
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
 FULL = 0.8  # of the volume; the rest takes the lines that arrive between two checks
 _BLOCK = 1024 * 1024
@@ -202,6 +204,7 @@ class ServerCarrier(LogCarrier):
         self._server = server
         self._backoff = Backoff()
         self._failure: Optional[str] = None
+        self._failing_since = 0.0
 
     def _carry(self) -> None:
         while True:
@@ -237,5 +240,8 @@ class ServerCarrier(LogCarrier):
     def _wait(self, why: str) -> None:
         if self._failure is None:
             self._warn("the log waits for the server: %s" % why)
+            self._failing_since = time.monotonic()
+        elif self._finishing.is_set() and time.monotonic() - self._failing_since > _LATE_S:
+            self.fails = True
         self._failure = why
         self._backoff.sleep()
