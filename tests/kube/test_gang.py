@@ -14,14 +14,15 @@ import pytest
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.files.room import Spare
-from server_stub.runtimes import Observation
-from server_stub.runtimes.kube import names
+from server_stub.runtimes import Observation, attempt_dir
+from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
 from server_stub.runtimes.kube.render import Objects
+from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.workload import Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
@@ -226,3 +227,25 @@ async def test_a_log_that_stays_behind_is_given_up_and_the_message_says_so(
     await run
     assert (site.said[-1].phase, site.said[-1].reason) == ("ended", Reason.COMPLETED)
     assert site.said[-1].message.endswith("; 10 lines of all 2 workers are lost")
+
+
+async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is of a later version, and then it is not any more."""
+    monkeypatch.setattr("server_stub.runtimes.kube.runtime.DISK_PAUSE_S", 0.05)
+    site = Site(tmp_path, never_started=False)
+    folder = attempt_dir(tmp_path, site.key.attempt)
+    folder.mkdir(parents=True)
+    end = record.end_of(Observation(*site.gang._id, "ended", Reason.COMPLETED, "fine"))
+    (folder / "attempt.json").write_text(json.dumps({"uid": "made", "end": end | {"reason": "Later"}}))
+    runtime = KubeRuntime(site.gang._cluster, lambda _: tmp_path)
+    runtime._sink = site._take
+    runtime.submit(site.attempt)
+    await site.until(lambda: bool(site.said))
+    assert (site.said[0].phase, site.said[0].reason) == ("waiting", Reason.SERVER_ERROR)
+    assert "'Later' is not a valid Reason" in site.said[0].notes[0]
+    (folder / "attempt.json").write_text(json.dumps({"uid": "made", "end": end}))
+    await site.until(lambda: site.said[-1].phase == "ended")
+    assert site.said[-1].reason is Reason.COMPLETED
+    await runtime.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir
 from server_stub.runtimes.kube import doctor, record
@@ -110,15 +111,21 @@ class KubeRuntime:
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
-        """Run the gang, again after each OSError: a full disk must not end a job that runs on the cluster."""
+        """Run the gang, again after each error: a full disk must not end a job that runs on the cluster, and an
+        attempt that nobody follows would keep its nodes for ever."""
         try:
             while True:
                 gang = self._gangs[key]
                 try:
                     await gang.run()
                     return
-                except OSError as error:
-                    _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error)
+                except Exception as error:  # noqa: BLE001
+                    unexpected = None if isinstance(error, OSError) else error
+                    _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error, exc_info=unexpected)
+                    why = f"the server failed over it and tries again: {type(error).__name__}: {error}"
+                    self._report(
+                        Observation(key.job_id, key.attempt, "waiting", Reason.SERVER_ERROR, why, notes=(why,))
+                    )
                 await asyncio.sleep(DISK_PAUSE_S)
                 self._gangs[key] = Gang(replace(attempt, never_started=False), self._cluster, self._report)
                 if gang.stopped:
