@@ -63,7 +63,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
     tokens = _tokens(settings)
     facts = server_files.facts(__version__, settings.data_dir)
     with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
-        facts["url"] = settings.public_url or _url(listening)
+        facts["url"] = _url(listening)
         for lock in locks:
             lock.write(facts)
         loop = _new_loop()

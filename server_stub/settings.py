@@ -48,8 +48,6 @@ class Settings(BaseSettings):
     """Address to listen on. Beyond loopback it needs `users_file`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """TCP port; 0: a free one, which is written to `server.json`."""
-    public_url: str | None = None
-    """URL of this server for clients, if there is a proxy; None: `http://<host>:<port>`."""
 
     # --- users
     users_file: Path | None = None
@@ -62,8 +60,6 @@ class Settings(BaseSettings):
     """Attempts run as processes of this machine (`local`) or as PyTorchJobs of a cluster (`kubernetes`)."""
     max_cpu_jobs: Positive = 32
     """Number of CPU-only jobs that run at the same time; others wait. They share the cores, so it is large."""
-    max_processes: Positive = 256
-    """Largest number of ranks of one job on this machine; protects it from a typing error."""
     catalogue: Path | None = None
     """File of the instance types that jobs may use. Local runtime: TOML with `[[instance_types]]`; None: those of this
     machine. Kubernetes: YAML, required; see `docs/catalogue.md`."""

@@ -48,7 +48,7 @@ def attempt(code: Code = CodeInPlace(), submitter: Submitter = SUBMITTER, **spec
 
 
 def plans(of: Attempt, grant: Grant = ((),), conda: Path | None = None, machine: Machine = MACHINE) -> list[WorkerPlan]:
-    wanted = needs(of.spec, of.submitter, Catalogue(), machine, GPUS if any(grant) else [], 256)
+    wanted = needs(of.spec, of.submitter, Catalogue(), machine, GPUS if any(grant) else [])
     setting = plan.Setting(grant, plan.own_port(of.spec) or 12345, conda)
     return plan.worker_plans(of, wanted, setting, machine, OPTIONS)
 
@@ -58,7 +58,7 @@ def first(of: Attempt, **more: Any) -> WorkerPlan:
 
 
 def shown(of: Attempt, cards: list[Gpu]) -> Manifest:
-    wanted = needs(of.spec, of.submitter, Catalogue(), MACHINE, cards, 256)
+    wanted = needs(of.spec, of.submitter, Catalogue(), MACHINE, cards)
     size = wanted.gpus or 0
     return plan.manifest(plans(of, grant=(tuple(range(size)),) * wanted.workers), of, wanted)
 

@@ -75,9 +75,7 @@ class Host:
         return found
 
     def _needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
-        return needs(
-            spec, submitter, self._catalogue, self.machine, self._gpus.known, self._options.settings.max_processes
-        )
+        return needs(spec, submitter, self._catalogue, self.machine, self._gpus.known)
 
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self.needs(attempt.spec, attempt.submitter)

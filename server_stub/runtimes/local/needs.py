@@ -16,6 +16,7 @@ from server_stub.runtimes.local.gpus import Gpu, visible
 from server_stub.runtimes.local.machine import Machine
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+MAX_PROCESSES = 256  # of one job: more than any machine has use for, and few enough to survive a typing error
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,7 @@ class Needs:
         return self.processes if self.processes is not None else max(gpus, 1)
 
 
-def needs(
-    spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Machine, gpus: Sequence[Gpu], max_processes: int
-) -> Needs:
+def needs(spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Machine, gpus: Sequence[Gpu]) -> Needs:
     """The needs of `spec` on this machine.
 
     Raises:
@@ -73,7 +72,7 @@ def needs(
         cores=_cores(size, spec.n_workers, machine),
         processes=None if spec.processes_per_worker == "default" else spec.processes_per_worker,
     )
-    _check_processes(spec, found, max_processes)
+    _check_processes(spec, found)
     return found
 
 
@@ -148,15 +147,16 @@ def _largest(size: Size, allowed: int) -> str:
     return f"n_workers=1 of {size.family}.{allowed}gpu"
 
 
-def _check_processes(spec: JobSpec, found: Needs, most: int) -> None:
+def _check_processes(spec: JobSpec, found: Needs) -> None:
     per_worker = found.processes_with(found.gpus or 1)
-    if found.workers * per_worker <= most:
+    if found.workers * per_worker <= MAX_PROCESSES:
         return
-    way_out = f"n_workers={most // per_worker}" if per_worker <= most else f"processes_per_worker={most}"
+    fits = MAX_PROCESSES // per_worker
+    way_out = f"n_workers={fits}" if fits else f"processes_per_worker={MAX_PROCESSES}"
     raise NeverFits(
         f"n_workers={spec.n_workers} with {per_worker} processes each are {found.workers * per_worker} processes; "
-        f"a job on this machine may have {most}",
-        hint=f"the largest that fits: {way_out}; the server's setting max_processes raises it",
+        f"a job on this machine may have {MAX_PROCESSES}",
+        hint=f"the largest that fits: {way_out}",
     )
 
 
