@@ -164,3 +164,32 @@ def test_a_submit_whose_commit_fails_in_sqlite_is_not_accepted(start: Start, tmp
     assert server.get(paths.job("refused")).status_code == 404
     server.accepted("refused", "print('hello')")
     assert server.ended("refused")["state"] == "SUCCEEDED"
+
+
+FAILING_FDATASYNC = """
+import errno, os, pathlib
+real, failing = os.fdatasync, pathlib.Path(__file__).with_name("failing")
+def fdatasync(file):
+    if failing.exists():
+        raise OSError(errno.EIO, "Input/output error")
+    real(file)
+os.fdatasync = fdatasync
+"""
+
+
+def test_a_submit_whose_request_can_not_be_synced_is_not_accepted(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAILING_FDATASYNC)  # Python imports it at its start
+    failing = tmp_path / "failing"
+    server = start(PYTHONPATH=str(tmp_path))
+    server.accepted("before", "print('hello')")
+    server.ended("before")
+    failing.touch()
+    refused = server.submit("refused", "print('hello')")
+    assert (refused.status_code, refused.json()["code"]) == (500, "server_error")
+    assert "Input/output error; nothing was stored" in refused.json()["message"]
+    failing.unlink()
+    server.accepted("after", "print('hello')")
+    server.end(signal.SIGKILL)
+    server = start()
+    assert server.get(paths.job("refused")).status_code == 404
+    assert [server.ended(name)["state"] for name in ("before", "after")] == ["SUCCEEDED"] * 2
