@@ -261,6 +261,19 @@ def test_too_much_memory_is_said_whoever_is_killed_for_it(kube: ClusterPlace) ->
         assert texts(job, stream=["stdout"]) == ["last words", "last words"]
 
 
+def test_a_child_of_a_rank_that_is_killed_for_memory_is_named(kube: ClusterPlace) -> None:
+    """Where the kernel kills the whole container at once (cgroup 2, Kubernetes before 1.32), the reason names it."""
+    script = """
+import subprocess, sys
+eats = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = b'x' * (1 << 30)"
+raise RuntimeError(f"the data loader ended with {subprocess.run([sys.executable, '-c', eats]).returncode}")
+"""
+    info = kube.run(script, instance_type="tiny").info()
+    assert info.state is State.FAILED
+    killed = "a process of its worker was killed because the memory limit was reached"
+    assert info.reason is Reason.OUT_OF_MEMORY or info.message.endswith("ended with -9; " + killed), info.message
+
+
 def test_a_launcher_that_is_killed_leaves_the_tail_of_its_log(kube: ClusterPlace) -> None:
     script = "import os, signal, time\nprint('last words', flush=True)\ntime.sleep(2)\n"
     script += (

@@ -116,8 +116,9 @@ def test_no_rank_starts_before_every_worker_is_there(site: Start, tmp_path: obje
     assert not (server.folder / "ran").exists()
     assert server.job("half")["state"] == "PENDING"
     server.call("POST", "/api/v1/jobs/half/cancel")
-    poll(lambda: (server.pod(job) / "termination-log").exists())
-    assert json.loads((server.pod(job) / "termination-log").read_bytes())["reason"] == "Cancelled"
+    digest = server.pod(job) / "termination-log"
+    poll(lambda: digest.exists() and digest.stat().st_size)
+    assert json.loads(digest.read_bytes())["reason"] == "Cancelled"
     assert not (server.folder / "ran").exists()
 
 
