@@ -55,7 +55,7 @@ def build(
     app = app or rest_api()
     app.state.context = parts
     app.add_middleware(Authentication, tokens=tokens, workers=parts.workers)
-    app.add_middleware(Limits, settings=parts.settings, error=answers.error)
+    app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache
     def public_v2() -> ASGIApp:

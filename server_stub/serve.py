@@ -31,7 +31,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
 from server_stub.http.auth import CurrentTokens, FileTokens, local_tokens
-from server_stub.http.limits import http_protocol
+from server_stub.http.connections import http_protocol
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime

@@ -1,48 +1,67 @@
-"""Bounds of a request: an ASGI layer for header lines, NUL bytes and bodies, and an HTTP parser that bounds the head.
+"""Bounds of a request, as an ASGI layer: its header lines, NUL bytes, and the size and the time of its body.
 
 The body is counted as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's
-result have larger bounds, which their handlers check while they stream.
+result have larger bounds, which their handlers check while they stream; other bodies are kept in memory, and the server
+has a bound on all of them together. Nothing of a body is read before the handler wants it, and so without a token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from client_lib.errors import ClientLibError, InvalidRequest, TooLarge
+from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
 from client_lib.spec import paths
 from server_stub.settings import Settings
 
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 MAX_BODY_BYTES = 16 * 2**20  # a submit carries the caller's environment, which Linux lets grow to 6 MB
-HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
+BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES  # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
+SMALL_BODY_BYTES = 64 * 1024  # taken without room in BODIES_MAX_BYTES, so that large bodies don't keep small ones out
+BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
+BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much
 _LINGER_BYTES = 32 * 2**20
 _LINGER_S = 2.0
-_HEAD_TOO_LARGE = b'{"code": "too_large", "message": "the headers of the request are larger than 65536 bytes"}'
+
+
+class Bodies:
+    """The room for bodies in the memory of one server."""
+
+    def __init__(self) -> None:
+        self.free = BODIES_MAX_BYTES
 
 
 class Limits:
     """The ASGI layer. `error` makes the response to a request that is over a bound."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, error: Callable[[ClientLibError], Response]) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, bodies: Bodies, error: Callable[[ClientLibError], Response]
+    ) -> None:
         self._app = app
         self._settings = settings
+        self._bodies = bodies
         self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            receive = await self._checked(scope, receive)
+            body = await self._checked(scope, receive)
         except ClientLibError as problem:
             await self._error(problem)(scope, receive, send)
-        else:
+            return
+        if body is None:
             await self._app(scope, receive, send)
+            return
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            body.give_back()
 
-    async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive`, bounded where the length of the body is unknown. Raises InvalidRequest, TooLarge."""
+    async def _checked(self, scope: Scope, receive: Receive) -> _Body | None:
+        """The body with its bounds; None: there is none. Raises InvalidRequest, TooLarge."""
         headers = scope["headers"]
         if len(headers) > MAX_HEADERS:
             raise InvalidRequest(f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read")
@@ -56,8 +75,11 @@ class Limits:
             if not any(name == b"expect" for name, _ in headers):  # curl waits for a 100 before it sends the body
                 await _discard(receive)
             raise _too_large(bound)
-        # the HTTP parser reads no more than the declared length
-        return receive if declared or is_file else _bounded(receive, bound)
+        if not declared and not any(name == b"transfer-encoding" for name, _ in headers):
+            return None
+        if is_file:
+            return _Body(receive, declared)
+        return _Body(receive, declared, bound, self._bodies)
 
 
 def _declared(headers: list[tuple[bytes, bytes]]) -> int:
@@ -69,19 +91,55 @@ def _too_large(bound: int) -> TooLarge:
     return TooLarge(f"the request body is larger than the {bound} bytes that this server takes")
 
 
-def _bounded(receive: Receive, bound: int) -> Receive:
-    size = 0
+class _Body:
+    """A body as it is received. With `bodies` it is kept in memory: at most `bound` bytes, for which there is room."""
 
-    async def bounded_receive() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > bound:
-            await _discard(receive)
-            raise _too_large(bound)
+    def __init__(self, receive: Receive, declared: int, bound: int = 0, bodies: Bodies | None = None) -> None:
+        self._receive, self._declared, self._bound, self._bodies = receive, declared, bound, bodies
+        self._size = self._claimed = 0
+        self._waited_s = 0.0
+        self._complete = False
+
+    async def receive(self) -> Message:
+        """The next piece. Raises TooLarge, and Unavailable: there is no room, or it does not arrive in time."""
+        if self._complete:
+            return await self._receive()  # the disconnect, whenever that comes
+        if not self._size:
+            self._claim(self._declared)
+        message = await self._next_piece()
+        self._size += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._bodies and self._size > self._bound:
+            await _discard(self._receive)
+            raise _too_large(self._bound)
+        self._claim(self._size)
         return message
 
-    return bounded_receive
+    async def _next_piece(self) -> Message:
+        began, limit_s = time.monotonic(), BODY_S + self._size / BODY_RATE
+        try:
+            return await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
+        except asyncio.TimeoutError:
+            raise Unavailable(
+                f"the body of the request did not arrive: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
+            ) from None
+        finally:
+            self._waited_s += time.monotonic() - began
+
+    def _claim(self, size: int) -> None:
+        """Claim room for `size` bytes of this body in all."""
+        more = size - self._claimed
+        if not self._bodies or size <= SMALL_BODY_BYTES or more <= 0:
+            return
+        if more > self._bodies.free:
+            raise Unavailable("the server is receiving too many large requests", hint="try again in a moment")
+        self._bodies.free -= more
+        self._claimed = size
+
+    def give_back(self) -> None:
+        """Free the room."""
+        if self._bodies:
+            self._bodies.free += self._claimed
 
 
 async def _discard(receive: Receive) -> None:
@@ -98,46 +156,3 @@ async def _discard(receive: Receive) -> None:
         await asyncio.wait_for(drop(), _LINGER_S)
     except asyncio.TimeoutError:
         return
-
-
-def http_protocol() -> Any:
-    """The `http` option of uvicorn.Config: httptools with a bound on the head of a request, or else h11.
-
-    h11 has such a bound itself. Without one a client that never ends a header fills the memory before any handler is
-    called.
-    """
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:  # Windows, PyPy: no wheel of httptools
-        return "h11"
-
-    class BoundedHttpTools(HttpToolsProtocol):
-        """httptools with a bound on the bytes before the body."""
-
-        _head: int | None = 0
-        """Bytes fed since the head began; None while a body is read."""
-
-        def data_received(self, data: bytes) -> None:
-            if self._head is not None:
-                self._head += len(data)
-            super().data_received(data)
-            if self._head is not None and self._head > HEAD_MAX and self.transport and not self.transport.is_closing():
-                _refuse_head(self.transport)
-
-        def on_headers_complete(self) -> None:
-            self._head = None
-            super().on_headers_complete()
-
-        def on_message_complete(self) -> None:
-            self._head = 0
-            super().on_message_complete()
-
-    return BoundedHttpTools
-
-
-def _refuse_head(transport: asyncio.Transport) -> None:
-    transport.write(
-        b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(_HEAD_TOO_LARGE), _HEAD_TOO_LARGE)
-    )
-    transport.close()

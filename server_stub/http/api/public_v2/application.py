@@ -77,7 +77,7 @@ def application(parts: Context, tokens: Callable[[], Tokens]) -> FastAPI:
     app = routes()
     app.state.context, app.state.tokens = parts, tokens
     app.add_middleware(PlatformAuthentication, tokens=tokens)
-    app.add_middleware(Limits, settings=parts.settings, error=error)
+    app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=error)
     return app
 
 

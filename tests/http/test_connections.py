@@ -1,0 +1,212 @@
+"""Connections that send little or nothing end, and take neither all places nor all memory from the others."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+import requests
+
+from client_lib.spec import paths
+from tests.http.conftest import DEADLINE_S, Api, Running
+
+SOON_S = 0.3
+LARGE = 100_000
+
+
+@pytest.fixture
+def impatient(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
+    monkeypatch.setattr("server_stub.http.connections.HEAD_S", SOON_S)
+    monkeypatch.setattr("server_stub.http.limits.BODY_S", SOON_S)
+    return start_server()
+
+
+@pytest.fixture
+def narrow(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
+    """Room for two bodies of LARGE bytes."""
+    monkeypatch.setattr("server_stub.http.limits.BODIES_MAX_BYTES", 2 * LARGE)
+    return start_server()
+
+
+@pytest.fixture
+def few(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
+    monkeypatch.setattr("server_stub.http.connections.STRANGERS_MAX", 3)
+    return start_server()
+
+
+def connect(server: Running) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    found = b""
+    try:
+        while data := connection.recv(65536):
+            found += data
+    except ConnectionError:
+        pass
+    return found
+
+
+def trickle(connection: socket.socket, data: bytes) -> bytes:
+    """Send a byte now and then; the answer once the server closes."""
+    connection.settimeout(SOON_S / 10)
+    deadline, found = time.monotonic() + DEADLINE_S, b""
+    for number in range(10**9):
+        assert time.monotonic() < deadline, "it listens for ever"
+        try:
+            connection.sendall(data[number % len(data) :][:1])
+            received = connection.recv(65536)
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            break
+        if not received:
+            break
+        found += received
+    return found
+
+
+def head(method: str, path: str, token: str | None, *lines: str) -> bytes:
+    given = [f"Authorization: Bearer {token}"] if token else []
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *given, *lines, "", ""]).encode()
+
+
+# --- heads
+
+
+def test_a_connection_that_sends_nothing_is_closed(impatient: Running) -> None:
+    with connect(impatient) as connection:
+        assert rest(connection) == b""
+
+
+def test_a_head_that_comes_byte_by_byte_is_408(impatient: Running) -> None:
+    with connect(impatient) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert b" 408 " in trickle(connection, b"x")
+
+
+@pytest.mark.parametrize("sent", [b"\r\n", b"GET /healthz HTTP/1.1\r\nX: xxxxxxxxxx"], ids=["line ends", "head"])
+def test_after_a_response_it_is_timed_again(sent: bytes, impatient: Running) -> None:
+    with connect(impatient) as connection:
+        connection.sendall(head("GET", paths.HEALTHZ, None))
+        assert b" 200 " in connection.recv(65536)
+        trickle(connection, sent)
+
+
+def test_a_body_that_nobody_reads_is_timed_too(impatient: Running) -> None:
+    with connect(impatient) as connection:
+        connection.sendall(head("POST", paths.JOBS, "wrong", "Content-Length: 1000000"))
+        assert b" 401 " in trickle(connection, b"x")
+
+
+def test_a_request_in_progress_is_not_timed(impatient: Running) -> None:
+    ann = impatient.as_user("ann")
+    job = ann.submit().json()
+    wait = {"wait": 5 * SOON_S, "after_version": 10**6}
+    assert ann("GET", paths.job(job["name"]), params=wait).ok
+    logs = f"{impatient.url}{paths.job_logs(job['name'])}?follow=true"
+    with ann.session.get(logs, stream=True, timeout=DEADLINE_S) as followed:
+        time.sleep(5 * SOON_S)
+        impatient.call(impatient.parts.hub.close)
+        assert followed.content == b""  # its end, and not a cut connection
+
+
+# --- their number
+
+
+def test_connections_of_one_address_without_a_token_are_bounded(few: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(few)) for _ in range(3)]
+        for _ in range(5):
+            assert rest(stack.enter_context(connect(few))) == b""
+        assert caplog.text.count("connections are refused: 127.0.0.1 has 3 connections") == 1
+        idle[0].close()
+        eventually_answers(few.anonymous())
+
+
+def test_connections_with_a_token_do_not_count(few: Running) -> None:
+    users = [few.as_user(name) for name in 5 * ("ann", "ben")]
+    for user in users:
+        assert user("GET", paths.INFO).ok  # its connection stays
+    with connect(few) as another:
+        another.sendall(head("GET", paths.HEALTHZ, None))
+        assert b" 200 " in another.recv(65536)
+
+
+def eventually_answers(api: Api) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            assert api("GET", paths.HEALTHZ).ok
+        except requests.ConnectionError:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("no connection is accepted")
+
+
+# --- bodies
+
+
+@pytest.fixture
+def begun(narrow: Running) -> Iterator[list[socket.socket]]:
+    """Two large bodies that are not complete."""
+    token = narrow.tokens["ann"]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(narrow)) for _ in range(2)]
+        connections[0].sendall(head("POST", paths.JOBS, token, f"Content-Length: {LARGE}"))
+        connections[1].sendall(head("POST", paths.JOBS, token, "Transfer-Encoding: chunked"))
+        connections[1].sendall(f"{LARGE:x}\r\n".encode() + LARGE * b" " + b"\r\n")
+        deadline = time.monotonic() + DEADLINE_S
+        while narrow.call(lambda: narrow.parts.bodies.free) > 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield connections
+
+
+@pytest.mark.parametrize("path", [paths.JOBS, "/public/v2/jobs"])
+def test_unfinished_bodies_leave_a_bound_of_memory(path: str, narrow: Running, begun: list[socket.socket]) -> None:
+    ann = narrow.as_user("ann")
+    answer = ann("POST", path, data=LARGE * b" ")
+    assert answer.status_code == 503, answer.text
+    assert "too many large requests" in answer.text
+    if path == paths.JOBS:
+        assert (answer.json()["code"], answer.headers["Retry-After"]) == ("unavailable", "1")
+    assert ann.submit().status_code == 201  # a small one
+    for connection in begun:
+        connection.close()
+    deadline = time.monotonic() + DEADLINE_S
+    while (status := ann("POST", path, data=LARGE * b" ").status_code) == 503:
+        assert time.monotonic() < deadline
+    assert status == 422
+    assert narrow.call(lambda: narrow.parts.bodies.free) == 2 * LARGE
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("how", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
+def test_a_body_that_does_not_arrive_is_503(method: str, how: str, impatient: Running) -> None:
+    path = paths.JOBS if method == "POST" else paths.snapshot("0" * 64)
+    piece = b"1\r\nx\r\n" if "chunked" in how else b"x"
+    with connect(impatient) as connection:
+        connection.sendall(head(method, path, impatient.tokens["ann"], how))
+        answer = trickle(connection, piece)
+    assert b" 503 " in answer
+    assert b"did not arrive" in answer
+    assert b"retry-after: 1" in answer.lower()
+
+
+def test_a_slow_body_that_goes_on_arrives(impatient: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server_stub.http.limits.BODY_RATE", 1000)
+
+    def slowly() -> Iterator[bytes]:
+        for _ in range(10):
+            time.sleep(SOON_S / 2)
+            yield b" " * 2000
+
+    assert impatient.as_user("ann")("POST", paths.JOBS, data=slowly()).status_code == 422
