@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -13,7 +12,7 @@ from client_lib.errors import InvalidRequest
 
 _VALUE_SHOWN = 80  # characters of a wrong value in a message
 _SENTENCE_SHOWN = 1000
-_FINDINGS_SHOWN = 20  # each unknown field is compared with all known ones
+_FINDINGS_SHOWN = 20  # a request may hold thousands of unknown fields, each of which is compared with all known ones
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
@@ -25,12 +24,15 @@ def invalid_request(error: ValidationError, model: type[BaseModel]) -> InvalidRe
 
 def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> InvalidRequest:
     """The same for findings that were collected elsewhere."""
-    seen: dict[str, Mapping[str, Any]] = {}
+    seen: dict[str, str] = {}
     for finding in findings:
-        seen.setdefault(_where(finding["loc"]), finding)  # a union reports each member: the first says it
-    sentences = [_cut(_sentence(finding, model), _SENTENCE_SHOWN) for finding in islice(seen.values(), _FINDINGS_SHOWN)]
-    more = len(seen) - len(sentences)
-    return InvalidRequest("\n".join([*sentences, f"and {more} more findings"] if more else sentences))
+        if len(seen) == _FINDINGS_SHOWN:
+            seen[""] = "and more of this kind"
+            break
+        where = _where(finding["loc"])
+        if where not in seen:  # a union reports each member: the first says it
+            seen[where] = _cut(_sentence(finding, model), _SENTENCE_SHOWN)
+    return InvalidRequest("\n".join(seen.values()))
 
 
 def _where(loc: Iterable[int | str]) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from client_lib.spec import paths
+from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Start
 
 pytestmark = [pytest.mark.process, pytest.mark.smoke]
@@ -44,3 +47,22 @@ def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp
     assert [again.ended(name)["state"] for name in ("runs", "waits")] == ["SUCCEEDED", "SUCCEEDED"]
     assert again.lines("runs") == ["up"], "it was not started twice"
     assert len(again.get(paths.JOBS).json()["jobs"]) == 3
+
+
+def test_a_running_job_whose_row_is_damaged_is_ended_with_its_processes(start: Start, tmp_path: Path) -> None:
+    server = start()
+    for name in ("damaged", "whole"):
+        server.accepted(name, WAITS)
+        server.running(name)
+    job_id = server.job("damaged")["id"]
+    server.kill()
+    with closing(sqlite3.connect(tmp_path / "state" / "data" / "client_lib.db")) as connection:
+        connection.execute("UPDATE jobs SET info = '{' WHERE name = 'damaged'")
+        connection.commit()
+    again = start()
+    failed = again.ended("damaged")
+    assert (failed["state"], failed["reason"]) == ("FAILED", "ServerError")
+    assert not processes_of(tmp_path / "state" / "data" / "jobs" / job_id)
+    assert again.running("whole")
+    (tmp_path / "go").touch()
+    assert again.ended("whole")["state"] == "SUCCEEDED"

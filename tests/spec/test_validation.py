@@ -49,6 +49,19 @@ def test_a_long_value_is_cut() -> None:
     assert len(invalid_request(found.value, JobSpec).message) < 200
 
 
+def test_thousands_of_findings_are_cut() -> None:
+    with pytest.raises(ValidationError) as found:
+        JobSpec.model_validate({"script": "a.py", "args": [1] * 5000})
+    lines = invalid_request(found.value, JobSpec).message.splitlines()
+    assert (len(lines), lines[-1]) == (21, "and more of this kind")
+
+
+def test_a_key_that_can_not_be_printed_is_written_with_escapes() -> None:
+    with pytest.raises(ValidationError) as found:
+        JobSpec.model_validate({"script": "a.py", "labels": {"\x1b\n": "x"}})
+    assert invalid_request(found.value, JobSpec).message.startswith(r"labels.'\x1b\n'")
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
