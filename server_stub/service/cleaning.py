@@ -65,7 +65,7 @@ class Cleanup:
             await self.remove([active.row.seq])
             return
         folder = self.jobs_dir / active.row.id
-        await asyncio.to_thread(note_end, folder, active.row.info)
+        await asyncio.to_thread(self.room.spare.run, note_end, folder, active.row.info)
         size = await asyncio.to_thread(_size_of, folder)
         if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
