@@ -74,7 +74,7 @@ class Room:
             raise StorageFull(
                 f"the server's disk has {free / 1e6:.0f} MB left, and {kept / 1e6:.0f} MB must stay free; "
                 "nothing was stored",
-                hint=f"make room in {self._folder}: `client-lib delete` removes finished jobs",
+                hint="make room there: `client-lib delete` removes finished jobs",
             )
 
 

@@ -74,7 +74,8 @@ class Snapshots:
         return path
 
     async def put(self, sha256: str, user: str, chunks: AsyncIterator[bytes], size: int = 0) -> bool:
-        """Store the archive; it is on disk when this returns. Returns False if the server had it already.
+        """Store the archive; it is on disk when this returns. Returns False if this user had it already; another
+        user's archive makes no difference.
 
         `size`: the announced bytes, for which room is claimed at once; 0: for each batch as it comes.
 
@@ -159,9 +160,10 @@ def _mark_used(path: Path) -> None:
 
 def _adopt(incoming: Path, path: Path, user: str) -> bool:
     """Move a complete archive to its place and note its owner."""
-    (path.parent / "owners").mkdir(parents=True, exist_ok=True)
-    (path.parent / "owners" / user).touch()
-    there = path.exists()
+    owner = path.parent / "owners" / user
+    owner.parent.mkdir(parents=True, exist_ok=True)
+    there = path.exists() and owner.exists()
+    owner.touch()
     _mark_used(incoming)
     os.replace(incoming, path)
     for folder in (path.parent / "owners", path.parent, path.parent.parent):

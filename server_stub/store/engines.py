@@ -5,9 +5,10 @@ To change the schema: change `tables`, add a file to `migrations/versions`, set 
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,16 @@ def damage_of(file: Path) -> str | None:
     except sqlite3.DatabaseError as error:
         return str(error)
     return None if found == "ok" else found.splitlines()[-1]
+
+
+def keep_private(file: Path) -> None:
+    """Make the file with mode 0600, which the files that SQLite puts beside it take over; those that are there get it,
+    too. A file that can't be made, or is another user's, is left for its opening."""
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for suffix in ("", "-wal", "-shm"):
+            if (part := file.with_name(file.name + suffix)).exists():
+                part.chmod(0o600)
 
 
 def set_aside(file: Path) -> Path:

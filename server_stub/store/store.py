@@ -156,6 +156,8 @@ class Store:
 
     def _open(self, has_jobs: Callable[[], bool], recover: bool) -> bool:
         self._handle_damage(recover)
+        if file := engines.sqlite_file(self._url):
+            engines.keep_private(file)
         self._writing = engines.writing_engine(self._url)
         self._reading = engines.reading_engine(self._url)
         try:

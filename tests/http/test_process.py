@@ -70,6 +70,18 @@ def test_everything_it_keeps_is_private(start: Start, tmp_path: Path) -> None:
     state = tmp_path / "state"
     modes = {name: stat.S_IMODE((state / name).stat().st_mode) for name in (".", "data", "server.json", "token")}
     assert modes == {".": 0o700, "data": 0o700, "server.json": 0o600, "token": 0o600}
+    database = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (state / "data").glob("client_lib.db*")}
+    assert database == dict.fromkeys(("client_lib.db", "client_lib.db-wal", "client_lib.db-shm"), 0o600)
+
+
+def test_the_database_of_an_earlier_version_becomes_private(start: Start, tmp_path: Path) -> None:
+    first = start()
+    first.facts()
+    first.end()
+    database = tmp_path / "state" / "data" / "client_lib.db"
+    database.chmod(0o644)
+    start().facts()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in database.parent.glob("client_lib.db*")} == {0o600}
 
 
 def test_a_second_server_on_one_data_directory_is_told_who_is_there(start: Start, tmp_path: Path) -> None:

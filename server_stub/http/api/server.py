@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter
@@ -10,8 +11,10 @@ from starlette.responses import PlainTextResponse, Response
 from client_lib import __version__
 from client_lib.errors import Unavailable
 from client_lib.spec import paths
-from client_lib.spec.wire import DoctorReport, InstanceTypes, Manifest, ServerInfo, SubmitRequest
+from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, Manifest, ServerInfo, SubmitRequest
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
+
+_PLACE = re.compile(r"(?:\w[\w+.-]*://|(?<![\w./])/)[^\s,;()'\"]*[^\s,;()'\":.]")
 
 router = APIRouter()
 probes = APIRouter(
@@ -34,9 +37,22 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
 
 
 @router.get(paths.DOCTOR)
-async def get_doctor(parts: Parts) -> DoctorReport:
-    """Problems of the server, and the fix for each."""
-    return await parts.service.doctor()
+async def get_doctor(parts: Parts, user: CurrentUser) -> DoctorReport:
+    """Problems of the server, and the fix for each; paths and addresses of the server for admins alone."""
+    report = await parts.service.doctor()
+    return report if user.admin else DoctorReport(checks=[_for_users(check) for check in report.checks])
+
+
+def _for_users(check: Check) -> Check:
+    if check.name == "database":  # its driver names hosts and users in its own words
+        return Check(name=check.name, ok=check.ok, message="answers" if check.ok else "does not answer", fix=check.fix)
+    fix = None if check.fix is None else without_places(check.fix)
+    return Check(name=check.name, ok=check.ok, message=without_places(check.message), fix=fix)
+
+
+def without_places(text: str) -> str:
+    """The text with … in place of each absolute path and each URL."""
+    return _PLACE.sub("…", text)
 
 
 @router.get(paths.INSTANCE_TYPES)

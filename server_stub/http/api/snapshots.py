@@ -49,7 +49,7 @@ async def get_snapshot(archive: Archive) -> FileResponse:
     SNAPSHOT,
     status_code=201,
     response_model=Answer,
-    responses={200: {"model": Answer, "description": "The archive was there already."}},
+    responses={200: {"model": Answer, "description": "This user had uploaded it already."}},
     openapi_extra=raw_body(ARCHIVE),
 )
 async def put_snapshot(request: Request, response: Response, parts: Parts, user: CurrentUser, sha256: str) -> Answer:
