@@ -16,7 +16,16 @@ from typing import Any
 from client_lib import __version__
 from client_lib.errors import ClientLibError
 
-FLAGS_OF_SETTINGS = ("state_dir", "data_dir", "host", "port", "users_file", "database_url", "idle_exit_s")
+FLAGS_OF_SETTINGS = (
+    "state_dir",
+    "data_dir",
+    "host",
+    "port",
+    "users_file",
+    "insecure_shared_uid",
+    "database_url",
+    "idle_exit_s",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="0: a free one (default)")
     parser.add_argument("--users-file", type=_path, help="TOML of users and digests of their tokens")
+    shared = "let the jobs of all users run as this account, where each can read the others' secrets"
+    parser.add_argument("--insecure-shared-uid", action="store_true", default=None, help=shared)
     parser.add_argument("--database-url", help="sqlite:///... or postgresql+psycopg://...")
     parser.add_argument("--idle-exit-s", type=float, help="end after this time without a job and a request")
     parser.add_argument(

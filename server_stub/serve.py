@@ -146,7 +146,16 @@ def _runtime(settings: Settings, registry: WorkerRegistry) -> Runtime:
 
 
 def _tokens(settings: Settings) -> CurrentTokens:
-    """The tokens of this server. Raises InvalidRequest: other machines could reach it, and it has no users file."""
+    """The tokens of this server.
+
+    Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
+    would run as one account.
+    """
+    if settings.users_file and settings.runtime == "local" and not settings.insecure_shared_uid:
+        raise InvalidRequest(
+            "jobs of all users in --users-file would run as this account: each can read the others' files and secrets",
+            hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
+        )
     if settings.users_file:
         return FileTokens(settings.users_file)
     if not is_loopback(settings.host):

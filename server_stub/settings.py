@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     # --- users
     users_file: Path | None = None
     """TOML with a `[[users]]` per user: name, token_sha256, admin. None: the one token in `<state_dir>/token`."""
+    insecure_shared_uid: bool = False
+    """True: start with `users_file` and the local runtime, whose jobs all run as the server's account: the code of one
+    user can read the files, the secrets and the memory of another's jobs. False: such a start is refused."""
     share_jobs: bool = False
     """True: every user sees, reads and cancels every job. False: a user sees only their own jobs."""
 

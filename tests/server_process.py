@@ -31,6 +31,7 @@ class ServerProcess:
     ) -> None:
         self.state_dir = state_dir
         self._out = state_dir.with_name(f"{state_dir.name}.out")
+        variables = {"CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "1"} | variables  # for those with a users file
         clean = {name: value for name, value in os.environ.items() if not name.startswith("CLIENT_LIB_")}
         if python is not None:
             variables = {"PYTHONPATH": str(ROOT)} | variables

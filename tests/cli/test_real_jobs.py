@@ -293,7 +293,7 @@ def test_the_local_server_is_shown_and_stopped_and_found_again(
 def test_serve_runs_in_the_foreground_and_takes_users(fresh_shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
     token = cli("server", "token", "ann", "--users-file", "users.toml").stdout.strip()
     state = tmp_path / "state"
-    line = [*CLI, "serve", "--state-dir", str(state), "--users-file", "users.toml"]
+    line = [*CLI, "serve", "--state-dir", str(state), "--users-file", "users.toml", "--insecure-shared-uid"]
     server = subprocess.Popen(line, cwd=tmp_path, env=fresh_shell, stderr=subprocess.DEVNULL)
     try:
         until((state / "server.json").exists)

@@ -138,6 +138,17 @@ def test_beyond_loopback_with_users_it_knows_these_alone(start: Start, tmp_path:
     assert not (tmp_path / "state" / "token").exists()
 
 
+def test_users_who_share_an_account_need_a_flag(start: Start, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text("")
+    refused = {"CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "0"}
+    said = start("--users-file", str(users), **refused).refused()
+    assert "can read the others' files and secrets" in said
+    assert "--insecure-shared-uid" in said
+    assert "Kubernetes" in said
+    assert start("--users-file", str(users), "--insecure-shared-uid", **refused).facts()["url"]
+
+
 @pytest.mark.parametrize(
     ("host", "says"),
     [("192.0.2.1", "of 192.0.2.1 can't be listened on"), ("no.such.invalid", "'no.such.invalid' is no address")],
