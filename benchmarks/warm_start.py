@@ -65,7 +65,7 @@ class Job:
         like = processes(self.plan(), directory, None)[0].environment
         self.pool = WarmPool(sys.executable, config, fit.environment_of(like))
         self._loop.run_until_complete(self.pool.start())
-        assert self.pool.state == "ready", (self.pool.why_ended, self.pool.said)
+        assert self.pool.state == "ready", (self.pool.why_ended, self.pool.output)
         left_out = json.loads(config.read_text())["refused"]
         print(f"pool: {self.pool.info()}; left out: {left_out}")
 

@@ -149,3 +149,19 @@ def test_what_the_standard_library_does_at_the_end_is_done_by_a_rank_without_pac
     assert one.started_by(made).go().started["warm"]
     assert one.report()["exit_code"] == 0
     assert one.lines() == ["the child is done"]
+
+
+def test_a_submodule_is_no_attribute_of_its_package_before_its_import(pool: Make, both_in: BothIn) -> None:
+    """A script that forgets the import must fail here as it does in a pod."""
+    made = pool("torch", "tqdm", "torch.distributed.tensor", "tqdm.contrib").ready()
+    script = """
+        import sys
+        import torch, tqdm
+        print([name for name in sys.modules if name.startswith("torch.distributed.tensor")])
+        print(hasattr(torch.distributed, "tensor"), hasattr(tqdm, "contrib"))
+        from torch.distributed import tensor
+        print(tensor is torch.distributed.tensor is sys.modules["torch.distributed.tensor"], tensor.DTensor)
+        import tqdm.contrib
+        print(tqdm.contrib is sys.modules["tqdm.contrib"])
+    """
+    both_in(made, script)

@@ -1,9 +1,9 @@
 """Hides the packages that the pool has imported until a rank imports them, so that a rank begins as a fresh process.
 
 Modules are kept in groups, in the order in which the pool imported them. The first import of one restores its group and
-all groups before it, on which it may depend, with their side effects: warnings filters, variables, finders, calls at
-exit. Modules of the standard library stay visible: they keep no state of a script, and other modules look them up
-without an import.
+all groups before it, on which it may depend, with their side effects: attributes of packages, warnings filters,
+variables, finders, calls at exit. Modules of the standard library stay visible: they keep no state of a script, and
+other modules look them up without an import.
 """
 
 import atexit
@@ -28,6 +28,8 @@ class Group(NamedTuple):
     """Modules and side effects of one import."""
 
     modules: Dict[str, Any]
+    attributes: List[Tuple[Any, str, Any]]
+    """Package, name and module of the submodules that it added to packages of groups before it."""
     filters: List[Any]
     """Warnings filters that it added before the others."""
     variables: Dict[str, str]
@@ -51,6 +53,9 @@ class Hidden:
     def hide(self) -> None:
         for name in self._group_of:
             sys.modules.pop(name, None)
+        for group in self._groups:
+            for package, name, _ in group.attributes:
+                delattr(package, name)
         hidden = [finder for group in self._groups for finder in group.finders]
         sys.meta_path[:] = [self] + [finder for finder in sys.meta_path if finder not in hidden]
 
@@ -72,6 +77,8 @@ class Hidden:
         for group in self._groups[self._left : number + 1]:
             for name, module in group.modules.items():
                 sys.modules.setdefault(name, module)
+            for package, name, module in group.attributes:
+                setattr(package, name, module)
             names += group.modules
             warnings.filters[:0] = group.filters  # type: ignore[index]
             for name, value in group.variables.items():

@@ -64,13 +64,26 @@ def _groups(names: Sequence[str], recorder: AtExitRecorder) -> List[Group]:
         if why:
             raise Unfit(name, why)
         added = [finder for finder in sys.meta_path if finder not in finders]
-        groups.append(Group(_packaged(new), _added(filters), _set(variables), added, recorder.take()))
+        modules = _packaged(new)
+        attributes = _submodules(modules)
+        groups.append(Group(modules, attributes, _added(filters), _set(variables), added, recorder.take()))
     return groups
 
 
 def _packaged(names: List[str]) -> Dict[str, Any]:
     """Those outside of the standard library."""
     return {name: sys.modules[name] for name in names if not name.startswith(_OURS) and not is_standard(name)}
+
+
+def _submodules(modules: Dict[str, Any]) -> List[Tuple[Any, str, Any]]:
+    """Those of a package that was there before: `torch.distributed` has no attribute `tensor` without its import."""
+    found = []
+    for name, module in modules.items():
+        package, _, attribute = name.rpartition(".")
+        parent = sys.modules.get(package)
+        if parent is not None and package not in modules and vars(parent).get(attribute) is module:
+            found.append((parent, attribute, module))
+    return found
 
 
 def _added(filters: List[Any]) -> List[Any]:
