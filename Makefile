@@ -13,6 +13,8 @@ RUN := $(VENV)/bin
 JOBS ?= 4
 ONE_BY_ONE = PYTHONDONTWRITEBYTECODE= $(RUN)/python -m pytest
 PARALLEL = $(ONE_BY_ONE) -n $(JOBS) --dist loadgroup
+# The tests on clusters wait most of their time, too. Each worker has clusters of its own.
+CLUSTERS ?= 2
 
 FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | awk '$$1 < 500' | wc -l)
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
@@ -58,7 +60,7 @@ test-cluster: $(READY)  ## the tests on a real Kubernetes on this machine (root;
 	@echo "== build of what the clusters run"
 	@$(RUN)/python -m tests.cluster build --image python --image torch || [ $$? = 69 ]
 	@echo "== pytest, with real clusters"
-	@$(ONE_BY_ONE) -m "cluster and not long" --timeout 300 -rs $(PYTEST)
+	@$(ONE_BY_ONE) -n $(CLUSTERS) --dist loadfile -m "cluster and not long" --timeout 300 -rs $(PYTEST)
 
 cluster: $(READY)  ## start a real Kubernetes on this machine, without Docker (root; make cluster LAYERS="api kwok")
 	@$(RUN)/python -m tests.cluster up $(LAYERS)
