@@ -475,7 +475,7 @@ class Job:
         one_rank: bool = False,
         **look: Any,
     ) -> None:
-        """`file` None: print as this process does, which may be into a notebook's cell. `one_rank`: the lines need no
+        """`file` None: print to stdout, or to the cell of a notebook. `one_rank`: the lines need no
         number of their rank. `look`: see LogOutput.
 
         The job's notices (fields that the server interprets differently) are printed once per object.

@@ -104,8 +104,9 @@ class Settings(BaseSettings):
     max_snapshot_bytes: Positive = 2 * GIB
     """Largest upload: an archive of code, or what a function returns in one rank."""
     min_free_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    """Bytes of the disk of `data_dir` that submits, uploads and unpacked code leave free: what needs more is refused
-    (507), and a job whose code does ends with reason StorageFull. Logs, reports and results of jobs may use them."""
+    """Bytes of the disk of `data_dir` that submits, uploads and unpacked code leave free. A request that needs them is
+    refused (507), and a job whose code needs them ends with reason StorageFull. Logs, reports and results may use
+    these bytes."""
 
     # --- logs
     log_limit_bytes: Positive = 10 * GIB

@@ -1,10 +1,10 @@
 """The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs lives here.
 
 app          the group of commands; a command's module is loaded when the command runs
-commands/    a module per command, or for some that are alike
+commands/    a module per command, or per group of similar commands
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
-connection   the server of a command: reads as plain dicts, all else as calls of the SDK;  http_client  how both travel
+connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
 show         jobs, events and instance types as text (pure)
 printer      the one place that prints;  exits  the one table of exit codes
 """
@@ -18,7 +18,7 @@ def main() -> int:
     """Run the command in `sys.argv`; return the exit code (see `exits`)."""
     import gc
 
-    gc.set_threshold(100_000, 10, 10)  # imports create much and drop nothing: looking through it takes 4 % of a submit
+    gc.set_threshold(100_000, 10, 10)  # imports free hardly anything, and collections would take 4 % of a submit
     from client_lib.cli.app import run
 
     return run()

@@ -1,4 +1,4 @@
-"""The server that a command talks to. Reads are plain dicts, which need no pydantic; all else are the SDK's calls."""
+"""The server that a command talks to. Reads return plain dicts, without pydantic; the SDK makes all other calls."""
 
 from __future__ import annotations
 

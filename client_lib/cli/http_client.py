@@ -71,7 +71,7 @@ class HttpClientTransport:
             self._idle.pop().close()
 
     def _free(self) -> http.client.HTTPConnection | None:
-        """A connection that waits and that the server has not closed meanwhile."""
+        """An idle connection that the server has not closed."""
         while self._idle:
             connection = self._idle.pop()
             if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
@@ -114,7 +114,7 @@ class HttpClientTransport:
         try:
             connection.request(request.method, target, data, headers)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # an upload that the server refuses unread: its answer says why
+            pass  # the server refuses an upload before it has read it: its answer has the reason
         response = connection.getresponse()
         if 200 <= response.status < 300:
             return response

@@ -138,8 +138,8 @@ ConfigOption = Annotated[
 
 
 class JobCommand(Command):
-    """A command with the options of a job. Their texts are looked up when help is shown or completed: a submit, which
-    shows none, would take 30 ms longer."""
+    """A command with the options of a job. Their texts are loaded only for help and completion: loading them takes
+    30 ms, and a submit shows none."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self._describe()

@@ -1,6 +1,6 @@
-"""Bounds of the values in a request, as types: each value within them can be carried by the code that uses it.
+"""Bounds of the values in a request, as types. Processes, file names and databases can hold each value within them.
 
-An earlier version had none, so what is stored is read without them: `model_validate_json(text, context=STORED)`.
+An earlier version had no bounds, so stored requests are read without them: `model_validate_json(text, context=STORED)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 T = TypeVar("T")
 
 STORED = {"stored": True}
-"""The context in which a stored request or an answer is validated: its bounds are those of the version that took it."""
+"""Context for the validation of stored requests and of answers: the bounds of this version do not apply to them."""
 
 ARGUMENT_MAX = 2**17 - 1  # Linux: the longest argument of a process
 PATH_MAX = 4096
@@ -33,7 +33,7 @@ class Bound:
     """Metadata of a type: `check` raises ValueError for a value that is over the bound."""
 
     def __init__(self, check: Callable[[Any], None], *, first: bool = False, **schema: object) -> None:
-        """`first`: check before the entries of a list or mapping are. `schema`: the bound as JSON Schema."""
+        """`first`: check before the entries of a list or mapping are checked. `schema`: the bound as JSON Schema."""
         self._check, self._first, self._schema = check, first, schema
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

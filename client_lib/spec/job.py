@@ -138,7 +138,7 @@ def _int_not_bool(value: Any) -> Any:
 
 
 def check_requirement(line: str) -> None:
-    """Raises ValueError for what is no line of a requirements file, or means something on the submitter's machine."""
+    """Raises ValueError for a text that is no line of a requirements file, or refers to the submitter's machine."""
     if not line.strip() or not line.isprintable():
         raise ValueError(f"{line!r} is no requirement")
     if line.strip().startswith("-") and not _is_allowed_option(line):

@@ -58,7 +58,7 @@ class Reason(TextEnum):
     LAUNCHER_LOST = "LauncherLost"  # a worker's launcher died without a report
     START_FAILED = "StartFailed"  # a process could not be started at all
     STORAGE_FULL = "StorageFull"  # a disk had no room for the code, its packages or the files of a worker
-    SERVER_ERROR = "ServerError"  # the server failed over the job, or can't read what it stored of it
+    SERVER_ERROR = "ServerError"  # an error of the server while it handled the job, or its stored data can't be read
     TIMEOUT = "Timeout"  # stop_timer
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"

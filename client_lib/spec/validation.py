@@ -30,7 +30,7 @@ def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> In
             seen[""] = "and more of this kind"
             break
         where = _where(finding["loc"])
-        if where not in seen:  # a union reports each member: the first says it
+        if where not in seen:  # a union reports one finding per member: the first is enough
             seen[where] = _cut(_sentence(finding, model), _SENTENCE_SHOWN)
     return InvalidRequest("\n".join(seen.values()))
 
@@ -71,7 +71,7 @@ def _shown(finding: Mapping[str, Any]) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+    except (ValueError, RecursionError):  # a number with thousands of digits, deeply nested lists
         return f"a {type(value).__name__}"
 
 

@@ -77,7 +77,7 @@ class RequestsTransport:
 
     def _blocks(self, response: requests.Response, request: Request) -> Iterator[bytes]:
         with self._translated(request):
-            # decoded only if need be: the decoder keeps back the last bytes before a cut
+            # decoded only if necessary: after a broken connection the decoder would withhold the last bytes
             yield from response.raw.stream(_BLOCK, decode_content="Content-Encoding" in response.headers)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Calls to one server: located, repeated while it does not answer, every failure as one of our errors.
+"""Calls to one server: located, repeated while it does not answer, and every failure raised as one of our errors.
 
 The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
 takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both, `retry` decides how often

@@ -20,7 +20,7 @@ MAX_BYTES = 20 * 2**30  # unpacked
 _MAX_HEADER = 2**20  # a long name or a block of extended attributes is read into memory
 _BLOCK = 256 * 1024
 _ON_DISK = 4096  # files and folders take whole blocks of a disk
-_RATIO = 1032  # bytes that deflate makes of one at most
+_RATIO = 1032  # largest ratio of unpacked to packed bytes with deflate
 _IN_MEMORY = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,

@@ -138,7 +138,7 @@ def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> Non
 
 
 def sync(path: "Union[str, os.PathLike[str]]") -> None:
-    """Let a file survive a loss of power, or the names of the files in a folder."""
+    """Write a file, or the list of names in a folder, through to the disk, so that it survives a loss of power."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

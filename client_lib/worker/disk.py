@@ -17,7 +17,7 @@ def is_full(error: BaseException) -> bool:
     """True if the error says that the disk, or the user's quota of it, is full."""
     if not isinstance(error, OSError):
         return False
-    return error.errno in _FULL or (error.errno is None and says_full(str(error)))  # shutil lists those of many files
+    return error.errno in _FULL or (error.errno is None and says_full(str(error)))  # shutil joins errors of files
 
 
 def says_full(text: str) -> bool:
@@ -27,7 +27,7 @@ def says_full(text: str) -> bool:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Add the path to an OSError that names none, as that of a write."""
+    """Add the path to an OSError without one, such as an error of a write."""
     try:
         yield
     except OSError as error:
@@ -37,7 +37,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def ended_program(folder: str, exit_code: Optional[int], last_line: str) -> bool:
-    """True if a full disk was the end of a program that printed this line into the folder, or had no room to print.
+    """True if a program ended because of a full disk: its last line in this folder says so, or it had no room to print.
 
     `exit_code`: negative for a signal; None: not known.
     """
@@ -92,7 +92,7 @@ def allocate(fd: int, size: int) -> None:
     """Make the file at least so large, with room on the disk for all of it. Raises OSError."""
     try:
         os.posix_fallocate(fd, 0, size)
-    except (AttributeError, OSError) as error:  # macOS; a file system that can't
+    except (AttributeError, OSError) as error:  # macOS, or a file system without support for it
         if is_full(error):
             raise
         write_all(fd, bytes(size - os.lseek(fd, 0, os.SEEK_END)))

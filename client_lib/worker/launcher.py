@@ -220,7 +220,7 @@ class Launcher:
             self._drain()
 
     def _end_others(self) -> None:
-        """End the other ranks after a failure; some time later if it only lost a peer, which may be one of them."""
+        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
         wait_s = self._time_for_peers_s()
         if wait_s > 0:
             self._loop.call_later(wait_s, self._end_others)
@@ -228,7 +228,7 @@ class Launcher:
             self._end_ranks(self._plan.grace_s)
 
     def _time_for_peers_s(self) -> float:
-        """The rest of the time that other ranks have to end by themselves; 0 if a failure did more than lose a peer."""
+        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
         failed = [exit for exit in self._ranks.exits if exit.exit_code != 0]
         if self._stop_ordered or not failed or not all(self._ended(exit).lost_peer for exit in failed):
             return 0.0
@@ -325,7 +325,7 @@ class Launcher:
 
 @contextlib.contextmanager
 def last_words(directory: Directory) -> Iterator[None]:
-    """Give up the reserve if the launcher dies of a full disk: then its error can be printed."""
+    """Remove the reserve if a full disk ends the launcher, so that its error can be printed."""
     try:
         yield
     except OSError as error:

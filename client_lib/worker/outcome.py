@@ -17,9 +17,9 @@ OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory lim
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
-"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may still unwind.
+"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may need time to end.
 
-Shorter than SAME_MOMENT_S, or its error would come too late to count.
+It is shorter than SAME_MOMENT_S: a later error would not count.
 """
 _TRACEBACK = "Traceback (most recent call last):"
 CHAINED = (

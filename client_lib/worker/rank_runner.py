@@ -306,7 +306,7 @@ class _Rendezvous:
 
 
 def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
-    """destroy_process_group with an error file while it runs, if an exception waits for its end."""
+    """Wrap destroy_process_group: write the error file before it, if it runs because of an exception."""
     import functools
 
     @functools.wraps(destroy)

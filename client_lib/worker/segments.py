@@ -45,7 +45,7 @@ class SegmentWriter:
         return True
 
     def has_room(self, size: int) -> bool:
-        """True if the disk has so many bytes free."""
+        """True if the disk has at least `size` bytes free."""
         try:
             return free_bytes(self._path) >= size
         except OSError:

@@ -16,7 +16,7 @@ OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_SHORT = 0.05  # of all memory
+_SHORT = 0.05  # memory is short if a smaller part of it is available
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
 

@@ -1,8 +1,8 @@
 """Collects a worker's log: pipes of the ranks, tailed files, messages of the launcher.
 
 Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `segments` writes them, once per round.
-While the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when there is
-some room: the last of it is for those who end or remove jobs.
+While the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when
+_ROOM bytes are free: the last bytes are kept for ending and removing jobs.
 """
 
 import os
@@ -36,7 +36,7 @@ class WorkerLog:
         self.stalled = False
         """The disk is full now."""
         self.ends = False
-        """No rank runs: what is left is written even to the last free bytes."""
+        """No rank runs any more: the rest of the log may use the last free bytes."""
         self.active_at = 0.0
         """Time of the last read of a pipe, or of the end of a stall (monotonic seconds)."""
         self._loop, self._writer = loop, writer

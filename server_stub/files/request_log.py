@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """The values of a row that its request lacks: from both, a lost row is rebuilt."""
+    """The values of a job's row that its request does not contain. Both together are enough to rebuild a lost row."""
 
     id: str
     owner: str
@@ -119,7 +119,7 @@ class RequestLog:
         """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable when this returns.
 
         Raises:
-            OSError: the disk is full or fails; none of them counts.
+            OSError: the disk is full or fails; none of the records is stored.
         """
         size = sum(map(len, records))
         if self._file is None or self._end + size > self._size:
@@ -131,7 +131,7 @@ class RequestLog:
         try:
             _flush(self._file)
         except OSError:
-            self.close()  # the kernel forgets what it could not write, and the next fdatasync of this file may succeed
+            self.close()  # the kernel drops data that it could not write, and the next fdatasync may still succeed
             raise
         return places
 

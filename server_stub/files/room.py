@@ -1,5 +1,5 @@
-"""Room on the disk of the data directory: each writer of much data claims its room before it writes, and a spare file
-gives up its own for what must be written on a full disk.
+"""Room on the disk of the data directory: each writer of much data claims its room before it writes. A spare file
+keeps room for small writes that must succeed on a full disk.
 
 A check alone would let many writers at once see the same free bytes. One server works on a data directory, so claims
 are kept in memory. They are made on the event loop.
@@ -38,12 +38,12 @@ class Room:
         self.spare = Spare(folder / "spare")
 
     def open(self) -> None:
-        """Give up what the start of a server needs on a full disk."""
+        """Free enough of the spare file for the start of a server on a full disk."""
         while self._free(self._folder) < _TO_START and self.spare.give_up():
             pass
 
     def restore_spare(self) -> None:
-        """Make the spare file whole again, if there is room. Blocks."""
+        """Extend the spare file to its full size, if there is room. Blocks."""
         if self.free - self.spare.missing >= self._min_free_bytes:
             self.spare.restore()
 
@@ -68,7 +68,7 @@ class Room:
             self._claims.remove(claim)
 
     def check(self, size: int) -> None:
-        """Raises StorageFull: too little would be free after `size` more bytes."""
+        """Raises StorageFull if too few bytes would be free after `size` more."""
         free, kept = self.free, self._min_free_bytes
         if free - size < kept:
             raise StorageFull(
@@ -98,9 +98,9 @@ class Claim:
 
 
 class Spare:
-    """A file that takes up room for small writes that must succeed on a full disk: orders, ends of jobs, reports and
-    removals. One that finds no room cuts a slice off the file; the slices are small, so that others who wait for room
-    can't take it all. Callable from any thread."""
+    """A file that keeps room for small writes that must succeed on a full disk: orders, ends of jobs, reports and
+    removals. A write that finds no room shortens the file by a slice and tries again. Slices are small, so that other
+    processes that wait for room get little of it. Callable from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -108,11 +108,11 @@ class Spare:
 
     @property
     def missing(self) -> int:
-        """Bytes that were given up."""
+        """Bytes by which the file is shorter than its full size."""
         return _SLICE * _SLICES - self._size()
 
     def restore(self) -> None:
-        """Make the file whole, or leave it as it is if the disk is full."""
+        """Extend the file to its full size, or leave it as it is if the disk is full."""
         with self._lock, open(self._path, "ab") as file:
             size = file.tell()
             try:
@@ -121,7 +121,7 @@ class Spare:
                 file.truncate(size)
 
     def give_up(self) -> bool:
-        """Free a slice. False: there is none."""
+        """Free a slice. Returns False if there is none."""
         with self._lock:
             size = self._size()
             if size:
@@ -129,7 +129,7 @@ class Spare:
             return size > 0
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """The result of `call`, which is called again after each slice that was given up for it.
+        """Return the result of `call`. While the disk is full a slice is freed and `call` is repeated.
 
         Raises OSError: the disk is full and nothing is left to give up; and other errors of `call`.
         """

@@ -1,7 +1,7 @@
 """Bounds of a connection: uvicorn's HTTP protocol with a largest head, a time for it, and a number of connections.
 
 A connection has HEAD_S for each head of a request, from its start or from its last response on. While a request is
-handled nothing is timed here: `server_stub.http.limits` times its body, and a follower of logs stays for days.
+handled no time-out applies here: `server_stub.http.limits` limits the time of its body, and logs are followed for days.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def http_protocol() -> Any:
                 self._timer = None
 
         def _time_is_over(self) -> None:
-            if self._head is None and self._body >= BODY_RATE * HEAD_S:  # the rest of a body that nobody reads
+            if self._head is None and self._body >= BODY_RATE * HEAD_S:  # the rest of a refused body
                 self._set_timer()
             elif self._head:
                 self._answer(InvalidRequest(f"the head of the request did not arrive within {HEAD_S:g} s"), 408)

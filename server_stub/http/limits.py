@@ -103,7 +103,7 @@ class _Body:
     async def receive(self) -> Message:
         """The next piece. Raises TooLarge, and Unavailable: there is no room, or it does not arrive in time."""
         if self._complete:
-            return await self._receive()  # the disconnect, whenever that comes
+            return await self._receive()  # waits for the disconnect
         if not self._size:
             self._claim(self._declared)
         message = await self._next_piece()

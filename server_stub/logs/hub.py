@@ -61,7 +61,7 @@ class Tail:
         self.end = self._reader.end()
 
     def close(self) -> None:
-        """Hold no file open from now on."""
+        """Close all files and keep none open afterwards."""
         self._reader.close()
 
     def chunk_at(self, offset: int) -> Chunk | None:

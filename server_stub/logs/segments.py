@@ -90,7 +90,7 @@ class LogReader:
         self._closed = False
 
     def close(self) -> None:
-        """Close the file, and from now on each file that is opened as soon as it was read."""
+        """Close the file. A file that a later read opens is closed when that read ends."""
         self._closed = True
         self._open = None
 
@@ -196,6 +196,6 @@ class LogReader:
         except FileNotFoundError:
             return None
         self._open = (segment.name, file)
-        if self._closed:  # by another thread, perhaps a moment ago
+        if self._closed:  # `close` may have run in another thread meanwhile
             self._open = None
         return file

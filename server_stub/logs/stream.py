@@ -136,7 +136,7 @@ class _Answer:
 
     def _open(self, position: Position, directory: Path) -> None:
         reader = self._readers[position] = LogReader(directory)
-        if self._closed:  # while a thread began
+        if self._closed:  # `close` may run while a thread starts
             reader.close()
 
     def _start_at(self, position: Position, offset: int) -> None:

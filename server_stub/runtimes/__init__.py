@@ -47,7 +47,7 @@ class Attempt:
     never_started: bool = False
     """No runtime has ever started it, so none needs to look for its processes."""
     unreadable: str = ""
-    """The reason why its request can't be read: it may only be found again and stopped."""
+    """The reason why its request can't be read; '': it can. An unreadable attempt is only found again and stopped."""
     reload: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
     """Reloads this attempt from disk, so that a runtime need not keep long-queued attempts in memory. Raises
     ServerError."""

@@ -1,4 +1,4 @@
-"""Says which ranks had ended with code 0 when another rank lost them, and where that one waited. Pure.
+"""Says which ranks had ended with code 0 when another rank lost them, and where this rank waited. Pure.
 
 A rank with less data than the others leaves its loop early, and they wait for it in the next collective.
 """
@@ -15,8 +15,8 @@ from client_lib.worker.outcome import CHAINED, SAME_MOMENT_S, Ended
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen ")
 _WRAPPERS = ("wrapper", "decorate_context", "inner")
-"""Functions of torch around the one that the script called."""
-_NAMED = 3  # ranks; of more the number
+"""Names of functions of torch that wrap the function which the script called."""
+_NAMED = 3  # ranks that a message lists; if there are more, their number
 
 
 def note(first: Ended, ranks: Sequence[Ended]) -> str | None:

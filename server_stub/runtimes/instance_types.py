@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
-_NUMBER = "[0-9]{1,6}"  # a million cores or GiB; what is computed from more would be no number any more
+_NUMBER = "[0-9]{1,6}"  # up to a million cores or GiB: larger values overflow in later calculations
 _GPU = re.compile(
     rf"(?P<family>[a-z0-9]+)\.(?P<gpus>{_NUMBER})gpu(?:\.(?P<vram>{_NUMBER})(?:vG)?)?"
     rf"(?:\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G)?"

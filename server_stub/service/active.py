@@ -199,7 +199,7 @@ def unreadable(error: Exception) -> str:
 
 
 def stand_in(row: JobRow | StoredJob, message: str) -> JobInfo:
-    """The JobInfo that is shown of a job whose own can't be read."""
+    """A JobInfo to show in place of one that can't be read."""
     return JobInfo(
         name=row.name,
         id=row.id,

@@ -40,7 +40,7 @@ class Attempts:
         try:
             request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
             return request.model_copy(update={"code": without_proof(request.code)})
-        except Exception as error:  # noqa: BLE001  # a damaged one; it holds secrets: its text is not in the message
+        except Exception as error:  # noqa: BLE001  # damaged; the message leaves out its text, which holds secrets
             raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
 
     def newest(self, active: ActiveJob) -> Attempt:

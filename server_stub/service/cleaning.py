@@ -117,7 +117,7 @@ class Cleanup:
         """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
         marked = [self.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
         for folder in marked:
-            with suppress(OSError):  # it never ran, or its removal was begun before
+            with suppress(OSError):  # the job never ran, or its removal had begun before
                 folder.with_suffix("").rename(folder)
         sync(self.jobs_dir)
         for path in (path for folder in marked if folder.exists() for path in folder.iterdir()):

@@ -94,7 +94,7 @@ class JobLookup:
         return active.text.json.decode() if active else self._shown(stored).info
 
     def _shown(self, stored: StoredJob) -> StoredJob:
-        """`stored` with a text that its readers understand: a damaged one would spoil the whole list."""
+        """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
         if stored.seq in self._readable:
             return stored
         try:

@@ -122,7 +122,7 @@ class Reconciler:
         try:
             if first is not None:
                 failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
-        except Exception as error:  # noqa: BLE001  # the job has ended all the same
+        except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
         self._apply(active, seen, failure)
 
@@ -199,7 +199,7 @@ class Reconciler:
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
             self._changes.publish(row.id)
-            # stopping is safe before it is stored, and may free the disk; of a lost database another server may decide
+            # a stop is safe before it is stored, and may free the disk; without a database another server may decide
             if active.status.stop and not isinstance(active.not_saved, StoreUnavailable):
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)
@@ -275,7 +275,7 @@ class Reconciler:
 
 
 def _failed(active: ActiveJob, error: Exception) -> str:
-    """Log an error of this server over a job; the message about it."""
+    """Log an error of this server while it handled a job; return the message for the job."""
     log.critical("the server failed over job %s", active.row.id, exc_info=error)
     return f"the server failed over it: {type(error).__name__}: {error}"
 

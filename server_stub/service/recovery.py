@@ -1,6 +1,6 @@
-"""Rebuilds the rows of a lost database from what lies beside it: headings and requests in the request log, and in the
-folder of each job `job.json`, the job as it ended. A job without one is given to the runtime, which finds its attempt
-again and reports its end.
+"""Rebuilds the rows of a lost database from other files: headings and requests in the request log, and `job.json` in
+the folder of each job that has ended. A job without this file is given to the runtime, which finds its attempt again
+and reports its end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def folders(jobs_dir: Path) -> list[str]:
 
 
 def jobs_beside(jobs_dir: Path, request_log: RequestLog) -> bool:
-    """True if there is a job that a database must know."""
+    """True if there are files of a job, so that the database can't be new."""
     return bool(folders(jobs_dir)) or any(True for _ in request_log.headings())
 
 

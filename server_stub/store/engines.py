@@ -25,7 +25,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
-_CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds: a PostgreSQL that vanished without a word is noticed
+_CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a server whose connection was not closed
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 5,
@@ -37,7 +37,7 @@ _SERVER_KEEPALIVE = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tc
 
 
 class Locked(StoreUnavailable):
-    """Another session has the lock: that of another server, or one of ours that PostgreSQL does not know to be lost."""
+    """Another session has the lock: of another server, or a lost one of ours that PostgreSQL still keeps."""
 
 
 def writing_engine(url: str) -> Engine:
@@ -104,7 +104,7 @@ def damage_of(file: Path) -> str | None:
     try:
         with closing(sqlite3.connect(file, timeout=30)) as connection:
             found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.OperationalError:  # it is locked or can't be read: told where it is opened
+    except sqlite3.OperationalError:  # locked or unreadable: the later opening reports it
         return None
     except sqlite3.DatabaseError as error:
         return str(error)
@@ -143,7 +143,7 @@ def _on_connect(engine: Engine, *pragmas: str) -> None:
 
 
 def _decoded(text: bytes) -> str:
-    """A damaged text is read too: by default, one such row is an error of the whole query."""
+    """Decode a text that may be damaged: by default, one such row makes the whole query fail."""
     return text.decode(errors="replace")
 
 

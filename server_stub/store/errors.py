@@ -1,4 +1,4 @@
-"""The errors of the store, and what an exception of the database means."""
+"""The errors of the store, and the meaning of exceptions of the database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def translated(error: SQLAlchemyError) -> StoreError:
 
 
 def is_away(error: BaseException) -> bool:
-    """True if not the statement failed but the database or the way to it."""
+    """True if the database or the connection to it failed, and not the statement."""
     if isinstance(error, StoreUnavailable):
         return True
     if not isinstance(error, (OperationalError, InterfaceError)) or is_full(error):

@@ -191,7 +191,7 @@ class Store:
             raise Superseded("another server has taken over the database of this one", hint="repeat the call later")
 
     def _pair(self, connection: Connection, log: RequestLog) -> None:
-        """Note whose files the rows refer to. Raises ServerError: those of another data directory."""
+        """Store which data directory the rows refer to. Raises ServerError if it is another one."""
         expected, found = rows.data_id(connection), log.data_id
         if expected is None and (found or log.has_records or not rows.counts(connection)):
             expected = found or uuid.uuid4().hex

@@ -40,7 +40,7 @@ class Writer:
         self._engine = engine
         self._begin = begin
         self._in_doubt: list[Write[None]] = []
-        """Functions that undo writes of which nobody knows whether they are stored: their commit got no answer."""
+        """Functions that undo writes whose commit got no answer, so that it is unknown whether they are stored."""
         self._turn: list[_Task] = []
         """Tasks of this turn of the event loop that the thread does not have yet."""
         self._queue: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()

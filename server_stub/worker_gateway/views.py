@@ -76,8 +76,8 @@ class WorkerView:
     report: Report | None = None
     """Its report.json."""
     silent_s: float = 0.0
-    """Seconds since its agent was last heard of, if they are more than NOTICED_S; not before it was, nor the time in
-    which no server ran."""
+    """Seconds since its agent was last heard of, if they are more than NOTICED_S; without the time before its
+    first request and the time in which no server ran."""
 
     @property
     def drained(self) -> bool:

@@ -110,7 +110,7 @@ class RemoteWorker:
             self._show(signs_of_life=signs_of_life)
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
-        """Raises InvalidRequest, StorageFull. The spare gives up room for what is left after the report."""
+        """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""
         async with self._lock:
             if self.view.report is None:
                 missing = await on_disk(self._log.put, offset, data, gap=gap)

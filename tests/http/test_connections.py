@@ -1,4 +1,4 @@
-"""Connections that send little or nothing end, and take neither all places nor all memory from the others."""
+"""Connections that send little or nothing are closed, and other clients still get connections and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences made of the cluster's texts, whose ports, digests and times are no words."""
+"""Messages made from texts of the cluster. Numbers in ports, digests and times are not read as status codes."""
 
 from __future__ import annotations
 

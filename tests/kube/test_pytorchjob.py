@@ -1,4 +1,4 @@
-"""A PyTorchJob that is asked for dry tells whether a Kueue would queue it. A policy of the API server plays Kueue."""
+"""The dry run of a PyTorchJob shows whether Kueue would queue it. A policy of the API server stands for Kueue."""
 
 from __future__ import annotations
 

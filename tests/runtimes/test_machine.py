@@ -58,7 +58,7 @@ def test_no_two_holders_get_the_same_port() -> None:
 
 
 KEY = uuid.uuid4().hex
-"""A job: other processes that run these tests start to search at another port."""
+"""Id of a job, random: parallel runs of these tests begin their search at different ports."""
 
 
 def test_two_servers_never_reserve_the_same_port() -> None:

@@ -1,4 +1,4 @@
-"""Answers that no good server gives, and none at all: each is one of our errors, with the URL and the way out.
+"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out.
 
 Every test runs over both transports: the SDK's and the command line's.
 """

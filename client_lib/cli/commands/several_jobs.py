@@ -72,7 +72,8 @@ def _change_each(connection: Connection, names: Sequence[str], change: Callable[
 
 
 def _change_one(connection: Connection, name: str, change: Callable[[str], None]) -> None:
-    """A shortened name has to be confirmed: the job meant may have gone, and another one may begin with its name."""
+    """Change a job, after a confirmation if its name was shortened: the intended job may have been deleted, and the
+    name of another one may begin in the same way."""
     try:
         change(name)
     except NotFound:

@@ -146,8 +146,8 @@ def resubmit(
 ) -> int:
     """Run a job again: the same code and spec, but for what `--set` changes, as a new job.
 
-    Interpreter, environment and the values of secrets are those of this shell. Of a job that has ended the new one gets
-    a copy of the checkpoints.
+    Interpreter, environment and the values of secrets are those of this shell. The new job gets a copy of
+    the checkpoints if the old one has ended.
     """
     connection = Connection(endpoint, profile)
     old = connection.job(name)["name"]
@@ -174,7 +174,7 @@ def _announce(info: JobInfo, output: str, follow: bool) -> None:
     else:
         printer.data(f'Job "{info.name}" created.')
         printer.hint(f"`client-lib logs -f {info.name}` follows it")
-    for notice in [] if follow else info.notices:  # with -f they stand before the job's lines
+    for notice in [] if follow else info.notices:  # with -f they are printed before the job's lines
         printer.hint(notice)
 
 
@@ -201,7 +201,7 @@ def _print_manifest(described: DescribedJob, output: str) -> None:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """YAML documents, below a comment that says what they are not."""
+    """YAML documents, below a comment which says that kubectl can't apply them."""
     import yaml
 
     text = yaml.safe_dump_all(manifest.objects, sort_keys=False, allow_unicode=True, width=1000).rstrip()

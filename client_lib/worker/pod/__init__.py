@@ -1,4 +1,4 @@
-"""The agent: process 1 of a pod. It takes the part of the runtime there, for a server that runs elsewhere.
+"""The agent: process 1 of a pod. It controls the launcher there, for a server on another machine.
 
 It claims the worker, fetches the code, starts the launcher as its child and reports the launcher's state to the server.
 It sends the log by offset, keeps it in a spool while the server is unreachable, and exits when everything is delivered.

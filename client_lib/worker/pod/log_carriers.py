@@ -18,7 +18,7 @@ from client_lib.worker.pod.threads import AgentThread, Backoff
 SERVER, STDOUT = "server", "stdout"
 """Names of the spool's readers."""
 _POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
-_LATE_S = 5.0  # the report of a worker that has ended waits no longer for a log that the server can't take
+_LATE_S = 5.0  # longest delay of an ended worker's report because of a log that the server can't take
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
 FULL = 0.8  # of the volume; the rest takes the lines that arrive between two checks
 _BLOCK = 1024 * 1024

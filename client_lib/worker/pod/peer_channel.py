@@ -242,7 +242,7 @@ class _PeerConnection:
         try:
             with self._peer:
                 self._converse()
-        except OSError:  # disconnected, or (PermissionError) a stranger
+        except OSError:  # disconnected, or (PermissionError) a peer without a valid token
             pass
         finally:
             if self._worker is not None:

@@ -98,8 +98,8 @@ class ServerClient:
             self._put("/results/" + os.path.basename(path), file, lambda _: None)
 
     def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
-        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception of
-        it ends the transfer. Raises OSError if the disk is full."""
+        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
+        that it raises ends the transfer. Raises OSError if the disk is full."""
         answer = self._call("GET", "/" + what)
         try:
             with open(target, "wb") as file:

@@ -1,4 +1,4 @@
-"""Threads of the agent that no error ends, and the pauses between their tries."""
+"""Threads of the agent that continue after errors, and the pauses between their tries."""
 
 import random
 import threading
@@ -24,8 +24,8 @@ class Backoff:
 
 
 class AgentThread(threading.Thread):
-    """A thread that runs `work` until it returns. An error is logged, and `work` is called again after a pause: without
-    one of its threads an agent would be silent, and its job would wait for it.
+    """A thread that runs `work` until it returns. An error is logged, and `work` is called again after a pause: an
+    agent that lost a thread would stop reporting, and its job would wait for it.
 
     `again` False: the error is logged, and the thread ends.
     """

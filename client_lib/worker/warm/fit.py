@@ -52,7 +52,7 @@ READ_LATER = frozenset(
         "OMP_NUM_THREADS",  # these three are set in every rank
         "MKL_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
-        "MPLBACKEND",  # this one, too: each notebook has it
+        "MPLBACKEND",  # set by every notebook; rank.Warm sets it again
         "CUDA_VISIBLE_DEVICES",  # these are read at the first use of a GPU, always after the fork
         "CUDA_DEVICE_ORDER",
         "NVIDIA_VISIBLE_DEVICES",

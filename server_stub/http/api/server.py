@@ -38,13 +38,13 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
 
 @router.get(paths.DOCTOR)
 async def get_doctor(parts: Parts, user: CurrentUser) -> DoctorReport:
-    """Problems of the server, and the fix for each; paths and addresses of the server for admins alone."""
+    """Problems of the server, and the fix for each; paths and addresses are shown to admins only."""
     report = await parts.service.doctor()
     return report if user.admin else DoctorReport(checks=[_for_users(check) for check in report.checks])
 
 
 def _for_users(check: Check) -> Check:
-    if check.name == "database":  # its driver names hosts and users in its own words
+    if check.name == "database":  # messages of its driver contain hosts and users
         return Check(name=check.name, ok=check.ok, message="answers" if check.ok else "does not answer", fix=check.fix)
     fix = None if check.fix is None else without_places(check.fix)
     return Check(name=check.name, ok=check.ok, message=without_places(check.message), fix=fix)

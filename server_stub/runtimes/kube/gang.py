@@ -54,7 +54,7 @@ class Gang:
         self._incomplete_since: float | None = None
         self._log_drain = ending.LogDrain()
         self._hung: Verdict | None = None
-        """The end of an attempt that waited for a silent agent."""
+        """The verdict on an attempt that waited too long for a silent agent."""
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
@@ -219,7 +219,7 @@ class Gang:
             await self._take_back(seen, f"not complete within {minutes:.3g} min", seen.blocker.message)
 
     async def _end_waiting(self, seen: Interpretation, why: str) -> None:
-        """End the wait for a silent agent: take the attempt back if no rank of it has run, else remove it."""
+        """End the wait for a silent agent: queue the attempt again if none of its ranks has run, else end it."""
         if any(worker.stage in (Stage.STARTED, Stage.ENDED) for worker in seen.workers):
             self._hung = Verdict(Reason.NODE_LOST, why)
             await self._remove(self._hung.reason, why)

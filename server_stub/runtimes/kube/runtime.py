@@ -111,8 +111,8 @@ class KubeRuntime:
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
-        """Run the gang, again after each error: a full disk must not end a job that runs on the cluster, and an
-        attempt that nobody follows would keep its nodes for ever."""
+        """Run the gang, and again after each error: a full disk of the server must not end a job on the cluster, and an
+        attempt without a gang would keep its nodes for ever."""
         try:
             while True:
                 gang = self._gangs[key]

@@ -186,7 +186,7 @@ class Gang:
         return self._last is not None and self._last.phase == "ended"
 
     async def give_up(self, why: str) -> None:
-        """End every process at once, and report the end: the server failed over the attempt."""
+        """End every process at once, and report the end: an error of the server prevents that it is followed."""
         for timer in self._timers:
             timer.cancel()
         await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))

@@ -188,7 +188,7 @@ class Launcher:
         self._become(Stage.LOST, lost_because=message, lost_reason=reason)
 
     def give_up_reserve(self) -> None:
-        """Free the room of the reserve: no launcher will need it."""
+        """Remove the reserve, because no launcher will need it."""
         disk.give_up(self._files.reserve)
 
     def _report(self) -> Report | None:

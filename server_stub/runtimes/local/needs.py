@@ -16,7 +16,7 @@ from server_stub.runtimes.local.gpus import Gpu, visible
 from server_stub.runtimes.local.machine import Machine
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-MAX_PROCESSES = 256  # of one job: more than any machine has use for, and few enough to survive a typing error
+MAX_PROCESSES = 256  # of one job: more than any machine can use; protects the machine from a typing error
 
 
 @dataclass(frozen=True)

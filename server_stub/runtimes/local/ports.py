@@ -2,8 +2,8 @@
 
 Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. Another
 server could choose the same port in that time, so each port is reserved on the machine: the server binds the UDP port
-of the same number while the job runs. The kernel gives that to one process only, of any user, and takes it back when
-the server dies; it leaves the TCP port to rank 0.
+of the same number while the job runs. The kernel gives this port to one process of any user at a time, and frees it
+when the server dies; the TCP port stays free for rank 0.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class LocalRuntime:
             attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
             plans = self._host.plans(attempt, wanted, granted, port)
-        except Exception as error:  # noqa: BLE001  # of this attempt: the others go on
+        except Exception as error:  # noqa: BLE001  # only this attempt fails
             self._ports.release(key)
             if isinstance(error, ClientLibError):
                 self._report_end(key, Reason.START_FAILED, error.message)
@@ -258,14 +258,14 @@ class LocalRuntime:
     async def _to_its_end(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         try:
             await life
-        except Exception as error:  # noqa: BLE001  # what it holds would never be free again
+        except Exception as error:  # noqa: BLE001  # otherwise its resources would stay taken
             await gang.give_up(_failed(key, error))
         del self._gangs[key]
         self._ports.release(key)
         self._reschedule()
 
     async def _end_unrecorded(self, attempt: Attempt, why: str) -> None:
-        """End the processes of an attempt whose record is damaged: nobody knows what they hold."""
+        """End the processes of an attempt whose record is damaged: the resources that they hold are unknown."""
         folders = sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*"))
         for folder in folders:
             await Launcher(folder, 0, self._host.machine.host, lambda: None).destroy()
@@ -302,7 +302,7 @@ class LocalRuntime:
 
 
 def _failed(key: str, error: Exception) -> str:
-    """Log an error of this server over an attempt; the message about it."""
+    """Log an error of this server while it handled an attempt; return the message for the job."""
     _log.error("the server failed over the attempt %s", key, exc_info=error)
     return f"the server failed over it: {type(error).__name__}: {error}"
 

@@ -183,7 +183,7 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
         return {**report, "message": messages.out_of_memory(number, pod.memory_limit)}
     if ended is not None and ended.reason == "OOMKilled" and report.get("reason") == Reason.EXIT_CODE:
         message = str(report["message"])
-        if OUT_OF_MEMORY_BELOW not in message:  # its launcher could not read the counter
+        if OUT_OF_MEMORY_BELOW not in message:  # the launcher could not read the counter of the kernel
             return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}
     return report
 

@@ -21,7 +21,7 @@ from server_stub.worker_gateway import SILENT_S, WorkerView
 
 Because = tuple[Reason, str]
 DRAIN_S = 60.0
-"""The rest of a log that has not arrived this long after the end of all pods never will."""
+"""Seconds after the end of all pods when the wait for the rest of their logs ends."""
 SLACK_S = 30.0
 """Time that a kubelet may need to end a pod beyond its grace period; 0 if Kubernetes reports its node as gone."""
 _LOGS_MAY_BE_LOST = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
@@ -77,17 +77,17 @@ class LogDrain:
 
 
 def silent(seen: Interpretation, views: Sequence[WorkerView], limit_s: float) -> list[int]:
-    """Numbers of the workers that are not over, and whose agents have been silent for longer."""
+    """Numbers of the workers that are not over, and whose agents have been silent for more than `limit_s`."""
     alive = {worker.number for worker in seen.workers if not worker.stage.over}
     return [view.worker for view in views if view.silent_s > limit_s and view.worker in alive]
 
 
 def hung(seen: Interpretation, views: Sequence[WorkerView]) -> list[int]:
-    """Numbers of the workers that the others have waited for in vain, for SILENT_S.
+    """Numbers of the workers for which the others have waited longer than SILENT_S.
 
-    In a complete gang these are silent workers that have not started their ranks, or that all others have outlived.
-    Ranks whose peers run may be at work, though their agent is silent: health_params ends them if they are not. An
-    incomplete gang is taken back after gang_timeout_s.
+    In a complete gang these are silent workers that have not started their ranks, or that run although all others
+    have ended. Ranks with running peers may still work although their agent is silent; health_params ends them if
+    they do not. gang_timeout_s limits the wait of an incomplete gang.
     """
     stages = {worker.number: worker.stage for worker in seen.workers}
     if Stage.STARTING in stages.values():

@@ -36,8 +36,8 @@ class PyTorchJob(WorkloadKind):
         return manifest.worker_of(labels)
 
     def is_queued(self, api: Api, namespace: str) -> bool:
-        """A Kueue alone is not enough: its integration kubeflow.org/pytorchjob is off by default since 0.19, and a
-        suspended job would then never start."""
+        """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration kubeflow.org/pytorchjob
+        is off by default since 0.19, and a suspended job would then never start."""
         return bool(self.dry_run(api, namespace, {QUEUE: _PROBE})["spec"]["runPolicy"].get("suspend"))
 
     def check(self, api: Api, namespace: str) -> Check:
