@@ -55,7 +55,7 @@ def http_protocol() -> Any:
             if len(others) >= STRANGERS_MAX:
                 others.difference_update([other for other in others if other.has_token()])
             if _is_short_of_files(transport):
-                refuse(transport, "files are left for the server's own use: its limit of open files is too low")
+                refuse(transport, "the server's limit of open files is too low for more connections")
             elif len(others) >= STRANGERS_MAX:
                 refuse(transport, f"{self._address} has {len(others)} connections that sent no valid token")
             else:
@@ -110,7 +110,7 @@ def http_protocol() -> Any:
             if self._head is None and self._body >= BODY_RATE * HEAD_S:  # the rest of a refused body
                 self._set_timer()
             elif self._head:
-                self._answer(InvalidRequest(f"the head of the request did not arrive within {HEAD_S:g} s"), 408)
+                self._answer(InvalidRequest(f"the headers of the request did not arrive within {HEAD_S:g} s"), 408)
             else:
                 self.transport.close()
 

@@ -121,7 +121,7 @@ class _Body:
             return await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
         except asyncio.TimeoutError:
             raise Unavailable(
-                f"the body of the request did not arrive: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
+                f"the body of the request is too slow: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
             ) from None
         finally:
             self._waited_s += time.monotonic() - began

@@ -276,8 +276,8 @@ class Reconciler:
 
 def _failed(active: ActiveJob, error: Exception) -> str:
     """Log an error of this server while it handled a job; return the message for the job."""
-    log.critical("the server failed over job %s", active.row.id, exc_info=error)
-    return f"the server failed over it: {type(error).__name__}: {error}"
+    log.critical("the server had an error in job %s", active.row.id, exc_info=error)
+    return f"the server had an error in this job: {type(error).__name__}: {error}"
 
 
 def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:

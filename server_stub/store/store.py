@@ -70,7 +70,7 @@ class Store:
         except SQLAlchemyError as error:
             raise ServerError(
                 f"the database {self.shown} can't be opened: {driver_message(error)}",
-                hint="is its directory writable for this user, and its server up?",
+                hint="check that this user can write to its directory, or that its database server runs",
             ) from error
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -300,7 +300,7 @@ async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_i
         one = replace(whole, spec=spec)
         site.runtime.submit(one)
         end = await site.ended(one)
-        assert (end.reason, "the server failed over it" in end.message) == (Reason.SERVER_ERROR, True)
+        assert (end.reason, "the server had an error in this attempt" in end.message) == (Reason.SERVER_ERROR, True)
         assert (await site.ended(site.submit("two", "true", type="binary"))).reason is Reason.COMPLETED
         await poll(lambda: site.runtime.instance_types() == free)
 

@@ -58,7 +58,7 @@ def test_who_holds_a_gpu_is_said_with_how_much() -> None:
 def test_memory_without_a_visible_holder_counts_when_it_is_much() -> None:
     assert Gpu(0, "u", "n", 81920, 600).held(100) is None
     assert Gpu(0, "u", "n", 81920, 40960).held(100) == (
-        "GPU 0: 40.0 GiB are held by a process that nvidia-smi doesn't show"
+        "GPU 0: 40.0 GiB are in use by a process that nvidia-smi does not list"
     )
 
 

@@ -146,7 +146,7 @@ class PoolProcess:
 
     def _end_if_unneeded(self) -> None:
         if time.monotonic() - self._used_at > self._config["idle_s"]:
-            self._end("no job has asked for it for %g s" % self._config["idle_s"])
+            self._end("no job has used the warm pool for %g s" % self._config["idle_s"])
         elif memory_is_short():
             self._end("memory is short")
         elif not os.path.exists(self._config_path):

@@ -147,4 +147,4 @@ def out_of_files(problem: Exception) -> Unavailable:
 async def _internal_error(request: Request, _: Exception) -> Response:
     """An unexpected exception. The log of the server has its traceback, under the id of the request."""
     request_id = request.scope["request_id"]
-    return error(ServerError("the server failed over this request", hint=f"its log says why, under {request_id}"))
+    return error(ServerError("the server had an error in this request", hint=f"see {request_id} in its log"))

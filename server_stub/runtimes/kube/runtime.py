@@ -122,7 +122,7 @@ class KubeRuntime:
                 except Exception as error:  # noqa: BLE001
                     unexpected = None if isinstance(error, OSError) else error
                     _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error, exc_info=unexpected)
-                    why = f"the server failed over it and tries again: {type(error).__name__}: {error}"
+                    why = f"the server had an error in this attempt, and tries again: {type(error).__name__}: {error}"
                     self._report(
                         Observation(key.job_id, key.attempt, "waiting", Reason.SERVER_ERROR, why, notes=(why,))
                     )

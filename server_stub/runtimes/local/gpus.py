@@ -50,7 +50,7 @@ class Gpu:
             return f"GPU {self.index}: " + ", ".join(_holds(h) for h in heavy)
         if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
             # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
-            return f"GPU {self.index}: {_amount(self.used_mib)} are held by a process that nvidia-smi doesn't show"
+            return f"GPU {self.index}: {_amount(self.used_mib)} are in use by a process that nvidia-smi does not list"
         return None
 
 

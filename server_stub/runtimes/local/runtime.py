@@ -303,8 +303,8 @@ class LocalRuntime:
 
 def _failed(key: str, error: Exception) -> str:
     """Log an error of this server while it handled an attempt; return the message for the job."""
-    _log.error("the server failed over the attempt %s", key, exc_info=error)
-    return f"the server failed over it: {type(error).__name__}: {error}"
+    _log.error("the server had an error in attempt %s", key, exc_info=error)
+    return f"the server had an error in this attempt: {type(error).__name__}: {error}"
 
 
 def _key(job_id: str, attempt: int) -> str:

@@ -145,7 +145,7 @@ async def _os_error(_: Request, problem: Exception) -> Response:
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
-    return _failed(500, f"the server failed over this request; its log says why, under {request.scope['request_id']}")
+    return _failed(500, f"the server had an error in this request: see {request.scope['request_id']} in its log")
 
 
 def error(problem: ClientLibError) -> Response:
