@@ -334,11 +334,13 @@ def test_a_launcher_whose_directory_was_removed_waits_no_longer_for_go(worker: M
 
 def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(worker: Make, portable: bool) -> None:
     script = """
-        import signal, subprocess, sys, time
-        says = "import signal, time; signal.signal(15, lambda *_: print('{0} is asked', flush=True)); " + "{1}"
-        stays = "print('{0} is up', flush=True); time.sleep(1000)"
-        subprocess.Popen([sys.executable, "-c", says.format("child", stays.format("child"))])
-        signal.signal(15, lambda *_: print("rank is asked", flush=True))
+        import os, signal, subprocess, sys, time
+        child = (
+            "import os, signal, time; signal.signal(15, lambda *_: os.write(1, b'child is asked\\\\n')); "
+            "os.write(1, b'child is up\\\\n'); time.sleep(1000)"
+        )
+        subprocess.Popen([sys.executable, "-c", child])
+        signal.signal(15, lambda *_: os.write(1, b"rank is asked\\n"))  # one write: both have one pipe
         print("rank is up", flush=True)
         end = time.monotonic() + 3.0
         while time.monotonic() < end: time.sleep(0.1)
