@@ -262,7 +262,7 @@ def test_too_much_memory_is_said_whoever_is_killed_for_it(kube: ClusterPlace) ->
 
 
 def test_a_child_of_a_rank_that_is_killed_for_memory_is_named(kube: ClusterPlace) -> None:
-    """Where the kernel kills the whole container at once (cgroup 2, Kubernetes before 1.32), the reason names it."""
+    """The reason names it where the kernel kills the whole container at once (cgroup 2, Kubernetes before 1.32)."""
     script = """
 import subprocess, sys
 eats = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = b'x' * (1 << 30)"

@@ -17,7 +17,7 @@ KEPT = 100
 
 
 class Disk:
-    """What is free on a disk, and what writers may still add to it."""
+    """Free bytes of a disk, and bytes that writers may still add to it."""
 
     def __init__(self, free: int) -> None:
         self.free = free

@@ -43,7 +43,7 @@ def connect(server: Running) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What the server sends until it closes the connection."""
+    """Return all bytes that the server sends until it closes the connection."""
     found = b""
     try:
         while data := connection.recv(65536):

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.process, pytest.mark.smoke]
 
 DEADLINE_S = 60.0
 RAW = {"@digits@": "9" * 5000, "@deep@": "[" * 5000 + "]" * 5000, "@exponent@": "1e999"}
-"""What `json.dumps` does not write: in the body each stands in place of the text in quotes."""
+"""Values that `json.dumps` does not write: in the body each replaces the text in quotes."""
 QUICK = settings(
     max_examples=150, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -251,7 +251,7 @@ async def _all_ids(folder: Path) -> list[str]:
 
 
 def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(bench: Bench) -> None:
-    """What it holds is shown as it was stored; it is refused when it is submitted again."""
+    """The job is shown as it was stored; a second submit of the same spec is refused."""
 
     async def run() -> None:
         over = {"stop_timer": 10**10, "labels": {"a\nb": "c" * 1000}, "requirements": [" -r /etc/passwd"]}

@@ -33,7 +33,7 @@ class Server:
         self._pg_ctl = pg_ctl
         self._url = url
         self.folder = folder
-        """Where its socket is."""
+        """Directory of its socket."""
 
     def url(self, database: str = "postgres", folder: Path | None = None) -> str:
         """SQLAlchemy's URL of a database; `folder`: that of a proxy's socket."""

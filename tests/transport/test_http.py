@@ -313,7 +313,7 @@ def test_an_upload_that_is_refused_unread_says_why() -> None:
 
 
 def _refuse_unread(listener: socket.socket, refusal: bytes) -> None:
-    """As uvicorn does: answer, and take nothing more."""
+    """Answer and read nothing more, as uvicorn does."""
     connection, _ = listener.accept()
     with connection:
         connection.recv(64)
