@@ -1,12 +1,12 @@
-# syntax=docker/dockerfile:1
 # The server (default target), and `demo`: an image in which examples/digits_ddp.py runs on the CPU.
 #   docker build -t client-lib-server .          docker build -t client-lib-demo --target demo .
+# CONTRIBUTING.md says how the digests are renewed.
 
-FROM docker.io/library/debian:12-slim AS demo
+FROM docker.io/library/debian:12-slim@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587 AS demo
 RUN apt-get update && apt-get install -y --no-install-recommends python3-torch python3-sklearn && rm -rf /var/lib/apt/lists/*
 USER 1000:1000
 
-FROM docker.io/library/python:3.12-slim-bookworm AS build
+FROM docker.io/library/python:3.12-slim-bookworm@sha256:34386ef0cb081344d7ec1c103ba398e6e9f64e9ab3a1509accc92a4e24a07258 AS build
 WORKDIR /src
 # the packages, by their hashes: a layer that changes with the lock file alone
 COPY requirements/install.py requirements/bootstrap.txt requirements/server.txt requirements/
@@ -20,7 +20,7 @@ COPY server_stub server_stub
 RUN --mount=type=cache,target=/root/.cache \
     python requirements/install.py /opt/installer requirements/dev.txt --project --into /opt/client-lib/project
 
-FROM docker.io/library/python:3.12-slim-bookworm AS server
+FROM docker.io/library/python:3.12-slim-bookworm@sha256:34386ef0cb081344d7ec1c103ba398e6e9f64e9ab3a1509accc92a4e24a07258 AS server
 COPY --from=build /opt/client-lib/packages /opt/client-lib/packages
 COPY --from=project /opt/client-lib/project /opt/client-lib/project
 ENV PYTHONPATH=/opt/client-lib/project:/opt/client-lib/packages \

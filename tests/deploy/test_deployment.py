@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,9 +57,16 @@ def images(cluster: Cluster, workspace: Path) -> None:
     cluster.load(str(operator_image(cluster.home, workspace)))
     for ours, theirs in {
         "localhost/torch:local": "localhost/client-lib-demo:kind",
-        "localhost/python:local": "docker.io/library/debian:12-slim",
+        "localhost/python:local": init_image(),
     }.items():
         cluster.node().run(*IMAGES, "images", "tag", "--force", ours, theirs)
+
+
+def init_image() -> str:
+    """The image of the operator's init containers, under the name by which containerd knows one with a digest."""
+    patch = (OPERATOR / "deployment-patch.yaml").read_text()
+    (found,) = re.findall(r"--pytorch-init-container-image=(\S+):\S+(@sha256:\w+)", patch)
+    return "".join(found)
 
 
 def operator_image(home: Home, workspace: Path) -> Path:
