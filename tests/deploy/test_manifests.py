@@ -19,6 +19,7 @@ from tests.deploy.conftest import ROOT, Kubectl
 OVERLAYS = ("overlays/kind", "overlays/production")
 FOLDERS = (*OVERLAYS, "third-party/training-operator")
 OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
+CLUSTER_ROLES = ("ClusterRole", "ClusterRoleBinding")
 UPSTREAM = {  # file of upstream/ -> of the release
     "kubeflow.org_pytorchjobs.yaml": "kubeflow.org_pytorchjobs.yaml",
     "role.yaml": "role.yaml",
@@ -105,12 +106,21 @@ def test_rendering_is_the_same_twice_and_leaves_nothing_marked_for_another_names
 def test_two_servers_of_a_cluster_do_not_share_what_belongs_to_no_namespace(
     kubectl_program: Path, manifests: Path, folder: str
 ) -> None:
+    first = rendered(kubectl_program, manifests / folder)
     path = manifests / folder / "kustomization.yaml"
     path.write_text(path.read_text().replace("namespace: client-lib", "namespace: other"))
-    binding = one(rendered(kubectl_program, manifests / folder), "ClusterRoleBinding")
-    assert binding["metadata"]["name"] == "client-lib-server-nodes:other"
+    second = rendered(kubectl_program, manifests / folder)
+    assert of_the_cluster(first) == {(kind, "client-lib-nodes:client-lib") for kind in CLUSTER_ROLES}
+    assert of_the_cluster(second) == {(kind, "client-lib-nodes:other") for kind in CLUSTER_ROLES}
+    binding = one(second, "ClusterRoleBinding")
     assert [subject["namespace"] for subject in binding["subjects"]] == ["other"]
-    assert binding["roleRef"]["name"] == "client-lib-server-nodes"
+    assert binding["roleRef"]["name"] == one(second, "ClusterRole")["metadata"]["name"]
+
+
+def of_the_cluster(objects: Objects) -> set[tuple[str, str]]:
+    """Kind and name of what is in no namespace, without the namespaces themselves."""
+    found = [each for each in objects if "namespace" not in each["metadata"] and each["kind"] != "Namespace"]
+    return {(each["kind"], each["metadata"]["name"]) for each in found}
 
 
 @pytest.mark.cluster
