@@ -38,6 +38,12 @@ def test_every_path_that_is_named_exists(text: str) -> None:
     assert [path for path in named - made if OWN not in path and not (ROOT / path).exists()] == []
 
 
+def test_no_command_has_an_option_that_the_oldest_python_lacks() -> None:
+    """`-P` is of Python 3.11."""
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    assert [path.name for path in documents if re.search(r"python3? (-\w+ )*-\w*P", path.read_text())] == []
+
+
 def test_every_setting_that_is_named_is_one() -> None:
     full = re.findall(r"CLIENT_LIB_SERVER_(\w+)", GUIDE)
     short = re.findall(r"`_(\w+)`", GUIDE)
