@@ -61,9 +61,17 @@ class Client(Api):
         """The job of that name, whatever process or machine submitted it. Raises NotFound."""
         return get_job(name, client=self)
 
-    def resubmit(self, name: str, *, new_name: str | None = None, python: str | None = None, **fields: Any) -> Job:
+    def resubmit(
+        self,
+        name: str,
+        *,
+        new_name: str | None = None,
+        python: str | None = None,
+        resume: bool | None = None,
+        **fields: Any,
+    ) -> Job:
         """Run the job `name` again as a new one; see `client_lib.resubmit`."""
-        return resubmit(name, client=self, new_name=new_name, python=python, **fields)
+        return resubmit(name, client=self, new_name=new_name, python=python, resume=resume, **fields)
 
 
 def get_job(name: str, *, client: Api | None = None) -> Job:
@@ -78,27 +86,33 @@ def resubmit(
     client: Api | None = None,
     new_name: str | None = None,
     python: str | None = None,
+    resume: bool | None = None,
     **fields: Any,
 ) -> Job:
     """Run a job again as a new one: the same code and spec except for `fields`, with the caller's present environment.
 
         resubmit(job, n_workers=4, env_variables={"LR": "0.1"})
 
-    The log lists the differences and the code that runs. If the old job has ended, the new one starts with a copy of
-    its checkpoints. `new_name` None: a new name is drawn. `python`: the interpreter for a job on this machine; None:
-    this one.
+    The log lists the differences and the code that runs. The new job starts with a copy of the old one's checkpoints
+    if that has ended, and script, `args`, `flags` and `env_variables` are unchanged; else it starts fresh, and a
+    warning says so. `resume`: True starts from the checkpoints in any case, False never. `new_name` None: a new name
+    is drawn. `python`: the interpreter for a job on this machine; None: this one.
 
-    Raises InvalidRequest: an unknown field, a wrong value, or a field that would change the code.
+    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code, or checkpoints that
+    can't be had.
     """
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
     stored, before = api.job_request(name), api.job_info(name)
-    spec = changes.changed(stored.spec, fields)
+    spec = changes.changed(stored.spec, fields, stored.function)
     spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
-    for message in changes.messages(before, stored, spec, request.script_digest(stored)):
+    digest = request.script_digest(stored)
+    differ = changes.what_differs(stored, spec, digest)
+    found = changes.checkpoints(before, spec, differ, resume)
+    for message in (*changes.differences(stored.spec, spec), changes.code_message(stored, digest)):
         _log.info("%s", message)
-    ended = before if before.state.final else None
-    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, ended))
+    _log.log(logging.WARNING if differ and resume is None else logging.INFO, "%s", found.message)
+    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, before if found.copied else None))
 
 
 def list_jobs(

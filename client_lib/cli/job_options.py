@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 import types
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -291,6 +292,11 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
     field = JobSpec.model_fields[name]
     if not text:
         return None
+    if name == "args" and len(text.split()) > 1:
+        raise InvalidRequest(
+            f"--set args={shlex.quote(text)} is one argument with a space in it",
+            hint=f"write all arguments at the end, behind `--`: -- {text}",
+        )
     try:
         value = _read(reading_of(name, field), text)
     except (typer.BadParameter, ValueError) as wrong:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.job import JobSpec
+from client_lib.spec.command_line import split_script
+from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, FunctionCode, JobInfo, SubmitRequest
 
 _CODE = ("script", "code", "working_dir")
 """Fields that say what runs."""
+_CALL = ("args", "flags")
+"""Fields that a function does not read: it was stored with its arguments."""
+_EXPERIMENT = ("script", "args", "flags", "env_variables")
+"""Fields that the program reads: checkpoints of other values are another experiment's."""
 
 
-def changed(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
-    """The spec with other values for some fields; None: the default.
+def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | None = None) -> JobSpec:
+    """The spec with other values for some fields; None: the default. `function`: what the job calls, if it does.
 
     Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code.
     """
     for name in _CODE:
-        if name in changes:
+        if name in changes and not (name == "script" and _same_program(spec, changes[name])):
             raise InvalidRequest(
                 f"{name} can't be changed: a job that is submitted again runs the same code", hint="submit a new job"
+            )
+    for name in _CALL:
+        if function and name in changes:
+            raise InvalidRequest(
+                f"{name} can't be changed: the job calls {function.name} with the arguments that were stored with it",
+                hint="submit the function again, with other arguments",
             )
     requirements = changes.get("requirements")
     if isinstance(requirements, str | PathLike):
@@ -38,8 +50,21 @@ def changed(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
         raise invalid_request(error, JobSpec) from error
 
 
+def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:
+    """The changes that replace all arguments of a script, also those that stand behind it in the field `script`."""
+    path = spec.python_script
+    replaced: dict[str, Any] = {"args": list(args)}
+    return replaced if path is None or not split_script(spec.script)[1:] else {"script": shlex.quote(path), **replaced}
+
+
+def _same_program(spec: JobSpec, script: Any) -> bool:
+    """The same file, with other words behind it."""
+    path = spec.python_script
+    return path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
+
+
 def differences(before: JobSpec, after: JobSpec) -> list[str]:
-    """`n_workers: 2 -> 4` for each field that differs but the name; secrets masked."""
+    """`n_workers: 2 -> 4` for each field that differs but the name, quoted as a shell needs it; secrets masked."""
     old, new = before.masked(), after.masked()
     return [
         f"{name}: {_shown(getattr(old, name))} -> {_shown(getattr(new, name))}"
@@ -48,17 +73,57 @@ def differences(before: JobSpec, after: JobSpec) -> list[str]:
     ]
 
 
-def messages(before: JobInfo, stored: SubmitRequest, after: JobSpec, sha256_now: str | None) -> list[str]:
-    """Messages about a new run: the differences, its code, its checkpoints."""
-    return [*differences(stored.spec, after), code_message(stored, sha256_now), _checkpoint_message(before, after)]
+# --- checkpoints
 
 
-def _checkpoint_message(before: JobInfo, after: JobSpec) -> str:
+def what_differs(stored: SubmitRequest, after: JobSpec, sha256_now: str | None) -> list[str]:
+    """The fields that make the new run another experiment. `sha256_now`: see `code_message`."""
+    differ = [
+        name for name in _EXPERIMENT if _shown(getattr(stored.spec, name)) != _shown(getattr(after, name))
+    ]  # as text: the program reads no other
+    edited = isinstance(stored.code, CodeInPlace) and None not in (stored.code.sha256, sha256_now)
+    if edited and stored.code.sha256 != sha256_now and "script" not in differ:
+        differ.insert(0, "script")
+    return differ
+
+
+class Checkpoints(NamedTuple):
+    """The checkpoints that the new run finds."""
+
+    copied: bool
+    """It starts with a copy of those of the old job."""
+    message: str
+
+
+def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None) -> Checkpoints:
+    """`differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of the same experiment are used.
+
+    Raises InvalidRequest: the directories of the two jobs don't allow it.
+    """
+    wanted = not differ if resume is None else resume
+    reason = f": {', '.join(differ)} {'differs' if differ == ['script'] else 'differ'}" if differ else ""
     if after.checkpoint_dir is not None:
-        return f"checkpoint_dir={after.checkpoint_dir}, as it was left"
+        if not wanted and after.checkpoint_dir == before.spec.checkpoint_dir:
+            raise InvalidRequest(
+                f"checkpoint_dir={after.checkpoint_dir} has the checkpoints of {before.name}, "
+                f"and the new job is to start without them{reason}",
+                hint="give another checkpoint_dir, `--set checkpoint_dir=` for a new one, "
+                "or --resume (resume=True) to start from these checkpoints",
+            )
+        return Checkpoints(False, f"checkpoint_dir={after.checkpoint_dir}, as it was left")
+    if not wanted:
+        way_out = "" if resume is False else "; --resume (resume=True) starts from them"
+        return Checkpoints(False, f"it starts fresh, without the checkpoints of {before.name}{reason}{way_out}")
     if before.state.final:
-        return f"checkpoint_dir: a copy of what {before.name} has left there"
-    return f"checkpoint_dir: a new one, as {before.name} is {before.state} and still writes to its own"
+        return Checkpoints(True, f"checkpoint_dir: a copy of what {before.name} has left there")
+    if resume:
+        raise InvalidRequest(
+            f"{before.name} has not ended, and still writes its checkpoints",
+            hint=f"wait until it has ended, or stop it: client-lib cancel {before.name}",
+        )
+    return Checkpoints(
+        False, f"checkpoint_dir: a new one, as {before.name} is {before.state} and still writes to its own"
+    )
 
 
 def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
@@ -77,7 +142,14 @@ def _shown(value: object) -> str:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={text}" for key, text in value.items()) or "none"
+        return " ".join(_pair(key, each) for key, each in value.items()) or "none"
     if isinstance(value, Sequence):
-        return " ".join(map(str, value)) or "none"
+        return shlex.join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def _pair(key: str, value: object) -> str:
+    """`--flag` and `--env` take it so."""
+    if value is None:
+        return key
+    return f"{key}={value if value == MASK else shlex.quote(str(value))}"

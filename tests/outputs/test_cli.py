@@ -65,6 +65,18 @@ def test_resubmit_sets_fields_and_shows_what_differs(done: Job) -> None:
     assert (refused.returncode, "Perhaps n_workers" in refused.stderr) == (2, True)
 
 
+def test_resubmit_takes_other_arguments_behind_two_dashes(done: Job) -> None:
+    name = str(done.name)
+    again = cli("resubmit", name, "-o", "json", "--", "--lr", "0.7", "two words")
+    assert json.loads(again.stdout)["spec"]["args"] == ["--lr", "0.7", "two words"]
+    assert "args: none -> --lr 0.7 'two words'" in again.stderr
+    assert f"starts fresh, without the checkpoints of {name}: args differ" in again.stderr
+    without = cli("resubmit", json.loads(again.stdout)["name"], "-o", "json", "--resume", "--")
+    assert json.loads(without.stdout)["spec"]["args"] == []
+    refused = [("-o", "json", "x"), ("--set", "args=--lr 0.5"), ("--set", "args=a", "--", "b")]
+    assert [cli("resubmit", name, *words).returncode for words in refused] == [2, 2, 2]
+
+
 @pytest.mark.process
 def test_a_scripts_header_brings_its_packages(
     folder: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

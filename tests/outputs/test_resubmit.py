@@ -9,6 +9,7 @@ import pytest
 
 from client_lib import Job, resubmit
 from client_lib.client import Client
+from client_lib.errors import InvalidRequest
 
 PATIENCE_S = 60.0
 
@@ -49,11 +50,42 @@ def test_the_same_snapshot_runs_with_other_values_and_a_copy_of_the_checkpoints(
     assert list(last.log_lines()) == ["step 2 of 1 version 1"]
 
 
+def test_other_arguments_start_without_the_checkpoints_unless_resume(
+    folder: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = first(folder, "snapshot")
+    fresh = resubmit(job, args=["--lr", "0.5"])
+    fresh.wait(PATIENCE_S)
+    assert list(fresh.log_lines()) == ["step 0 of 1 version 1"]
+    assert f"starts fresh, without the checkpoints of {job.name}: args differ" in caplog.text
+    resumed = client.resubmit(str(job.name), resume=True, env_variables={"LR": "0.5"})
+    resumed.wait(PATIENCE_S)
+    assert list(resumed.log_lines()) == ["step 1 of 1 version 1"]
+    unchanged = resubmit(job, resume=False)
+    unchanged.wait(PATIENCE_S)
+    assert list(unchanged.log_lines()) == ["step 0 of 1 version 1"]
+
+
 def test_in_place_todays_code_runs_and_that_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "client_lib")
     job = first(folder, "in_place")
     again = resubmit(job)
     again.wait(PATIENCE_S)
-    assert list(again.log_lines()) == ["step 1 of 1 version 2"]
+    assert list(again.log_lines()) == ["step 0 of 1 version 2"]
     assert "the code runs in place, and the script was changed since: today's runs" in caplog.text
+    assert "starts fresh" in caplog.text
     assert again.info().notices == []
+    resumed = resubmit(job, resume=True)
+    resumed.wait(PATIENCE_S)
+    assert list(resumed.log_lines()) == ["step 1 of 1 version 2"]
+
+
+def test_a_job_that_still_runs_can_not_be_resumed(folder: Path) -> None:
+    (folder / "train.py").write_text("import time; time.sleep(600)")
+    job = Job(script="train.py", log_file=None)
+    job.submit()
+    try:
+        with pytest.raises(InvalidRequest, match="has not ended, and still writes its checkpoints"):
+            resubmit(job, resume=True)
+    finally:
+        job.cancel()

@@ -15,6 +15,7 @@ from client_lib.cli.parameters import (
     JSON,
     NAME,
     CollapseFollowed,
+    Command,
     CommandApp,
     Follow,
     JobName,
@@ -26,6 +27,7 @@ from client_lib.cli.parameters import (
 from client_lib.cli.submit_steps import DescribedJob
 from client_lib.job import Job
 from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
 # A view of the objects that a submit creates. The values of secrets are masked, and binary files are shown by their
@@ -114,10 +116,25 @@ def render(
     _print_manifest(described, output)
 
 
+class _Resubmit(Command):
+    """Take the words behind `--` as the arguments of the script. typer can't tell `--` alone from no `--`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.obj, args = args[at + 1 :], args[:at]
+        return super().parse_args(ctx, args)
+
+
 @app.command(
+    cls=_Resubmit,
     epilog="""\b
 Examples:
   client-lib resubmit train-x7k2m
+  client-lib resubmit train-x7k2m -- --lr 0.7           other arguments
   client-lib resubmit -f --name second-try train-x7k2m
   client-lib resubmit train-x7k2m --set n_workers=4 --set env_variables=LR=0.1
 
@@ -126,6 +143,7 @@ Exit code with -f: that of the job, as with `submit -f`.
 """,
 )
 def resubmit(
+    ctx: typer.Context,
     name: JobName,
     changes: Annotated[
         list[str] | None,
@@ -139,22 +157,36 @@ def resubmit(
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the new job. Default: made from the script's name."),
     ] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--no-resume",
+            help="Start from the checkpoints of the old job, or without them. "
+            "Default: from them if script, arguments, flags and variables are unchanged.",
+            show_default=False,
+        ),
+    ] = None,
     follow: Follow = False,
     output: TextJsonOrName = "text",
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
 ) -> int:
-    """Run a job again: the same code and spec, but for what `--set` changes, as a new job.
+    """Run a job again as a new one: the same code and spec, but for what `--set` and the arguments behind `--` change.
 
-    Interpreter, environment and the values of secrets are those of this shell. The new job gets a copy of
-    the checkpoints if the old one has ended.
+    Interpreter, environment and the values of secrets are those of this shell. If the old job has ended, and script,
+    arguments, flags and variables are unchanged, the new one starts with a copy of its checkpoints.
     """
     connection = Connection(endpoint, profile)
     old = connection.job(name)["name"]
-    changed = job_options.changes(changes or (), connection.api.job_request(old).spec)
+    spec = connection.api.job_request(old).spec
+    changed = job_options.changes(changes or (), spec)
+    if ctx.obj is not None:
+        if "args" in changed:
+            ctx.fail("--set args and arguments behind `--` exclude each other")
+        changed |= with_arguments(spec, ctx.obj)
     with printer.progress("submitting"):
         python = processes.find_python(os.environ)
-        job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, **changed)
+        job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed)
         info = job.info()
     _announce(info, output, follow)
     return _follow_to_end(job) if follow else exits.DONE
