@@ -122,8 +122,10 @@ class Settings(BaseSettings):
     retention_days: Annotated[float, Field(gt=0)] | None = 30.0
     """Days after its end that a job is kept with its logs and events; also snapshots that no job uses and idempotency
     keys. None: no limit."""
-    retention_gb: Annotated[float, Field(gt=0)] | None = 20.0
-    """Size of finished jobs and unused snapshots in 10^9 bytes; the oldest are removed first. None: no limit."""
+    retention_gb: Annotated[float, Field(gt=0)] | None = None
+    """Size of finished jobs and unused snapshots in 10^9 bytes; the oldest are removed first. None: 20 for the local
+    runtime; on a cluster 80 % of what these and the free space on the disk of `data_dir` have together, so that it
+    follows the size of the volume."""
 
     # --- process
     idle_exit_s: Annotated[float, Field(gt=0)] | None = None

@@ -24,7 +24,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
 from server_stub.service.recovery import note_end
-from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
+from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
 from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
@@ -100,17 +100,19 @@ class Cleanup:
         in_use = await self.store.read(rows.snapshots_in_use)
         stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
         idle_bytes = sum(snapshot.size for snapshot in stored if snapshot.sha256 not in in_use)
-        await self.remove(jobs_to_remove(finished, self.retention, now, idle_bytes))
-        await self._remove_snapshots()
-        if limit := self.retention.too_old(now):
-            await self.store.write(rows.drop_keys, limit)
+        kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
+        limits = self.retention.limits(now, kept_bytes, self.room.free)
+        await self.remove(jobs_to_remove(finished, limits, idle_bytes))
+        await self._remove_snapshots(limits)
+        if limits.oldest:
+            await self.store.write(rows.drop_keys, limits.oldest)
         await self.store.drop_unused_segments()
         await asyncio.to_thread(self.room.restore_spare)
 
-    async def _remove_snapshots(self) -> None:
+    async def _remove_snapshots(self, limits: RetentionLimits) -> None:
         in_use = await self.store.read(rows.snapshots_in_use)
         stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
-        for snapshot in snapshots_to_remove(stored, in_use, self.retention, self.clock.now()):
+        for snapshot in snapshots_to_remove(stored, in_use, limits, self.clock.now()):
             await asyncio.to_thread(self.snapshots.remove, snapshot.sha256)
 
     def _empty(self, job_ids: Sequence[str]) -> None:

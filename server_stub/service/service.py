@@ -41,7 +41,7 @@ from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import jobs_beside, lost_jobs
-from server_stub.service.retention import Retention
+from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
@@ -72,7 +72,8 @@ class Service:
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self._room)
         jobs_dir = settings.data_dir / "jobs"
-        self._retention = Retention(settings.retention_days, settings.retention_gb)
+        gb = settings.retention_gb or DEFAULT_GB[settings.runtime]
+        self._retention = Retention(settings.retention_days, gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
         self._store = Store(settings.database_url, self._request_log, self._room.spare.give_up)
         self._attempts = Attempts(self._request_log, snapshots, jobs_dir)

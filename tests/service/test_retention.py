@@ -6,15 +6,18 @@ import asyncio
 import hashlib
 import os
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_lib.errors import NotFound
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeSnapshot
 from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
-from server_stub.service.retention import Retention, jobs_to_remove, snapshots_to_remove
+from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
 from server_stub.store.rows import Finished
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
@@ -31,20 +34,45 @@ def idle(name: str, days_ago: float, gb: float) -> StoredSnapshot:
     return StoredSnapshot(name, int(gb * GB), (NOW - timedelta(days=days_ago)).timestamp())
 
 
+def limits(days: float | None, gb: float | None, kept: int = 0, free: int = 0) -> RetentionLimits:
+    return Retention(days, gb).limits(NOW, kept, free)
+
+
 def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
     finished = [ended(1, 31, 1), ended(2, 20, 8), ended(3, 10, 8), ended(4, 1, 8)]
-    assert jobs_to_remove(finished, Retention(30, 20), NOW, 0) == [1, 2]
-    assert jobs_to_remove(finished, Retention(30, None), NOW, 0) == [1]
-    assert jobs_to_remove(finished, Retention(None, 100), NOW, 0) == []
-    assert jobs_to_remove(finished, Retention(None, 20), NOW, 10 * GB) == [1, 2, 3]
-    assert jobs_to_remove([], Retention(), NOW, 100 * GB) == []
+    assert jobs_to_remove(finished, limits(30, 20), 0) == [1, 2]
+    assert jobs_to_remove(finished, limits(30, 1000), 0) == [1]
+    assert jobs_to_remove(finished, limits(None, 100), 0) == []
+    assert jobs_to_remove(finished, limits(None, 20), 10 * GB) == [1, 2, 3]
+    assert jobs_to_remove([], limits(30, 20), 100 * GB) == []
+
+
+def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
+    """The rest of a disk of 30 GB is used by others."""
+    finished = [ended(1, 3, 8), ended(2, 2, 8), ended(3, 1, 8)]
+    assert limits(30, None, kept=24 * GB, free=0).size_bytes == pytest.approx(19.2 * GB)
+    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=0), 0) == [1]
+    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=6 * GB), 0) == []
+    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=-GB), 0) == [1]  # more is claimed than is free
+
+
+@given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))
+def test_what_stays_is_never_more_than_its_share_of_the_room(sizes: list[int], other: int, free: int) -> None:
+    finished = [Finished(seq, NOW, size) for seq, size in enumerate(sizes)]
+    found = limits(None, None, kept=sum(sizes) + other, free=free)
+    stays = sizes[len(jobs_to_remove(finished, found, other)) :]
+    assert not stays or sum(stays) + other <= found.size_bytes
 
 
 def test_idle_snapshots_go_and_those_of_jobs_and_fresh_ones_stay() -> None:
     stored = [idle("old", 40, 1), idle("used", 40, 1), idle("mid", 2, 30), idle("fresh", 0.01, 30)]
-    assert [s.sha256 for s in snapshots_to_remove(stored, {"used"}, Retention(30, 20), NOW)] == ["old", "mid"]
-    assert [s.sha256 for s in snapshots_to_remove(stored, {"used"}, Retention(30, None), NOW)] == ["old"]
-    assert snapshots_to_remove(stored, {"used"}, Retention(None, None), NOW) == []
+
+    def removed(days: float | None, gb: float) -> list[str]:
+        return [each.sha256 for each in snapshots_to_remove(stored, {"used"}, limits(days, gb), NOW)]
+
+    assert removed(30, 20) == ["old", "mid"]
+    assert removed(30, 1000) == ["old"]
+    assert removed(None, 1000) == []
 
 
 def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
@@ -75,7 +103,10 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
     in_server(bench, run)
 
 
-def test_the_size_of_a_finished_job_counts(bench: Bench) -> None:
+@pytest.mark.parametrize("settings", [{"retention_gb": 0.001}, {"runtime": "kubernetes"}])
+def test_the_size_of_a_finished_job_counts(bench: Bench, settings: dict[str, Any]) -> None:
+    """It is more than the limit, or than a share of a disk that is almost full."""
+
     async def run(service: Service) -> None:
         for name in ("first", "second"):
             job = await bench.submit(name=name)
@@ -85,6 +116,7 @@ def test_the_size_of_a_finished_job_counts(bench: Bench) -> None:
             bench.runtime.end(job.id)
             await bench.until(name, State.SUCCEEDED)
             bench.clock.pass_time(1)
+        bench.free = 100_000
         deadline = asyncio.get_running_loop().time() + 10
         while True:
             await service._cleanup.sweep()
@@ -95,4 +127,13 @@ def test_the_size_of_a_finished_job_counts(bench: Bench) -> None:
             assert asyncio.get_running_loop().time() < deadline
         assert (await bench.info("second")).state is State.SUCCEEDED
 
-    in_server(bench, run, retention_gb=0.001)
+    in_server(bench, run, **settings)
+
+
+@pytest.mark.parametrize(("runtime", "shown"), [("local", "20 GB of them"), ("kubernetes", "80% of the room")])
+def test_the_volume_of_a_cluster_bounds_it_and_a_users_disk_keeps_20_gb(bench: Bench, runtime: str, shown: str) -> None:
+    async def run(service: Service) -> None:
+        (check,) = [each for each in (await service.doctor()).checks if each.name == "retention"]
+        assert f"at most {shown}" in check.message
+
+    in_server(bench, run, runtime=runtime)
