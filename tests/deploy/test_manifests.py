@@ -124,6 +124,26 @@ def of_the_cluster(objects: Objects) -> set[tuple[str, str]]:
 
 
 @pytest.mark.cluster
+def test_with_two_namespaces_the_rights_alone_are_in_that_of_the_jobs(
+    kubectl_program: Path, kubectl: Kubectl, control_plane: Cluster, manifests: Path
+) -> None:
+    objects = rendered(kubectl_program, manifests / "overlays" / "two-namespaces")
+    moved = {each["kind"] for each in objects if each["metadata"].get("namespace") == "client-lib-jobs"}
+    assert moved == {"Role", "RoleBinding"}
+    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Secret"} == {"client-lib"}
+    assert [each["namespace"] for each in one(objects, "RoleBinding")["subjects"]] == ["client-lib"]
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["CLIENT_LIB_SERVER_KUBE_NAMESPACE"] == "client-lib-jobs"
+    for each in objects:
+        if each["kind"] == "Namespace":
+            control_plane.namespace(each["metadata"]["name"], "restricted")
+    how = ("apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-")
+    done = kubectl(*how, stdin=yaml.safe_dump_all(objects))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("folder", OVERLAYS)
 def test_one_server_that_can_write_nowhere_but_to_its_volumes(
     kubectl_program: Path, manifests: Path, folder: str

@@ -25,11 +25,13 @@ from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.deploy.audit import READ_DEPLOYMENT, asked_by_pods
 from tests.deploy.conftest import ROOT, Kubectl
+from tests.deploy.test_manifests import rendered
 from tests.kube import cases
 
 BASE = ROOT / "k8s" / "base"
 NAMESPACE = "permissions"
 ACCOUNT = "client-lib-server"
+ALONE = {"Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
 def rules(file: str, kind: str) -> list[dict[str, Any]]:
@@ -65,10 +67,10 @@ def test_it_may_neither_enter_pods_nor_list_secrets() -> None:
     assert "*" not in json.dumps(granted())
 
 
-def server_api(cluster: Cluster, tmp_path: Path) -> Api:
+def server_api(cluster: Cluster, tmp_path: Path, namespace: str = NAMESPACE) -> Api:
     """As the server's account."""
     answer = cluster.api.create(
-        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token",
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token",
         {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
     )
     config = json.loads(cluster.kubeconfig.read_text())
@@ -96,6 +98,11 @@ def account(control_plane: Cluster, kubectl: Kubectl, tmp_path: Path) -> Api:
     return server_api(control_plane, tmp_path)
 
 
+def edit(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
 def current_role(kubectl: Kubectl) -> dict[str, Any]:
     """Without its version, so that it may replace whatever is there."""
     role: dict[str, Any] = json.loads(kubectl("-n", NAMESPACE, "get", "role", ACCOUNT, "-o", "json").stdout)
@@ -103,9 +110,9 @@ def current_role(kubectl: Kubectl) -> dict[str, Any]:
     return role
 
 
-def look(api: Api) -> dict[str, Any]:
+def look(api: Api, namespace: str = NAMESPACE) -> dict[str, Any]:
     catalogue = load(BASE / "catalogue.yaml")
-    settings = ClusterSettings(namespace=NAMESPACE, launcher=b"", server_url="http://client-lib:8080")
+    settings = ClusterSettings(namespace=namespace, launcher=b"", server_url="http://client-lib:8080")
     return {check.name: check for check in doctor.checks(api, PYTORCHJOB, settings, catalogue)}
 
 
@@ -138,10 +145,10 @@ def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Ap
     assert asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | FOR_DOCTOR | READ_DEPLOYMENT
 
 
-def settled(api: Api, true: Callable[[Check], bool]) -> Check:
+def settled(api: Api, true: Callable[[Check], bool], namespace: str = NAMESPACE) -> Check:
     """The check of permissions, as soon as the API server has taken a change of the Role in."""
     for _ in until(90, pause_s=0.05):
-        check = look(api)["permissions"]
+        check = look(api, namespace)["permissions"]
         if true(check):
             break
     return check
@@ -175,3 +182,28 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
                 resource, _, part = lost.resource.partition("/")
                 assert refused.value.status == 403
                 assert f'cannot {verb} resource "{resource}{"/" if part else ""}{part}"' in refused.value.message
+
+
+@pytest.mark.cluster
+def test_in_two_namespaces_the_account_reads_no_secret_of_its_own_namespace(
+    kubectl_program: Path, kubectl: Kubectl, control_plane: Cluster, manifests: Path, tmp_path: Path
+) -> None:
+    """In one namespace it does: jobs have Secrets there."""
+    overlay = manifests / "overlays" / "two-namespaces"
+    edit(overlay / "kustomization.yaml", "value: client-lib-jobs", "value: apart-jobs")
+    edit(manifests / "overlays" / "production" / "kustomization.yaml", "namespace: client-lib #", "namespace: apart #")
+    edit(manifests / "overlays" / "production" / "namespace.yaml", "name: client-lib #", "name: apart #")
+    made = [each for each in rendered(kubectl_program, overlay) if each["kind"] in ALONE]
+    done = kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
+    assert done.returncode == 0, done.stderr
+    for namespace in ("apart", "apart-jobs"):
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a-secret"}, "stringData": {"a": "b"}}
+        control_plane.api.create(f"/api/v1/namespaces/{namespace}/secrets", secret)
+    api = server_api(control_plane, tmp_path, "apart")
+    settled(api, lambda check: check.message == "all there", "apart-jobs")
+    assert look(api, "apart-jobs")["permissions"].message == "all there"
+    assert api.get("/api/v1/namespaces/apart-jobs/secrets/a-secret")["data"]
+    with pytest.raises(ApiError, match="cannot get resource") as refused:
+        api.get("/api/v1/namespaces/apart/secrets/a-secret")
+    assert refused.value.status == 403
+    assert not look(api, "apart")["permissions"].ok
