@@ -10,6 +10,7 @@ import pytest
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.catalogue import Network
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
@@ -86,10 +87,19 @@ def test_a_cluster_where_all_is_well() -> None:
         "training operator",
         "pod security",
         "catalogue",
+        "network",
         "worker connection",
     ]
     assert "v1.36.4" in found["cluster"].message
     assert "v1.9.4 runs" in found["training operator"].message
+
+
+def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
+    assert "if the cluster's network plugin enforces NetworkPolicies" in checked(SmallApi())["network"].message
+    open_ = CATALOGUE.model_copy(update={"network": Network(isolated=False)})
+    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, open_)  # type: ignore[arg-type]
+    (check,) = [each for each in found if each.name == "network"]
+    assert check.message == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
 
 
 def test_nothing_but_a_dry_run_is_ever_asked_to_be_made() -> None:

@@ -244,8 +244,11 @@ def test_the_catalogue_may_cut_every_job_off_that_does_not_ask() -> None:
     catalogue = GPUS.replace("network: ", "network:\n  internet: false ").replace(
         "internet: false  ", "internet: false"
     )
-    assert Builder(catalogue).build("x").objects().policy is not None
-    assert Builder(catalogue, spec={"internet": True}).build("x").objects().policy is None
+    directions = [
+        (Builder(catalogue, spec=spec).build("x").objects().policy or {})["spec"]["policyTypes"]
+        for spec in ({}, {"internet": True})
+    ]
+    assert directions == [["Ingress", "Egress"], ["Ingress"]]
 
 
 def test_the_objects_are_plain_json(each: Case) -> None:

@@ -53,8 +53,7 @@ def check(
     needs(spec, catalogue)
     image(spec, catalogue)
     storage.asked_folders(spec, catalogue)
-    if network_policy.wanted(spec, catalogue):
-        network_policy.egress({}, cluster, catalogue)
+    network_policy.policy(spec, {}, cluster, catalogue)
     return [line for notice in _NOTICES if (line := notice(job))] + fields.ignored(spec, "kubernetes")
 
 

@@ -45,6 +45,7 @@ def _checks(api: Api, kind: WorkloadKind, settings: ClusterSettings, catalogue: 
     yield _pod_security(api, kind, settings)
     yield _catalogue(api, catalogue)
     yield from _queues(api, kind, settings)
+    yield _network(catalogue)
     yield _workers(settings)
 
 
@@ -105,6 +106,13 @@ def _queues(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Iterator
     else:
         message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add"
         yield _good("queues", f"{message} {kind.kueue_framework} to integrations.frameworks of its configuration")
+
+
+def _network(catalogue: ClusterCatalogue) -> Check:
+    if not catalogue.network.isolated:
+        return _good("network", "pods of other jobs reach those of a job: network.isolated is false in the catalogue")
+    message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin"
+    return _good("network", f"{message} enforces NetworkPolicies, which this check can't find out")
 
 
 def _workers(settings: ClusterSettings) -> Check:

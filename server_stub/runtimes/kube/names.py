@@ -63,7 +63,7 @@ def environment_name(object_name: str) -> str:
 
 def policy_name(object_name: str) -> str:
     """Name of the NetworkPolicy."""
-    return f"{object_name}-egress"
+    return f"{object_name}-network"
 
 
 def launcher_name(launcher: bytes, job_id: str) -> str:

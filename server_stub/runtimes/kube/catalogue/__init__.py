@@ -201,7 +201,7 @@ class PodUser(Strict):
 
 
 class Peer(Strict):
-    """A destination for jobs without internet: addresses, or pods by labels."""
+    """An end of a connection with a job's pods: addresses, or pods by labels."""
 
     ip_block: Annotated[str, AfterValidator(_cidr)] | None = None
     """Range of addresses: `10.0.0.0/8`."""
@@ -230,8 +230,13 @@ _SYSTEM = Peer(pods={}, namespaces={"kubernetes.io/metadata.name": "kube-system"
 
 
 class Network(Strict):
-    """The meaning of `internet=False`; it needs a network plugin that enforces NetworkPolicies."""
+    """Sources that reach the pods of a job, and the meaning of `internet=False`; both need a network plugin that
+    enforces NetworkPolicies."""
 
+    isolated: bool = True
+    """The pods of a job are reached by each other, by this server and by `admit` alone. False: by every pod."""
+    admit: list[Peer] = []
+    """Further sources of connections to the pods of jobs, such as a Prometheus."""
     internet: bool = True
     """Value for jobs that do not set it."""
     dns: Annotated[list[Peer], Field(min_length=1)] = [_SYSTEM]
@@ -273,7 +278,7 @@ class ClusterCatalogue(Strict):
     user: PodUser = PodUser()
     """User that pods run as."""
     network: Network = Network()
-    """Destinations that a job with `internet=False` may reach."""
+    """Sources that reach the pods of a job, and destinations of jobs with `internet=False`."""
     volumes: list[Volume] = Field(default=[])
     """PersistentVolumeClaims by name."""
     checkpoints: Checkpoints | None = None

@@ -20,8 +20,7 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.options import ClusterSettings
-from server_stub.runtimes.kube.render import network_policy as policy
-from server_stub.runtimes.kube.render import plan, pod, storage
+from server_stub.runtimes.kube.render import network_policy, plan, pod, storage
 from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ class Objects:
     code: Object | None = field(repr=False)
     """ConfigMap with the code if pods can't fetch it from the server; None: they can, or there is none."""
     policy: Object | None
-    """NetworkPolicy of a job without internet; None: its network is not restricted."""
+    """NetworkPolicy of the attempt's pods; None: their network is not restricted."""
     workload: Object
     """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
 
@@ -211,13 +210,15 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
 
 
 def _policy(rendering: _Rendering) -> Object | None:
-    if not policy.wanted(rendering.attempt.spec, rendering.catalogue):
+    attempt = rendering.attempt
+    spec = network_policy.policy(attempt.spec, rendering.labels, rendering.cluster, rendering.catalogue)
+    if spec is None:
         return None
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": rendering.metadata(names.policy_name(rendering.name)),
-        "spec": policy.egress(rendering.labels, rendering.cluster, rendering.catalogue),
+        "spec": spec,
     }
 
 

@@ -1,4 +1,4 @@
-"""Renders `internet=False` as a NetworkPolicy that admits DNS, the other workers and the server. Pure.
+"""Renders the NetworkPolicy of an attempt: sources of connections, and destinations with `internet=False`. Pure.
 
 It has an effect only with a network plugin that enforces policies, which a server can't find out.
 """
@@ -12,59 +12,80 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Peer
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Network, Peer
 from server_stub.runtimes.kube.options import ClusterSettings
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 
 
-def wanted(spec: JobSpec, catalogue: ClusterCatalogue) -> bool:
-    """True if the job has no internet access."""
-    return not (catalogue.network.internet if spec.internet is None else spec.internet)
+def policy(
+    spec: JobSpec, pods: dict[str, str], cluster: ClusterSettings, catalogue: ClusterCatalogue
+) -> dict[str, Any] | None:
+    """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None: there is no rule.
 
-
-def egress(pods: dict[str, str], cluster: ClusterSettings, catalogue: ClusterCatalogue) -> dict[str, Any]:
-    """The spec of a NetworkPolicy for the pods with these labels, which may reach each other.
-
-    Raises NotSupported: the address of the server is unknown, and no job succeeds without the server.
+    Raises NotSupported: the job is to have no internet and the address of the server is unknown; no job succeeds
+    without the server.
     """
     network = catalogue.network
+    directions: dict[str, Any] = {}
+    if network.isolated:
+        directions["ingress"] = _ingress(pods, cluster, network)
+    if not (network.internet if spec.internet is None else spec.internet):
+        directions["egress"] = _egress(pods, cluster, network)
+    if not directions:
+        return None
+    types = [direction.capitalize() for direction in directions]
+    return {"podSelector": {"matchLabels": pods}, "policyTypes": types, **directions}
+
+
+def _ingress(pods: dict[str, str], cluster: ClusterSettings, network: Network) -> list[dict[str, Any]]:
+    servers = _servers(cluster, network.server) or []
+    return [{"from": [_of_job(pods), *servers, *(_peer(peer) for peer in network.admit)]}]
+
+
+def _egress(pods: dict[str, str], cluster: ClusterSettings, network: Network) -> list[dict[str, Any]]:
     rules = [
-        {"to": [{"podSelector": {"matchLabels": pods}}]},
+        {"to": [_of_job(pods)]},
         {
             "to": [_peer(peer) for peer in network.dns],
             "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
         },
     ]
-    if servers := _servers(cluster, network.server):
+    servers = _servers(cluster, network.server)
+    if servers is None:
+        raise NotSupported(
+            "internet=False would cut the job off from this server: a NetworkPolicy knows no name such as "
+            f"{_host(cluster)}",
+            hint="the operator of this server can say where it is: network.server in its catalogue",
+        )
+    if servers:
         rules.append({"to": servers})
-    return {
-        "podSelector": {"matchLabels": pods},
-        "policyTypes": ["Egress"],
-        "egress": [*rules, *(_rule(rule) for rule in network.allow)],
-    }
+    return [*rules, *(_rule(rule) for rule in network.allow)]
 
 
-def _servers(cluster: ClusterSettings, given: Sequence[Peer]) -> list[dict[str, Any]]:
+def _servers(cluster: ClusterSettings, given: Sequence[Peer]) -> list[dict[str, Any]] | None:
+    """The peers that are this server; none if pods don't reach it. None: its URL has a name from outside the
+    cluster."""
     if given:
         return [_peer(peer) for peer in given]
     if cluster.server_url is None:
         return []
-    host = urlsplit(cluster.server_url).hostname or ""
+    host = _host(cluster)
     try:
         address = ip_address(host)
     except ValueError:
-        return [_pods_of_service(host)]
+        if "." in host and ".svc." not in f"{host}.":
+            return None
+        return [{"namespaceSelector": {}, "podSelector": {"matchLabels": SERVER_PODS}}]
     return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
 
 
-def _pods_of_service(host: str) -> dict[str, Any]:
-    if "." in host and ".svc." not in f"{host}.":
-        raise NotSupported(
-            f"internet=False would cut the job off from this server: a NetworkPolicy knows no name such as {host}",
-            hint="the operator of this server can say where it is: network.server in its catalogue",
-        )
-    return {"namespaceSelector": {}, "podSelector": {"matchLabels": SERVER_PODS}}
+def _host(cluster: ClusterSettings) -> str:
+    return urlsplit(cluster.server_url or "").hostname or ""
+
+
+def _of_job(pods: dict[str, str]) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": pods}}
 
 
 def _rule(rule: Egress) -> dict[str, Any]:
