@@ -112,6 +112,7 @@ class Job:
         queue_name: str | None = None,
         allocation_name: str | None = None,
         max_retry: int | None = None,
+        max_infrastructure_retry: int | None = 3,
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,
         grace_s: float | None = 30.0,

@@ -34,6 +34,7 @@ EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
 _RUN_AGAIN = "`client-lib resubmit {name}` runs it again"
+_MORE_RETRIES = f"{_RUN_AGAIN}, a larger max_infrastructure_retry by itself"
 _LOGS = "`client-lib logs {name}` has what it printed"
 
 NEXT: dict[Reason, str] = {
@@ -50,15 +51,15 @@ NEXT: dict[Reason, str] = {
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,
-    Reason.PREEMPTED: f"{_RUN_AGAIN}; max_retry does so by itself, a higher priority_class makes it rarer",
-    Reason.NODE_LOST: f"{_RUN_AGAIN}; max_retry does so by itself",
+    Reason.PREEMPTED: f"{_MORE_RETRIES}; a higher priority_class makes it rarer",
+    Reason.NODE_LOST: _MORE_RETRIES,
     Reason.OUT_OF_MEMORY: f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}",
     Reason.EXIT_CODE: _LOGS,
     Reason.SIGNAL: _LOGS,
     Reason.LAUNCHER_LOST: f"{_LOGS}; `client-lib doctor` checks the place where it ran",
     Reason.START_FAILED: "correct what the message names and submit it again; `client-lib doctor` checks the server",
-    Reason.STORAGE_FULL: f"make room on the disk that the message names, then {_RUN_AGAIN}; "
-    "`client-lib delete` removes finished jobs, `client-lib doctor` checks the server's disk",
+    Reason.STORAGE_FULL: "make room on the disk that the message names, or take a larger tmp_storage, then "
+    f"{_RUN_AGAIN}; `client-lib delete` removes finished jobs, `client-lib doctor` checks the server's disk",
     Reason.SERVER_ERROR: f"{_RUN_AGAIN}; the server's log has the cause",
     Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",

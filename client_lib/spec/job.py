@@ -243,6 +243,9 @@ class JobSpec(Strict):
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
     """New attempts of the whole gang after a failed one; None: none."""
+    max_infrastructure_retry: Annotated[WholeNumber, Field(ge=0, le=100)] = 3
+    """New attempts after one that ended because a node was lost, or evicted or refused a worker, because another job
+    took its place, or locally because of a reboot. max_retry does not count them, and applies after the last one."""
     stop_timer: Annotated[WholeNumber, Field(ge=0), within(0, STOP_TIMER_MAX)] | None = None
     """Minutes of running, at most ten years, after which the job is stopped and FAILED with reason Timeout; None or 0:
     never."""

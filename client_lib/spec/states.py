@@ -50,7 +50,7 @@ class Reason(TextEnum):
     STOPPING = "Stopping"  # asked to stop; the grace period runs
     # why an attempt or the job ended
     COMPLETED = "Completed"  # every rank ended with exit code 0
-    PREEMPTED = "Preempted"
+    PREEMPTED = "Preempted"  # evicted, or replaced by another job
     NODE_LOST = "NodeLost"  # the machine went away or was rebooted
     OUT_OF_MEMORY = "OutOfMemory"
     EXIT_CODE = "ExitCode"  # a rank ended with a non-zero exit code

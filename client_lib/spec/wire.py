@@ -240,6 +240,8 @@ class JobInfo(Lenient):
     reason: SentReason
     message: str = ""
     attempt: int = 1
+    infrastructure_retries: int = 0
+    """Number of new attempts so far that max_infrastructure_retry has allowed."""
     spec: SentSpec
     code: Code
     function: FunctionCode | None = None

@@ -83,6 +83,7 @@ FIELDS: dict[str, Row] = {
     "queue_name": Row(Ignored("there is one queue, by priority_class"), Support.YES),  # kubernetes: only with a Kueue
     "allocation_name": Row(_ONE_MACHINE.local, Ignored("capacity is shared by priority_class and queue_name")),
     "max_retry": _SERVICE,
+    "max_infrastructure_retry": _SERVICE,
     "stop_timer": _SERVICE,
     "health_params": _SERVICE,
     "grace_s": _EVERYWHERE,

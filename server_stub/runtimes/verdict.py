@@ -96,7 +96,7 @@ class Verdict(NamedTuple):
 
 
 _STOPPED = Verdict(Reason.CANCELLED, "stopped")
-_MACHINE = (Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.PREEMPTED)
+_MACHINE = (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL, Reason.NODE_LOST, Reason.PREEMPTED)
 """Reasons for the loss of a worker that have nothing to do with an order to stop."""
 
 

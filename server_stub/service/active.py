@@ -76,6 +76,7 @@ class ActiveJob:
                 "reason": status.reason,
                 "message": status.message,
                 "attempt": status.attempt,
+                "infrastructure_retries": status.infrastructure_retries,
             }
             info = info.model_copy(update={**decided, **self._changed, "version": self.version})
         self._info, self._changed = info, {}
@@ -175,7 +176,7 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
 
 def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:
     """Make the ActiveJob of a job that was stored just now."""
-    return ActiveJob(row, row.version, JobStatus(max_retry=request.spec.max_retry or 0), request, _text=_text_of(row))
+    return ActiveJob(row, row.version, _with_budgets(JobStatus(), request.spec), request, _text=_text_of(row))
 
 
 def from_row(row: JobRow) -> ActiveJob:
@@ -225,11 +226,17 @@ def _readable(row: JobRow) -> ActiveJob:
         reason=info.reason,
         message=info.message,
         attempt=info.attempt,
-        max_retry=info.spec.max_retry or 0,
+        infrastructure_retries=info.infrastructure_retries,
         stop=_stop_of(row.stop),
         resume_at=row.resume_at,
     )
+    status = _with_budgets(status, info.spec)
     return ActiveJob(row, info.version + VERSIONS_NOT_STORED, status, remove_at_end=row.remove_at_end)
+
+
+def _with_budgets(status: JobStatus, spec: JobSpec) -> JobStatus:
+    """The status with the numbers of retries that the spec allows."""
+    return status._replace(max_retry=spec.max_retry or 0, max_infrastructure_retry=spec.max_infrastructure_retry)
 
 
 def _text_of(row: JobRow) -> JobText:

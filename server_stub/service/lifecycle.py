@@ -25,6 +25,10 @@ class Stop:
     """A new attempt follows, if max_retry allows one."""
 
 
+INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE})
+"""Reasons of an attempt that ended because of its machines: a node was lost or rebooted, a worker was evicted or
+preempted, or the node that a worker was placed on refused it. An attempt that someone deleted is not among them."""
+
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
 LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a repaired one waits no longer
 
@@ -43,6 +47,9 @@ class JobStatus(NamedTuple):
     attempt: int = 1
     """The newest: the one that the runtime has, or that `resume_at` waits for."""
     max_retry: int = 0
+    max_infrastructure_retry: int = 0
+    infrastructure_retries: int = 0
+    """Number of attempts that were lost with their machines and followed by another within max_infrastructure_retry."""
     stop: Stop | None = None
     resume_at: datetime | None = None
     """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have
@@ -111,9 +118,17 @@ def _ended(status: JobStatus, seen: Observation, now: datetime) -> Decision:
     if seen.reason is Reason.COMPLETED:
         return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, seen.message, at)
     reason, message = _why(status, seen)
+    number, limit = status.attempt, status.max_infrastructure_retry
+    if reason in INFRASTRUCTURE and limit:
+        used = status.infrastructure_retries
+        if used < limit:
+            told = f"attempt {number} failed: {message} ({used + 1} of {limit} infrastructure retries)"
+            return _restarting(status._replace(infrastructure_retries=used + 1), began, reason, told, now)
+        message += f" (all {limit} infrastructure retries are used)"
     may_retry = status.stop is None or status.stop.retry
-    if may_retry and status.attempt <= status.max_retry:
-        return _restarting(status, began, reason, message, now)
+    last = status.max_retry + 1 + status.infrastructure_retries
+    if may_retry and number < last:
+        return _restarting(status, began, reason, f"attempt {number} of {last} failed: {message}", now)
     return _final(status, began, _state_of(status.stop), reason, message, at)
 
 
@@ -143,7 +158,7 @@ def _restarting(
 ) -> Decision:
     number = status.attempt + 1
     pause = pause_before(number)
-    message = f"attempt {status.attempt} of {status.max_retry + 1} failed: {message}; the next starts in {pause:g} s"
+    message = f"{message}; the next starts in {pause:g} s"
     after = status._replace(
         state=State.RESTARTING,
         reason=reason,

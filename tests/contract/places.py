@@ -36,6 +36,7 @@ instance_types:
     - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, toleration_seconds: 10}
 defaults:
   instance_type: small
+tmp_storage: {scant: 1}
 images:
   default: localhost/python:local
   pull_policy: Never

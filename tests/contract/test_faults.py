@@ -147,6 +147,43 @@ def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(kub
     assert printed.count("attempt 1") == 2  # the pod that the operator made in its place started nothing
 
 
+def test_an_eviction_is_followed_by_another_attempt_without_max_retry(kube: ClusterPlace) -> None:
+    script = "import os, time\ntime.sleep(600 if os.environ['CLIENT_LIB_ATTEMPT'] == '1' else 0)\n"
+    job = kube.job(script, n_workers=2)
+    job.submit()
+    becomes(job, State.RUNNING)
+    name = kube.pods(job)[1]["metadata"]["name"]
+    evict(kube, name)
+    info = ended(job, 150).info()
+    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), info.message
+    told = [event.message for event in job.events() if event.state is State.RESTARTING and event.reason == "Preempted"]
+    assert told[0].startswith("attempt 1 failed: worker 1 was taken away from node "), told
+    assert told[0].endswith(" (1 of 3 infrastructure retries); the next starts in 1 s"), told
+
+
+def test_an_eviction_ends_a_job_that_has_no_retries_for_it(kube: ClusterPlace) -> None:
+    job = kube.job(STAY, n_workers=2, max_infrastructure_retry=0)
+    job.submit()
+    becomes(job, State.RUNNING)
+    evict(kube, kube.pods(job)[0]["metadata"]["name"])
+    info = ended(job, 150).info()
+    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.PREEMPTED, 1), info.message
+
+
+def evict(place: ClusterPlace, name: str) -> None:
+    """As `kubectl drain` does it."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    place.cluster.api.create(f"/api/v1/namespaces/{place.namespace}/pods/{name}/eviction", eviction)
+
+
+def test_a_worker_that_writes_more_than_its_limit_is_not_started_again(kube: ClusterPlace) -> None:
+    """The kubelet looks every ten seconds."""
+    script = "import os, time\nfile = open('/tmp/big', 'wb')\nos.posix_fallocate(file.fileno(), 0, 1_200_000_000)\n"
+    script += "time.sleep(600)\n"
+    info = kube.run(script, tmp_storage="scant").info()
+    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.STORAGE_FULL, 1), info.message
+
+
 # --- what can't start
 
 

@@ -79,7 +79,8 @@ def _begin(reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, vani
     def fake(node: str, **fields: int) -> Job:
         return nodes.job(STAY, instance_type="fake", include_nodes=[node], grace_s=1, **fields)
 
-    lost, cancelled, again = fake(vanishing[0]), fake(vanishing[0]), fake(vanishing[1], n_workers=2, max_retry=1)
+    lost, cancelled = fake(vanishing[0], max_infrastructure_retry=0), fake(vanishing[0])
+    again = fake(vanishing[1], n_workers=2)
     flood, flood_alone = (place.job(FLOOD, instance_type="tiny", n_workers=PODS) for place in (reached, alone))
     for job in (lost, cancelled, again, flood, flood_alone):
         job.submit()
@@ -144,4 +145,6 @@ def test_jobs_on_nodes_that_vanish_end_or_begin_anew_and_wait_for_no_node(begun:
     again.cancel()
     assert (ended(again).info().state, again.info().attempt) == (State.CANCELLED, 2), again.info().message
     told = [event.message for event in again.events()]
-    assert any("was taken away from node vanishing-1" in message for message in told), told
+    retried = [message for message in told if "was taken away from node vanishing-1" in message]
+    assert retried, told
+    assert retried[0].endswith(" (1 of 3 infrastructure retries); the next starts in 1 s"), told

@@ -57,12 +57,13 @@ def test_a_job_that_ended_while_no_server_ran_has_its_log_and_exit_code(start: S
     assert second.lines("ends") == ["up", "all of it"]
 
 
-def test_after_a_reboot_jobs_that_ran_are_lost_with_the_machine_and_those_that_waited_run(
-    start: Start, tmp_path: Path
+@pytest.mark.parametrize("retries", [3, 0])
+def test_after_a_reboot_jobs_that_ran_start_again_or_have_failed_and_those_that_waited_run(
+    start: Start, tmp_path: Path, retries: int
 ) -> None:
     stop = tmp_path / "stop"
     first = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
-    first.accepted("ran", WAITS, args=[str(stop)])
+    first.accepted("ran", WAITS, args=[str(stop)], max_infrastructure_retry=retries)
     first.running("ran")
     first.accepted("waited", "print('hello')")
     first.end(signal.SIGKILL)
@@ -73,9 +74,16 @@ def test_after_a_reboot_jobs_that_ran_are_lost_with_the_machine_and_those_that_w
         pytest.skip("this system has no boot id to stand in for another")
     records[0].write_text(records[0].read_text().replace(boot_id.read_text().strip(), "of-the-last-boot"))
     second = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
+    why = "the machine was rebooted while the job ran"
+    second.until("ran", lambda job: why in job["message"])
+    stop.touch()
     lost = second.ended("ran")
-    assert (lost["state"], lost["reason"]) == ("FAILED", "NodeLost")
-    assert lost["message"] == "the machine was rebooted while the job ran"
+    if retries:
+        assert (lost["state"], lost["attempt"], lost["infrastructure_retries"]) == ("SUCCEEDED", 2, 1)
+        told = [event["message"] for event in second.get(paths.job_events("ran")).json()["events"]]
+        assert f"attempt 1 failed: {why} (1 of 3 infrastructure retries); the next starts in 1 s" in told
+    else:
+        assert (lost["state"], lost["reason"], lost["message"]) == ("FAILED", "NodeLost", why)
     assert second.ended("waited")["state"] == "SUCCEEDED"
 
 

@@ -326,6 +326,19 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
     )
 
 
+def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it() -> None:
+    why = 'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi".'
+    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=parse.StatusReason("Evicted", why))
+    views = (WorkerView(0, pod.uid),)
+    assert lost(observe(replace(sight("running", 1), pods=(pod,), views=views))) == (
+        Reason.STORAGE_FULL,
+        f"worker 0 was ended on node node1: {why}",
+    )
+    low = parse.StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
+    full = replace(pod, disruption=low)
+    assert lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0] is Reason.NODE_LOST
+
+
 def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
     case = sight("running", 2)
     assert (

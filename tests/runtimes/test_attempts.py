@@ -22,6 +22,13 @@ SHOW = (
 )
 
 
+async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_start(tmp_path: Path) -> None:
+    """It is no loss of a machine, after which it would be started again."""
+    async with running(tmp_path) as site:
+        end = await site.ended(site.submit("large", "true", type="binary", gpus=[999]))
+        assert (end.reason, end.ranks) == (Reason.START_FAILED, ())
+
+
 async def test_a_gang_of_workers_runs_and_completes(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text(SHOW)
     async with running(tmp_path) as site:

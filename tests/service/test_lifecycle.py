@@ -17,7 +17,8 @@ from server_stub.service.lifecycle import Decision, JobStatus, Stop, Transition,
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
-FAILURES = [Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.START_FAILED]
+FAILURES = [Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.START_FAILED, Reason.STORAGE_FULL]
+LOSSES = [Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE]
 CANCEL = Stop(Reason.CANCELLED, "cancelled by ann")
 TIMEOUT = Stop(Reason.TIMEOUT, "too long")
 HUNG_RESTART = Stop(Reason.HUNG_SILENT, "silent", retry=True)
@@ -29,7 +30,9 @@ class Model:
     """What must hold, in the simplest words: counts, not states."""
 
     max_retry: int
+    max_infrastructure_retry: int = 0
     failed_attempts: int = 0
+    infrastructure_retries: int = 0
     asked: Stop | None = None
     final: State | None = None
     started: bool = False
@@ -66,9 +69,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.take(lifecycle.observe(self.job, seen, self.now))
 
     @precondition(lambda self: not self.model.history)
-    @rule(max_retry=st.integers(0, 3))
-    def begin(self, max_retry: int) -> None:
-        self.job, self.model = JobStatus(max_retry=max_retry), Model(max_retry)
+    @rule(max_retry=st.integers(0, 3), max_infrastructure_retry=st.integers(0, 3))
+    def begin(self, max_retry: int, max_infrastructure_retry: int) -> None:
+        self.job = JobStatus(max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry)
+        self.model = Model(max_retry, max_infrastructure_retry)
 
     @rule(reason=st.sampled_from(WAITING), message=st.sampled_from("ab"))
     def waits(self, reason: Reason, message: str) -> None:
@@ -83,7 +87,7 @@ class Lifecycle(RuleBasedStateMachine):
         if not (before.state.final or before.resume_at):
             assert self.job.state is State.RUNNING
 
-    @rule(reason=st.sampled_from([*FAILURES, Reason.CANCELLED]), ran=st.booleans())
+    @rule(reason=st.sampled_from([*FAILURES, *LOSSES, Reason.CANCELLED]), ran=st.booleans())
     def fails(self, reason: Reason, ran: bool) -> None:
         before, model = self.job, self.model
         self.see("ended", reason, ran=ran)
@@ -93,11 +97,19 @@ class Lifecycle(RuleBasedStateMachine):
         model.failed_attempts += 1
         if model.asked is not None and not model.asked.retry:
             model.final = State.CANCELLED if model.asked is CANCEL else State.FAILED
-        elif model.failed_attempts > model.max_retry:
+        elif self.is_within_infrastructure_budget(reason):
+            model.infrastructure_retries += 1
+            model.pausing = True
+        elif model.failed_attempts - model.infrastructure_retries > model.max_retry:
             model.final = State.FAILED
         else:
             model.pausing = True
         model.asked = None if model.pausing else model.asked
+
+    def is_within_infrastructure_budget(self, reason: Reason) -> bool:
+        model = self.model
+        left = model.max_infrastructure_retry - model.infrastructure_retries
+        return model.asked is None and reason in LOSSES and left > 0
 
     @rule()
     def completes(self) -> None:
@@ -141,7 +153,8 @@ class Lifecycle(RuleBasedStateMachine):
         job, model = self.job, self.model
         assert (job.state if job.state.final else None) is model.final
         assert job.attempt == 1 + model.failed_attempts - (1 if self._ended_by_failure() else 0)
-        assert job.attempt <= model.max_retry + 1
+        assert job.attempt <= model.max_retry + model.max_infrastructure_retry + 1
+        assert job.infrastructure_retries == model.infrastructure_retries
         assert (job.resume_at is not None) == model.pausing
         assert job.state is State.RESTARTING or not job.resume_at
         if model.asked and not job.state.final:
@@ -194,6 +207,33 @@ def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
     retried = lifecycle.observe(JobStatus(state=State.RUNNING, max_retry=1), seen, T0)
     assert retried
     assert retried.status.state is State.RESTARTING
+
+
+def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
+    job = JobStatus(max_retry=1, max_infrastructure_retry=2)
+    ends = [
+        (Reason.NODE_LOST, "attempt 1 failed: why (1 of 2 infrastructure retries); the next starts in 1 s"),
+        (Reason.EXIT_CODE, "attempt 2 of 3 failed: why; the next starts in 2 s"),
+        (Reason.PREEMPTED, "attempt 3 failed: why (2 of 2 infrastructure retries); the next starts in 4 s"),
+        (Reason.NODE_LOST, "why (all 2 infrastructure retries are used)"),
+    ]
+    for number, (reason, message) in enumerate(ends, start=1):
+        decision = lifecycle.observe(job, Observation("j", number, "ended", reason, "why"), T0)
+        assert decision
+        assert (decision.status.reason, decision.status.message) == (reason, message)
+        job = lifecycle.resume(decision.status)
+    assert job.state is State.FAILED
+
+
+def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> None:
+    lost = Observation("j", 2, "ended", Reason.NODE_LOST, "why")
+    used = JobStatus(attempt=2, max_retry=1, max_infrastructure_retry=1, infrastructure_retries=1)
+    for job in (used, JobStatus(attempt=2, max_retry=2)):
+        decision = lifecycle.observe(job, lost, T0)
+        assert decision
+        assert decision.status.state is State.RESTARTING
+        assert decision.status.infrastructure_retries == job.infrastructure_retries
+        assert decision.status.message.startswith("attempt 2 of 3 failed: why")
 
 
 def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:

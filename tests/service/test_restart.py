@@ -99,6 +99,26 @@ def test_the_pause_between_two_attempts_outlives_the_server(bench: Bench) -> Non
     asyncio.run(run())
 
 
+def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", max_retry=1, max_infrastructure_retry=2)
+        ends = [Reason.NODE_LOST, Reason.EXIT_CODE, Reason.PREEMPTED]
+        for number, reason in enumerate(ends, start=1):
+            async with bench.server():
+                bench.runtime.end(job.id, reason)
+                await bench.until("one", State.RESTARTING, number + 1)
+                bench.clock.pass_time(60)
+                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+        async with bench.server():
+            assert (await bench.info("one")).infrastructure_retries == 2
+            bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")
+            ended = await bench.until("one", State.FAILED)
+        assert (ended.attempt, ended.message) == (4, "the node is gone (all 2 infrastructure retries are used)")
+
+    asyncio.run(run())
+
+
 def test_an_order_to_stop_outlives_the_server(bench: Bench) -> None:
     async def run() -> None:
         bench.runtime.stops_at_once = False

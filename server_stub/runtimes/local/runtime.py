@@ -102,7 +102,7 @@ class LocalRuntime:
         try:
             wanted = self._host.needs(attempt.spec, attempt.submitter)
         except ClientLibError as error:  # it fitted when it was accepted: the machine has changed
-            self._report_end(key, Reason.UNSCHEDULABLE, error.message)
+            self._report_end(key, Reason.START_FAILED, error.message)
             return
         self._arrivals += 1
         place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)

@@ -68,6 +68,8 @@ class RunJobRequest(Strict):
     include_nodes: list[str] | None = None
     exclude_nodes: list[str] | None = None
     stop_timer: Annotated[int, Field(ge=0)] | None = None
+    max_infrastructure_retry: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Not on the platform."""
     # deprecated on the platform, and still sent by scripts
     cuda11: Flag = None
     preflight_check: Flag = None
@@ -240,3 +242,5 @@ class JobParams(BaseModel):
     include_nodes: list[str] | None
     exclude_nodes: list[str] | None
     stop_timer: int | None
+    max_infrastructure_retry: int
+    """Not on the platform."""

@@ -36,7 +36,7 @@ _SAME = (
     *("script", "base_image", "instance_type", "region", "type", "n_workers", "processes_per_worker", "job_desc"),
     *("flags", "env_variables", "conda_env", "elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     *("max_retry", "priority_class", "queue_name", "allocation_name", "checkpoint_dir", "logs_dir", "internet"),
-    *("shm_size_class", "tmp_storage", "include_nodes", "exclude_nodes", "stop_timer"),
+    *("shm_size_class", "tmp_storage", "include_nodes", "exclude_nodes", "stop_timer", "max_infrastructure_retry"),
 )
 """Parameters with the same meaning in both."""
 

@@ -143,7 +143,7 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Meaning, str]:
         return word, f"worker {number} was taken away{_from(pod)}: {_words(pod.disruption)}"
     if pod.refused is not None:
         word = meaning(StatusField.REFUSED, pod.refused.word)
-        return word, f"worker {number} was ended{_from(pod)}: {_words(pod.refused)}"
+        return word, f"worker {number} was ended{_from(pod, 'on')}: {_words(pod.refused)}"
     if ended is not None:
         word = meaning(StatusField.ENDED, ended.reason)
         return word, _container_end(number, pod, word)

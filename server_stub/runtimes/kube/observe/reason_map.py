@@ -86,7 +86,8 @@ TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
     },
     StatusField.REFUSED: {
         "": _LOST,
-        "Evicted": _TAKEN,
+        # by the limit on its own files: where the node lacks resources, the pod has the condition DisruptionTarget, too
+        "Evicted": Meaning(Reason.STORAGE_FULL),
         "Preempting": _TAKEN,
         "NodeLost": _NODE,
         "NodeShutdown": _NODE,
