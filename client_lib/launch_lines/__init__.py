@@ -46,7 +46,7 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     """`python -m LAUNCHER ...` is the launcher's own line."""
     line = split_python(words)
     if line is None:
-        return None
+        return read_python(words, None) if {*words[1:]} - {"-u"} else None
     if line.module in _TORCH_MODULES:
         return torchrun.read(_TORCH_MODULES[line.module], line.rest, machine, line.interpreter)
     if line.module in _ACCELERATE_MODULES:
@@ -54,7 +54,7 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         return accelerate.read(rest, machine, line.interpreter)
     if line.module and line.module.split(".")[0] == "deepspeed":
         raise _no_deepspeed()
-    return read_python(line)
+    return read_python(words, line)
 
 
 def _no_deepspeed() -> NotSupported:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from client_lib.errors import InvalidRequest
+from client_lib.worker.rank_environment import RANK_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class PythonLine:
 
 
 def split_python(words: Sequence[str]) -> PythonLine | None:
-    """None: options of the interpreter that no field can say, or no script; then it is a command like any other."""
+    """None: options of the interpreter that no field can say, or no script; then the whole line is a command."""
     named = None if words[0] in _PLAIN else words[0]
     rest = list(words[1:])
     while rest and rest[0] in _NEEDLESS:
@@ -203,11 +204,21 @@ def split_python(words: Sequence[str]) -> PythonLine | None:
     return None
 
 
-def read_python(line: PythonLine) -> LaunchLine:
-    """One process of it per GPU, as with a script alone."""
+def read_python(words: Sequence[str], line: PythonLine | None) -> LaunchLine:
+    """One process of it per GPU, as with a script alone; a single one sees no variables of ranks, as in a shell.
+    `line`: the words, split."""
+    launcher = os.path.basename(words[0])
+    return LaunchLine(
+        launcher,
+        {**_what_python_runs(words, line), "env_variables": {RANK_VARIABLES: "0"}},
+        given_by={"env_variables": f"the {launcher} line"},
+        python=line.interpreter if line else None,
+    )
+
+
+def _what_python_runs(words: Sequence[str], line: PythonLine | None) -> dict[str, Any]:
+    if line is None:
+        return {"script": shlex.quote(words[0]), "args": list(words[1:])}
     if line.module is None:
-        fields = {"script": line.rest[0], "args": list(line.rest[1:])}
-    else:
-        command = [line.interpreter or "python", "-m", line.module]
-        fields = {"script": shlex.join(command), "args": list(line.rest)}
-    return LaunchLine(os.path.basename(line.interpreter or "python"), fields, python=line.interpreter)
+        return {"script": line.rest[0], "args": list(line.rest[1:])}
+    return {"script": shlex.join([line.interpreter or "python", "-m", line.module]), "args": list(line.rest)}

@@ -10,7 +10,7 @@ from client_lib.worker.directory import Directory
 from client_lib.worker.disk import check_room, is_full, naming
 from client_lib.worker.outcome import CODE_FETCH, START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import ELASTIC, WorkerPlan
-from client_lib.worker.rank_environment import Process, processes, script_path, uses_rank_runner, working_dir
+from client_lib.worker.rank_environment import Process, has_ranks, processes, script_path, uses_rank_runner, working_dir
 
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _RUNNER = "rank_runner.py"
@@ -153,6 +153,8 @@ def _make(path: str) -> None:
 
 
 def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:
+    if not has_ranks(plan):
+        return None
     if plan.local_rank_argument or not plan.local_rank_auto or script is None or not os.path.isfile(script):
         return plan.local_rank_argument
     with open(script, "rb") as file:

@@ -1,7 +1,7 @@
 """Environment, argv and working directory of every process of a worker. Pure: the same for every runtime."""
 
 import os
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import MARKER, Directory
 from client_lib.worker.plan import ELASTIC, WorkerPlan
@@ -9,8 +9,11 @@ from client_lib.worker.plan import ELASTIC, WorkerPlan
 RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
 STDIN = "CLIENT_LIB_STDIN"
 """Variable of a plan: a terminal, pipe or file of the submitter that rank 0 reads. Ranks do not get the variable."""
+RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
+"""Variable of a job; with 0 its process sees no variables of ranks if it is the only one. It does not get this one."""
 
 _BINARY = ("binary", "binary_exp")
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 # Variables that an outer torchrun, mpirun or accelerate sets for its own ranks. A job that is submitted from inside one
 # of them inherits them, and torch (TORCHELASTIC_USE_AGENT_STORE) or accelerate (PMI_SIZE, OMPI_*) would apply them.
@@ -97,6 +100,17 @@ def default_threads(plan: WorkerPlan) -> Optional[int]:
     return max(1, plan.cores // plan.processes_per_worker)
 
 
+def has_ranks(plan: WorkerPlan) -> bool:
+    """False: the one process of the job sees no RANK, as in a shell. Scripts that look for it would prepare for DDP."""
+    if plan.n_workers * plan.processes_per_worker > 1 or plan.type == ELASTIC:
+        return True
+    return plan.type not in _BINARY and not _is_as_in_a_shell(plan)
+
+
+def _is_as_in_a_shell(plan: WorkerPlan) -> bool:
+    return RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
+
+
 def uses_rank_runner(plan: WorkerPlan) -> bool:
     return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
 
@@ -121,13 +135,21 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
             seen[name] = value
     for name, value in _if_absent(plan).items():
         seen.setdefault(name, value)
-    seen.pop(STDIN, None)
-    seen.update(_ranks(plan, local_rank))
+    ranks = _ranks(plan, local_rank)
+    seen.update(ranks)
+    for name in (STDIN, RANK_VARIABLES) + (() if has_ranks(plan) else _of_several(plan, ranks)):
+        seen.pop(name, None)
     seen[MARKER] = directory.path
     if _has_agent(plan):
         seen[RANK_PIPES] = directory.rank_pipes
-    seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(seen["RANK"]))
+    seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(ranks["RANK"]))
     return seen
+
+
+def _of_several(plan: WorkerPlan, ranks: Dict[str, str]) -> Tuple[str, ...]:
+    """Variables that the one process of a job does not see. Programs for MPI need an address that can be resolved."""
+    master = () if plan.type in _BINARY else [name for name in _MASTER if name not in plan.user_variables]
+    return (*ranks, *master)
 
 
 def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:

@@ -400,7 +400,7 @@ def _note_imports() -> None:
     """Write the names of installed modules, in the order in which their imports ended, if the launcher requests it."""
     import os
 
-    if os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
+    if os.environ.get("LOCAL_RANK", "0") != "0" or os.getpid() != _PID:
         return
     try:
         with open(os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+") as file:

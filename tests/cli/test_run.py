@@ -154,6 +154,15 @@ def test_a_launchers_line_runs_too(shell: dict[str, str], cli: Run, script: Path
     assert sorted(done.stdout.splitlines()) == ["[0] 0 2", "[1] 1 2"]
 
 
+@pytest.mark.smoke
+def test_a_python_line_runs_as_in_a_shell(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import os; print(os.environ.get('RANK'), os.environ.get('WORLD_SIZE'))")
+    assert cli("run", "python", "train.py", RANK="3", WORLD_SIZE="8").stdout == "[0] None None\n"
+    assert cli("run", "-t", "binary", "python", "train.py").stdout == "[0] None None\n"
+    assert cli("run", "train.py").stdout == "[0] 0 1\n"
+    assert sorted(cli("run", "-N", "2", "python", "train.py").stdout.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_a_program_that_is_told_to_end_takes_its_job_along(
     shell: dict[str, str], cli: Run, script: Path, state: Path, signum: signal.Signals

@@ -164,12 +164,28 @@ def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[
     assert about in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python -c pass", "python -X dev a.py"])
+@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u"])
 def test_other_lines_are_left_alone(text: str) -> None:
     assert read(text.split(), Machine()) is None
 
 
-def test_python_lines() -> None:
-    assert line("python -u train.py --lr 1").fields == {"script": "train.py", "args": ["--lr", "1"]}
+SHELL = {"env_variables": {"CLIENT_LIB_RANK_VARIABLES": "0"}}
+"""One process of it finds no variables of ranks, as in a shell."""
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "args"),
+    [
+        ("python -u train.py --lr 1", "train.py", ["--lr", "1"]),
+        ("python3 -m package.train -x", "python -m package.train", ["-x"]),
+        ("python -X dev a.py", "python", ["-X", "dev", "a.py"]),
+        ("python -c pass", "python", ["-c", "pass"]),
+    ],
+)
+def test_python_lines(text: str, script: str, args: list[str]) -> None:
+    assert line(text).fields == {"script": script, "args": args, **SHELL}
+
+
+def test_a_python_line_may_name_its_interpreter() -> None:
     assert line("python3.11 train.py").python == "python3.11"
-    assert line("python3 -m package.train -x").fields == {"script": "python -m package.train", "args": ["-x"]}
+    assert line("env/bin/python -c pass").fields["script"] == "env/bin/python"

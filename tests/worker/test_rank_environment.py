@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,51 @@ def test_what_an_outer_launcher_set_is_not_believed(plan: Callable[..., WorkerPl
     stale = {"OMPI_COMM_WORLD_SIZE": "8", "TORCHELASTIC_USE_AGENT_STORE": "True", "PMI_SIZE": "8"}
     assert not stale.keys() & environment(plan(environment=stale)).keys()
     assert stale.items() <= environment(plan(environment=stale, user_variables=list(stale))).items()
+
+
+RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
+STALE = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere"}
+AS_IN_A_SHELL: dict[str, Any] = {
+    "environment": {"CLIENT_LIB_RANK_VARIABLES": "0"},
+    "user_variables": ["CLIENT_LIB_RANK_VARIABLES"],
+}
+
+
+def test_a_python_line_of_one_process_sees_no_ranks(plan: Callable[..., WorkerPlan]) -> None:
+    """Scripts that look for RANK (nanoGPT) would go the way of several GPUs."""
+    made = plan(**AS_IN_A_SHELL)
+    seen = environment(made._replace(environment={**made.environment, **STALE}))
+    assert not (RANKS | {"MASTER_ADDR", "MASTER_PORT", "CLIENT_LIB_RANK_VARIABLES"}) & seen.keys()
+    own = made._replace(environment={**made.environment, **STALE}, user_variables=[*made.user_variables, "MASTER_ADDR"])
+    assert environment(own)["MASTER_ADDR"] == "elsewhere"
+
+
+@pytest.mark.parametrize("several", [{"n_workers": 2}, {"processes_per_worker": 2}, {"type": "pytorch_elastic"}])
+def test_a_python_line_of_several_processes_sees_its_ranks(
+    plan: Callable[..., WorkerPlan], several: dict[str, object]
+) -> None:
+    seen = environment(plan(**AS_IN_A_SHELL, **several))
+    assert RANKS | {"MASTER_ADDR"} <= seen.keys()
+    assert "CLIENT_LIB_RANK_VARIABLES" not in seen
+
+
+def test_a_job_submitted_by_such_a_process_has_ranks(plan: Callable[..., WorkerPlan]) -> None:
+    assert environment(plan(environment=AS_IN_A_SHELL["environment"])).keys() >= RANKS
+
+
+@pytest.mark.parametrize("kind", ["binary", "binary_exp"])
+def test_one_binary_process_sees_only_the_ranks_of_mpi(plan: Callable[..., WorkerPlan], kind: str) -> None:
+    seen = environment(plan(type=kind, environment=STALE))
+    assert not RANKS & seen.keys()
+    assert (seen["OMPI_COMM_WORLD_RANK"], seen["OMPI_COMM_WORLD_SIZE"], seen["MASTER_ADDR"]) == ("0", "1", "127.0.0.1")
+    assert environment(plan(type=kind, n_workers=2))["WORLD_SIZE"] == "2"
+
+
+def test_one_process_as_in_a_shell_gets_no_local_rank(worker: Make) -> None:
+    script = "import argparse, os, sys\nargparse.ArgumentParser().add_argument('--local_rank')\nprint(sys.argv[1:])"
+    one = worker(script, local_rank_auto=True, **AS_IN_A_SHELL)
+    one.run()
+    assert one.lines() == ["[]"]
 
 
 @pytest.mark.parametrize(("index", "host"), [(0, "job-1-mpimaster-0"), (1, "job-1-mpiworker-0")])
