@@ -1,7 +1,7 @@
-"""`python -m server_stub`: starts the server, or makes a token.
+"""`python -m server_stub`: starts the server, makes a token, or checks a catalogue.
 
 The module parses flags and imports the server only when it is needed. A failed start is one message on stderr and exit
-code 1; a wrong flag is exit code 2.
+code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError
+from client_lib.errors import ClientLibError, InvalidRequest
 
 FLAGS_OF_SETTINGS = (
     "state_dir",
@@ -32,10 +32,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(argv)
     try:
-        return _make_token(options) if options.command == "token" else _serve(options)
+        return _COMMANDS.get(options.command, _serve)(options)
     except ClientLibError as error:
-        print(f"server_stub: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
+        _print_error(error)
         return 1
+
+
+def _print_error(error: ClientLibError) -> None:
+    print(f"server_stub: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("name")
     token.add_argument("--admin", action="store_true", help="may see and change the jobs of all users")
     token.add_argument("--users-file", type=_path, required=True, help="appended to; made if it is missing")
+    check = commands.add_parser("check", help="check the catalogue of a cluster, or with .toml that of a local server")
+    check.add_argument("file", type=Path)
     return parser
 
 
@@ -72,6 +78,24 @@ def _make_token(options: argparse.Namespace) -> int:
     from server_stub.http import users_file
 
     print(users_file.add(options.users_file, options.name, admin=options.admin))  # noqa: T201
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Print all errors of a catalogue. Exit code 2: there are some."""
+    from server_stub.runtimes import instance_types
+    from server_stub.runtimes.kube.catalogue import file
+
+    settings = _settings({})
+    try:
+        if options.file.suffix == ".toml":
+            names = [each.name for each in instance_types.load(options.file, by_pattern=True).sizes]
+        else:
+            names = [each.name for each in file.load(options.file, pod_security=settings.pod_security).instance_types]
+    except InvalidRequest as error:
+        _print_error(error)
+        return 2
+    print(f"the catalogue {options.file} is valid; its instance types are {', '.join(names)}")  # noqa: T201
     return 0
 
 
@@ -112,6 +136,8 @@ def _close_inherited() -> None:
             except OSError:  # the descriptor of the listing itself
                 pass
 
+
+_COMMANDS = {"token": _make_token, "check": _check}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -78,6 +78,9 @@ class FakeRuntime:
     def warm_pools(self) -> list[WarmPoolInfo]:
         return []
 
+    def warning(self) -> str:
+        return ""
+
     async def doctor(self) -> list[Check]:
         return [Check(name="fake", ok=True, message="nothing is real here")]
 

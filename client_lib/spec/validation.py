@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -17,12 +17,20 @@ _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitte
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
 
-def invalid_request(error: ValidationError, model: type[BaseModel]) -> InvalidRequest:
+Place = Callable[[Sequence[int | str]], str]
+"""Returns the text that a sentence begins with, such as `line 3: `, for the path of an entry."""
+
+
+def _no_place(_path: Sequence[int | str]) -> str:
+    return ""
+
+
+def invalid_request(error: ValidationError, model: type[BaseModel], place: Place = _no_place) -> InvalidRequest:
     """All of `error`, a line per field. `model` is what was validated: its fields are offered for a misspelt one."""
-    return refused(error.errors(include_url=False), model)
+    return refused(error.errors(include_url=False), model, place)
 
 
-def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> InvalidRequest:
+def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel], place: Place = _no_place) -> InvalidRequest:
     """The same for findings that were collected elsewhere."""
     seen: dict[str, str] = {}
     for finding in findings:
@@ -31,7 +39,7 @@ def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> In
             break
         where = _where(finding["loc"])
         if where not in seen:  # a union reports one finding per member: the first is enough
-            seen[where] = _cut(_sentence(finding, model), _SENTENCE_SHOWN)
+            seen[where] = place(finding["loc"]) + _cut(_sentence(finding, model), _SENTENCE_SHOWN)
     return InvalidRequest("\n".join(seen.values()))
 
 

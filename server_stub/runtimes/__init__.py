@@ -160,6 +160,10 @@ class Runtime(Protocol):
         """Resident processes that start ranks faster."""
         ...
 
+    def warning(self) -> str:
+        """A problem that an operator has to know, without paths and addresses: everyone can read it. '': none."""
+        ...
+
     async def doctor(self) -> list[Check]:
         """Checks of this runtime, with a fix for each problem."""
         ...

@@ -315,6 +315,10 @@ class Service:
         """Processes that the runtime keeps to start ranks faster."""
         return self._runtime.warm_pools()
 
+    def warning(self) -> str:
+        """The runtime's warning to operators, which everyone can read; '': none."""
+        return self._runtime.warning()
+
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"

@@ -76,6 +76,32 @@ def test_what_is_wrong_in_it_is_said(text: str, sentence: str) -> None:
     assert sentence in caught.value.message
 
 
+def test_every_error_is_told_with_its_line() -> None:
+    text = """
+images: {defalt: x}
+instance_types:
+  - {name: a, cpu: 1, memory_gib: 2}
+  - <<: {memory_gib: 2}
+    name: b
+    cpu: -1
+    node_selector:
+      gpu: true
+"""
+    with pytest.raises(InvalidRequest) as caught:
+        read(text)
+    assert sorted(line.partition("=")[0] for line in caught.value.message.splitlines()) == [
+        "line 2: unknown field 'images.defalt'; did you mean 'default'?",
+        "line 7: instance_types.1.cpu",
+        "line 9: instance_types.1.node_selector.gpu",
+    ]
+
+
+def test_every_contradiction_is_told() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(ONE % ", node: big" + "defaults: {instance_type: b}\ncheckpoints: {volume: h, path: /c}")
+    assert len(caught.value.message.splitlines()) == 3
+
+
 def test_relaxed_pod_security_admits_what_restricted_does_not() -> None:
     text = ONE % ", capabilities: [IPC_LOCK]" + "user: {run_as_user: 0}"
     assert read(text, pod_security="privileged").instance_types[0].capabilities == ["IPC_LOCK"]
@@ -88,7 +114,7 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"the catalogue {file} can't be read: .*No such file"):
         load(file)
     file.write_text("instance_types: []")
-    with pytest.raises(InvalidRequest, match=f"the catalogue {file}: instance_types=") as caught:
+    with pytest.raises(InvalidRequest, match=f"the catalogue {file}: line 1: instance_types=") as caught:
         load(file)
     assert caught.value.code == "invalid_request"
     assert caught.value.hint == "docs/catalogue.md describes all entries"
@@ -109,5 +135,5 @@ def test_a_server_does_not_start_with_a_catalogue_that_is_wrong(tmp_path: Path) 
     command = [sys.executable, "-m", "server_stub", "--state-dir", str(tmp_path / "state")]
     ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
-    said = f"the catalogue {file}: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
+    said = f"the catalogue {file}: line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
     assert ended.stderr.splitlines() == [f"server_stub: {said}", "docs/catalogue.md describes all entries"]

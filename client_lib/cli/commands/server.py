@@ -101,3 +101,17 @@ def stop() -> None:
 def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
     return processes.replace_by_server(["token", *(args or ())])
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib server check k8s/overlays/mine/catalogue.yaml
+
+\b
+Exit code: 0 it is valid, 2 it isn't.
+""",
+)
+def check(file: Annotated[str, typer.Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
+    """Check a catalogue before a server gets it, and print all errors with their lines."""
+    return processes.replace_by_server(["check", "--", file])

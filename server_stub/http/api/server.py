@@ -75,11 +75,15 @@ async def healthz() -> Response:
 
 @probes.get(paths.READYZ)
 async def readyz(parts: Parts) -> Response:
-    """The server takes requests: its database takes writes and it is not stopping."""
+    """The server takes requests: its database takes writes and it is not stopping.
+
+    A warning to operators may follow `ok` on a line of its own.
+    """
     if parts.stopping.is_set():
         raise Unavailable("the server is stopping")
     await parts.service.check()
-    return PlainTextResponse("ok\n")
+    warning = parts.service.warning()
+    return PlainTextResponse(f"ok\nwarning: {warning}\n" if warning else "ok\n")
 
 
 @probes.get(paths.METRICS)

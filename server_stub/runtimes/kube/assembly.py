@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 
@@ -16,17 +17,24 @@ from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerRegistry
 
+KEPT_CATALOGUE = "catalogue.yaml"
+"""Copy of the last valid catalogue, in the data directory."""
+_log = logging.getLogger(__name__)
+
 
 def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     """Make the runtime.
 
     Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
     """
-    catalogue = catalogue_file.load(
+    catalogue, problem = catalogue_file.load_or_kept(
         settings.catalogue,
+        settings.data_dir / KEPT_CATALOGUE,
         by_pattern=settings.parse_instance_types is True,
         pod_security=settings.pod_security,
     )
+    if problem:
+        _log.error("%s", problem)
     cluster = ClusterSettings(
         namespace=settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context),
         launcher=_launcher(),
@@ -40,7 +48,8 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     )
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    return KubeRuntime(Cluster.of(api, PYTORCHJOB, cluster, catalogue, registry), lambda job_id: jobs / job_id)
+    parts = Cluster.of(api, PYTORCHJOB, cluster, catalogue, registry)
+    return KubeRuntime(parts, lambda job_id: jobs / job_id, problem)
 
 
 def _launcher() -> bytes:

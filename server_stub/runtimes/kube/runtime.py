@@ -29,6 +29,8 @@ from server_stub.runtimes.kube.render import masked, render, storage
 from server_stub.runtimes.tasks import Tasks
 
 DISK_PAUSE_S = 5.0
+_OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
+_CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -39,9 +41,11 @@ class KubeRuntime:
 
     name = "kubernetes"
 
-    def __init__(self, cluster: Cluster, job_dir: Callable[[str], Path]) -> None:
-        """`job_dir` returns the directory of a job by its id."""
+    def __init__(self, cluster: Cluster, job_dir: Callable[[str], Path], catalogue_problem: str = "") -> None:
+        """`job_dir` returns the directory of a job by its id. `catalogue_problem`: the reason why the catalogue is an
+        earlier one; '': it is that of the file."""
         self._cluster, self._job_dir = cluster, job_dir
+        self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
         self._watches: list[ObjectWatch] = []
@@ -147,10 +151,15 @@ class KubeRuntime:
     def warm_pools(self) -> list[WarmPoolInfo]:
         return []
 
+    def warning(self) -> str:
+        return _OLD_CATALOGUE if self._catalogue_problem else ""
+
     async def doctor(self) -> list[Check]:
         problems = [watch.problem for watch in self._watches if watch.problem]
         cluster = self._cluster
         found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.settings, cluster.catalogue)
+        if self._catalogue_problem:
+            found.append(Check(name="catalogue file", ok=False, message=self._catalogue_problem, fix=_CORRECT))
         fix = "check the API server, and the rights of this server's user"
         return [*found, *(Check(name="cluster", ok=False, message=problem, fix=fix) for problem in problems)]
 

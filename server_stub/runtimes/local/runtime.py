@@ -296,6 +296,9 @@ class LocalRuntime:
     def warm_pools(self) -> list[WarmPoolInfo]:
         return self._warm.shown()
 
+    def warning(self) -> str:
+        return ""
+
     async def doctor(self) -> list[Check]:
         await self._host.look_at_gpus()
         return await asyncio.to_thread(self._host.diagnose, self._running())

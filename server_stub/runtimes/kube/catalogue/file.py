@@ -1,21 +1,27 @@
-"""Reads the file of the catalogue, and rejects errors at the start that would fail the first job."""
+"""Reads the file of the catalogue, and rejects errors at the start that would fail the first job.
+
+A server keeps a copy of the last valid file, so that an error in a new one does not prevent its start.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import Place, invalid_request
 from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue
 from server_stub.runtimes.kube.options import PodSecurity
 from server_stub.runtimes.kube.render import storage
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 EXAMPLE = "docs/catalogue.md has an example"
 REFERENCE = "docs/catalogue.md describes all entries"
 _ADMITTED = {
@@ -46,8 +52,52 @@ def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecuri
         raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
 
 
+class Loaded(NamedTuple):
+    """The catalogue of a server that starts."""
+
+    catalogue: ClusterCatalogue
+    problem: str = ""
+    """The reason why it is that of the kept copy; '': it is that of the file."""
+
+
+def load_or_kept(
+    path: Path | None, kept: Path, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted"
+) -> Loaded:
+    """The catalogue in a YAML file, which is copied to `kept`; in place of a file that is not valid, that of the copy.
+
+    Raises InvalidRequest, as `load` does: the file is not valid, and there is no valid copy.
+    """
+    try:
+        found = load(path, by_pattern=by_pattern, pod_security=pod_security)
+    except InvalidRequest as error:
+        if path is None:
+            raise
+        try:
+            found = load(kept, by_pattern=by_pattern, pod_security=pod_security)
+        except InvalidRequest:
+            raise error from None
+        since = datetime.fromtimestamp(kept.stat().st_mtime, timezone.utc)
+        wrong = error.message.replace("\n", "; ")
+        return Loaded(found, f"{wrong}; the catalogue of {since:%Y-%m-%d %H:%M} UTC is used instead")
+    assert path is not None
+    _keep(path, kept)
+    return Loaded(found)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Copy the file, if the copy differs. A failure, such as a full disk, only means that there is no newer copy."""
+    try:
+        content = path.read_bytes()
+        if not kept.exists() or kept.read_bytes() != content:
+            new = kept.with_name(f".{kept.name}")
+            new.write_bytes(content)
+            new.replace(kept)
+    except OSError as error:
+        _log.warning("the catalogue can't be copied to %s: %s", kept, error)
+
+
 def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
-    """The catalogue in YAML. Raises InvalidRequest naming the entry and what is wrong in it."""
+    """The catalogue in YAML. Raises InvalidRequest with a line for each error: the entry and what is wrong in it."""
     try:
         content = yaml.load(text, _UniqueKeys)
         if not isinstance(content, dict) or "by_pattern" in content:
@@ -56,9 +106,9 @@ def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "re
     except yaml.YAMLError as error:
         raise InvalidRequest(f"it is no YAML: {error}") from error
     except ValidationError as error:
-        raise invalid_request(error, ClusterCatalogue) from error
-    for wrong in _contradictions(found, pod_security):
-        raise InvalidRequest(wrong)
+        raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
+    if wrong := list(_contradictions(found, pod_security)):
+        raise InvalidRequest("\n".join(wrong))
     return found.model_copy(update={"by_pattern": by_pattern})
 
 
@@ -70,6 +120,25 @@ class _UniqueKeys(yaml.SafeLoader):
         if (twice := _twice(keys)) is not None:
             raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands there twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+def _line_in(text: str) -> Place:
+    """A function that returns `line 3: ` for the path of an entry, or for the nearest entry around it."""
+    root = yaml.compose(text, yaml.SafeLoader)
+    assert root is not None
+
+    def line(path: Sequence[int | str]) -> str:
+        node, mark = root, root.start_mark
+        for part in path:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                mark, node = (found[0].start_mark, found[1]) if found else (mark, node)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                mark = node.start_mark
+        return f"line {mark.line + 1}: "
+
+    return line
 
 
 def _contradictions(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:
