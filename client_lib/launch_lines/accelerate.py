@@ -1,7 +1,8 @@
-"""A line of `accelerate launch`, and its configuration file, as fields of a job. Pure.
+"""A line of `accelerate launch` as fields of a job. Pure.
 
-num_processes is the total, as accelerate counts. What the library reads from its environment is in
-`accelerate_variables`; every option stands in a table of one of the two, and a test compares with accelerate's parser.
+num_processes is the total, as accelerate counts. `accelerate_file` reads its configuration file, and
+`accelerate_variables` has what the library reads from its environment. Every option stands in a table of one of the
+modules, and a test compares with accelerate's parser.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.launch_lines import accelerate_file
 from client_lib.launch_lines import accelerate_variables as variables
 from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
@@ -58,7 +60,6 @@ _READ_FLAGS = frozenset({"cpu", "multi-gpu", "module", "no-python"})
 _DROPPED_FLAGS = frozenset({"same-network", "quiet", "downcast-bf16", "no-tpu-cluster", "tpu-use-sudo"})
 _REFUSED_FLAGS = REFUSED.keys() - {"aws-access-key-id", "aws-secret-access-key"}
 _FLAGS = _READ_FLAGS | variables.FLAGS | _DROPPED_FLAGS | _REFUSED_FLAGS
-_REFUSED_KINDS = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
 _ONE_OF = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
 
 TABLE = OptionTable(
@@ -79,10 +80,12 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     line = split(words, TABLE)
     given = line.given
     _check_paradigm(given)
-    config = _config(given, machine)
-    settings = {**config, **given}
+    file = _file(given, machine)
+    config = accelerate_file.settings(file)
     counted, given_by = _counted(given, config)
-    variables_set = variables.of(settings, fsdp=_is_fsdp(given, config), line=given)
+    fsdp, settings = _is_fsdp(given, config), {**config, **given}
+    variables_set = variables.of(settings, fsdp=fsdp, line=given)
+    inert = accelerate_file.without_effect(file, fsdp=fsdp, precision=variables.precision(settings))
     fields = what_runs(
         line.rest, LAUNCHER, module="module" in given, no_python="no-python" in given, python=python or "python"
     )
@@ -91,7 +94,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
         {**fields, **counted, **({"env_variables": variables_set} if variables_set else {})},
         {"type": "nogpu"} if "cpu" in given else {},
         {**given_by, "env_variables": f"the {LAUNCHER} line"},
-        [*dropped(given, DROPPED), *dropped(_machine_settings(config), DROPPED)],
+        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + accelerate_file.FILE)],
         python,
     )
 
@@ -104,37 +107,14 @@ def _check_paradigm(given: Mapping[str, str]) -> None:
         raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
 
 
-def _config(given: Mapping[str, str], machine: Machine) -> dict[str, Any]:
-    """The file's settings by the names of the options. With --cpu accelerate reads only a file that is named."""
+def _file(given: Mapping[str, str], machine: Machine) -> Mapping[str, Any]:
+    """The content of the file. With --cpu accelerate reads only a file that is named."""
     path = given.get("config-file")
     if path is None and "cpu" in given:
         return {}
-    config = machine.accelerate_config(path)
-    _check_place(config, given)
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        if not isinstance(value, Mapping):
-            found[name] = value
-            continue
-        prefix = name.removesuffix("config") if name in ("fsdp_config", "fp8_config", "dynamo_config") else ""
-        for key, inner in value.items():
-            found[key if key.startswith(prefix) else prefix + key] = inner
-    return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
-
-
-def _check_place(config: Mapping[str, Any], given: Mapping[str, str]) -> None:
-    if str(config.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
-        raise NotSupported(
-            f"accelerate's config file asks for compute_environment={config['compute_environment']}",
-            hint="give another file with --config_file",
-        )
-    kind = _REFUSED_KINDS.get(str(config.get("distributed_type")))
-    if kind and not {"multi-gpu", "use-fsdp"} & given.keys():
-        raise NotSupported(
-            f"accelerate's config file asks for distributed_type={config['distributed_type']}, "
-            "and that is not supported here",
-            hint=REFUSED[kind],
-        )
+    content = machine.accelerate_config(path)
+    accelerate_file.check_place(content, given, REFUSED)
+    return content
 
 
 def _is_fsdp(given: Mapping[str, str], config: Mapping[str, Any]) -> bool:
@@ -142,11 +122,6 @@ def _is_fsdp(given: Mapping[str, str], config: Mapping[str, Any]) -> bool:
     if "cpu" in given or "multi-gpu" in given:
         return False
     return "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
-
-
-def _machine_settings(config: Mapping[str, Any]) -> list[str]:
-    """Settings about the machine of the file that differ from the defaults."""
-    return [name for name in ("machine-rank", "main-process-ip", "main-process-port") if config.get(name)]
 
 
 def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -50,7 +50,7 @@ FP8: dict[str, Variable] = {
     "fp8-enable-fsdp-float8-all-gather": Variable("ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER", "true"),
     "fp8-pad-inner-dim": Variable("ACCELERATE_FP8_PAD_INNER_DIM", "true"),
 }
-_FP8_LINEAR = "fp8-override-linear-precision"  # one option, three variables
+FP8_LINEAR = "fp8-override-linear-precision"  # one option, three variables
 DYNAMO: dict[str, Variable] = {
     "dynamo-mode": Variable("ACCELERATE_DYNAMO_MODE", "default"),
     "dynamo-use-fullgraph": Variable("ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"),
@@ -75,7 +75,7 @@ VALUED = (
         FSDP.keys()
         | FP8.keys()
         | DYNAMO.keys()
-        | {_FP8_LINEAR, "dynamo-backend", "mixed-precision", "num-cpu-threads-per-process"}
+        | {FP8_LINEAR, "dynamo-backend", "mixed-precision", "num-cpu-threads-per-process"}
     )
     - FLAGS
     - {"fsdp-ignored-modules"}
@@ -89,12 +89,12 @@ def of(settings: Mapping[str, Any], *, fsdp: bool, line: Mapping[str, str]) -> d
     Raises InvalidRequest for values that accelerate refuses.
     """
     found = {name: value for key, (name, value) in _SWITCHES.items() if key in line or settings.get(key) is True}
-    precision = str(settings.get("mixed-precision", "")).lower()
-    if precision:
-        if precision not in PRECISIONS:
-            raise InvalidRequest(f"--mixed_precision {precision!r}: it is one of {', '.join(PRECISIONS)}")
-        found["ACCELERATE_MIXED_PRECISION"] = precision
-    if precision == "fp8":
+    chosen = precision(settings)
+    if chosen:
+        if chosen not in PRECISIONS:
+            raise InvalidRequest(f"--mixed_precision {chosen!r}: it is one of {', '.join(PRECISIONS)}")
+        found["ACCELERATE_MIXED_PRECISION"] = chosen
+    if chosen == "fp8":
         found |= _family(FP8, settings) | _fp8_linear(settings)
     if {"dynamo-backend", *DYNAMO} & settings.keys():
         found["ACCELERATE_DYNAMO_BACKEND"] = str(settings.get("dynamo-backend", "no")).upper()
@@ -105,6 +105,10 @@ def of(settings: Mapping[str, Any], *, fsdp: bool, line: Mapping[str, str]) -> d
     if "num-cpu-threads-per-process" in settings:
         found["OMP_NUM_THREADS"] = str(settings["num-cpu-threads-per-process"])
     return found
+
+
+def precision(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("mixed-precision", "")).lower()
 
 
 def _fsdp(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -127,7 +131,7 @@ def _family(family: Mapping[str, Variable], settings: Mapping[str, Any]) -> dict
 
 
 def _fp8_linear(settings: Mapping[str, Any]) -> dict[str, str]:
-    value = settings.get(_FP8_LINEAR, "false,false,false")
+    value = settings.get(FP8_LINEAR, "false,false,false")
     parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
     names = ("FPROP", "DGRAD", "WGRAD")
     if len(parts) != len(names):

@@ -70,14 +70,15 @@ def whole_number(option: str, value: str, least: int) -> int:
     return number
 
 
-def dropped(given: Iterable[str], reasons: Mapping[str, str]) -> list[str]:
-    """One sentence for all options that have no effect for the same reason."""
+def dropped(given: Iterable[str], reasons: Mapping[str, str], form: str = "--{}") -> list[str]:
+    """One sentence for all settings that have no effect for the same reason. `form`: `{}` is the name of one."""
     of_reason: dict[str, list[str]] = {}
     for name in given:
         if name in reasons:
-            of_reason.setdefault(reasons[name], []).append(f"--{name}")
+            of_reason.setdefault(reasons[name], []).append(name)
+    ours, _, rest = form.partition("{}")
     return [
-        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect here: {why}"
+        f"{', '.join(ours + name for name in names)}{rest} {'has' if len(names) == 1 else 'have'} no effect here: {why}"
         for why, names in of_reason.items()
     ]
 

@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import LaunchLine, Machine, read
+from client_lib.launch_lines import LaunchLine, Machine, accelerate_file, read
 from client_lib.launch_lines.accelerate import DROPPED, REFUSED, TABLE
+from client_lib.launch_lines.accelerate_file import SECTIONS
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
 
 launch = pytest.importorskip("accelerate.commands.launch")
+config_args = pytest.importorskip("accelerate.commands.config.config_args")
 
 
 def line(text: str, config: dict[str, Any] | None = None) -> LaunchLine:
@@ -195,7 +197,64 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
     assert fields("--num_processes 2 train.py", FSDP_FILE)["processes_per_worker"] == 1
     reading = line("train.py", FSDP_FILE)
     assert reading.given_by["n_workers"] == "num_machines: 2 of accelerate's config file"
-    assert reading.notices == [f"--main-process-ip, --main-process-port {FIND}"]
+    assert reading.notices == [f"main_process_ip, main_process_port of accelerate's config file {FIND}"]
+
+
+def test_every_key_of_the_file_has_a_meaning() -> None:
+    keys = set(config_args.ClusterConfig.__dataclass_fields__)
+    assert keys == (accelerate_file.READ | SECTIONS.keys() | accelerate_file.DROPPED.keys()) - {
+        "fp16",
+        "dynamo_backend",
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "precision"),
+    [
+        ({"fp16": True}, "fp16"),
+        ({"fp16": False}, None),
+        ({"fp16": True, "mixed_precision": "bf16"}, "bf16"),
+        ({"fp16": True, "mixed_precision": None}, None),
+    ],
+)
+def test_the_older_key_fp16_is_read_as_accelerate_reads_it(
+    config: dict[str, Any], precision: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(yaml.safe_dump({"distributed_type": "NO", **config}))
+    assert config_args.load_config_from_file(str(file)).mixed_precision == precision
+    assert fields("train.py", config).get("env_variables", {}).get("ACCELERATE_MIXED_PRECISION") == precision
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"machine_rank": 0, "rdzv_backend": "static", "same_network": True, "tpu_env": [], "downcast_bf16": "no"},
+            None,
+        ),
+        ({"fp16": True, "mixed_precision": "bf16"}, "fp16 of accelerate's config file has no effect"),
+        (
+            {"fsdp_config": {"fsdp_version": 2}},
+            "fsdp_config of accelerate's config file has no effect here: only distrib",
+        ),
+        ({"fp8_config": {"backend": "TE"}}, "only mixed_precision: fp8 reads it"),
+        ({"deepspeed_config": {"zero_stage": 3}}, "deepspeed_config of accelerate's config file has no effect"),
+        (
+            {"tpu_name": "v4", "downcast_bf16": True},
+            "tpu_name, downcast_bf16 of accelerate's config file have no effect",
+        ),
+        (
+            {"dynamo_config": {"dynamo_mode": "default", "dynamo_speed": 3}},
+            "dynamo_config.dynamo_speed of accelerate's",
+        ),
+        ({"mixed_precison": "bf16"}, "mixed_precison of accelerate's config file has no effect"),
+    ],
+)
+def test_every_key_without_effect_is_named(config: dict[str, Any], said: str | None) -> None:
+    notices = line("train.py", config).notices
+    assert len(notices) == (1 if said else 0)
+    assert not said or said in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +267,7 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
         ("--mixed_precision bf32 train.py", {}, InvalidRequest, "bf32"),
         ("--use_deepspeed train.py", {}, NotSupported, "Accelerator(deepspeed_plugin=DeepSpeedPlugin(...))"),
         ("train.py", {"distributed_type": "DEEPSPEED"}, NotSupported, "distributed_type=DEEPSPEED"),
+        ("train.py", {"parallelism_config": {"tp_size": 2}}, NotSupported, "parallelism_config=ParallelismConfig(...)"),
         ("train.py", {"compute_environment": "AMAZON_SAGEMAKER"}, NotSupported, "AMAZON_SAGEMAKER"),
         ("--tpu train.py", {}, NotSupported, "jobs run on GPUs or the CPU"),
         (

@@ -108,8 +108,6 @@ def test_a_bound_is_named_where_it_is_the_reason() -> None:
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(NeverFits, match=r"gpus=\[7\]: this machine has GPU 0, 1, 2, 3"):
         of(gpus=[7])
-    with pytest.raises(NeverFits, match=r"gpus=\[0\]: this machine has no GPU"):
-        of(cards=[], gpus=[0])
 
 
 def test_a_gpu_outside_of_the_submitters_bound_is_refused() -> None:
@@ -139,6 +137,16 @@ def test_a_gpu_type_on_a_machine_without_gpus_runs_on_the_cpu_and_says_so_once()
         "instance_type='a100.8gpu' asks for 8 GPUs per worker, and this machine has no GPU: the job runs on the CPU, "
         "1 process per worker"
     ]
+
+
+def test_chosen_gpus_on_a_machine_without_any_are_a_notice_too() -> None:
+    """accelerate's configuration file, which travels between machines, names them."""
+    found = of(cards=[], gpus=[0])
+    assert (found.gpus, found.wants_gpus, found.allowed) == (0, False, ())
+    notice = "gpus=[0] asks for GPUs, and {}: the job runs on the CPU, 1 process per worker"
+    assert said(cards=[], gpus=[0]) == [notice.format("this machine has no GPU")]
+    bound = Submitter(gpus=[])
+    assert said(submitter=bound, gpus=[0]) == [notice.format("the submitter may use no GPU of this machine")]
 
 
 def test_other_cards_than_asked_for_are_named() -> None:

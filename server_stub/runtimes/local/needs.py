@@ -89,7 +89,7 @@ def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[G
     if variable is not None:
         named = visible(gpus, [part.strip() for part in variable.split(",")])
         mine = [gpu for gpu in named if gpu in mine]
-    if spec.gpus is None:
+    if spec.gpus is None or not mine:
         return mine
     return [_chosen(index, mine, gpus) for index in dict.fromkeys(spec.gpus)]
 
@@ -191,15 +191,20 @@ def _size(spec: JobSpec, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) ->
 
 
 def _runs_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> str:
-    if needs.size is None or not needs.size.gpus or needs.wants_gpus:
+    """Notice where the job asks for GPUs, by its type or by their numbers, and gets none."""
+    wish = _wish_for_gpus(spec, needs)
+    if not wish or needs.wants_gpus:
         return ""
     if spec.type is JobType.NOGPU:
-        return f"instance_type={needs.size.name!r} has GPUs, but type 'nogpu' uses none: the job runs on the CPU"
+        return f"{wish}, but type 'nogpu' uses none: the job runs on the CPU"
     why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
-    return (
-        f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker, and {why}: "
-        f"the job runs on the CPU, {_processes(needs.processes_with(0))} per worker"
-    )
+    return f"{wish}, and {why}: the job runs on the CPU, {_processes(needs.processes_with(0))} per worker"
+
+
+def _wish_for_gpus(spec: JobSpec, needs: Needs) -> str:
+    if needs.size is None:
+        return f"gpus={spec.gpus} asks for GPUs" if spec.gpus else ""
+    return f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker" if needs.size.gpus else ""
 
 
 def _processes(count: int) -> str:
