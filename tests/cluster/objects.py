@@ -53,6 +53,7 @@ def dns() -> list[Applied]:
 
 def fake_node(name: str, capacity: dict[str, str]) -> dict[str, Any]:
     """A node that KWOK pretends to be. Its taint keeps real pods away; pods that want it tolerate `kwok`."""
+    capacity = {"ephemeral-storage": "1Ti", **capacity}  # every kubelet says how large its disk is
     return {
         "apiVersion": "v1",
         "kind": "Node",

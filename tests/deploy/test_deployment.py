@@ -35,6 +35,11 @@ from tests.store import postgresql
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NODE_PORT = 30080
+FILL = """
+import os, pathlib, time
+pathlib.Path(os.environ["HOME"], "large").write_bytes(bytes(200 * 2**20))
+time.sleep(600)
+"""
 OPERATOR = ROOT / "k8s" / "third-party" / "training-operator"
 
 
@@ -140,6 +145,17 @@ class Kind:
         command = [sys.executable, "k8s/kind.py", *steps, "--kubectl", self._kubectl, "--endpoint", self.endpoint]
         return self._run(command)
 
+    def offer(self, instance_type: str) -> None:
+        """Add a type to the catalogue, before the server is made."""
+        path = self._project / "k8s" / "overlays" / "kind" / "catalogue.yaml"
+        edit(path, {"instance_types:\n": f"instance_types:\n  - {instance_type}\n"})
+
+    def write(self, name: str, text: str) -> str:
+        """The path of a new script."""
+        path = self._project / name
+        path.write_text(text)
+        return str(path)
+
     def client_lib(self, *words: str) -> str:
         return self._run([sys.executable, "-m", "client_lib", *words])
 
@@ -170,6 +186,7 @@ def kind(
 ) -> Kind:
     """With the operator and the server running as pods."""
     kind = Kind(cluster, tmp_path_factory.mktemp("project") / "here", kubectl_program)
+    kind.offer("{name: cpu.small-disk, cpu: 0.5, memory_gib: 1, disk_gib: 0.1}")
     kind.run("operator")
     kind.run("server")
     return kind
@@ -229,6 +246,18 @@ def test_a_job_that_waits_explains_itself(kind: Kind, option: list[str], reason:
     assert text.splitlines()[-1].startswith("next: ")
 
 
+def test_a_worker_that_writes_more_than_its_disk_holds_is_told_so(kind: Kind) -> None:
+    """The kubelet measures folders once a minute."""
+    script = kind.write("fill.py", FILL)
+    kind.client_lib("submit", "--name", "fills", "-i", "cpu.small-disk", script)
+    for _ in until(240, pause_s=1):
+        (job,) = [job for job in json.loads(kind.client_lib("list", "-o", "json")) if job["name"] == "fills"]
+        if job["state"] in ("FAILED", "SUCCEEDED"):
+            break
+    assert (job["state"], job["reason"]) == ("FAILED", "StorageFull")
+    assert "it wrote more than 103Mi to /client-lib/home; put large files on a volume" in job["message"]
+
+
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[str]:
     """URL of a PostgreSQL on this machine, as pods see it."""
@@ -273,4 +302,4 @@ def test_the_doctor_finds_all_well(kind: Kind) -> None:
     checks = {check["name"]: check for check in json.loads(kind.client_lib("doctor", "-o", "json"))}
     assert "v1.9.4 runs" in checks["training operator"]["message"]
     assert "enforces restricted" in checks["pod security"]["message"]
-    assert "each of 2 instance types" in checks["catalogue"]["message"]
+    assert "each of 3 instance types" in checks["catalogue"]["message"]

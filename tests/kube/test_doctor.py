@@ -19,7 +19,10 @@ from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
 GONE = ApiError(404, "not found")
-NODE = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+NODE = {
+    "metadata": {"name": "n1"},
+    "status": {"allocatable": {"cpu": "2", "memory": "4Gi", "ephemeral-storage": "9Gi"}},
+}
 
 
 def operator(version: str = "v1.9.4", ready: int = 1, template: bool = True) -> dict[str, Any]:
@@ -188,7 +191,10 @@ def test_an_operator_whose_own_init_container_would_be_refused_is_told() -> None
 
 
 def test_a_catalogue_that_promises_too_much() -> None:
-    small = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "500m", "memory": "4Gi"}}}
+    small = {
+        "metadata": {"name": "n1"},
+        "status": {"allocatable": {"cpu": "500m", "memory": "4Gi", "ephemeral-storage": "9Gi"}},
+    }
     check = checked(SmallApi(**{"/api/v1/nodes": {"items": [small]}}))["catalogue"]
     assert not check.ok
     assert "cpu.small: it wants 1 cores, and n1 gives 0.5 cores" in check.message

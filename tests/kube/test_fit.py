@@ -29,7 +29,7 @@ def catalogue() -> ClusterCatalogue:
 
 
 def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> doctor.NodeFacts:
-    allocatable = {"cpu": cpu, "memory": memory} | more.pop("allocatable", {})
+    allocatable = {"cpu": cpu, "memory": memory, "ephemeral-storage": "100Gi"} | more.pop("allocatable", {})
     spec = {"taints": more.pop("taints", []), "unschedulable": more.pop("unschedulable", False)}
     raw = {"metadata": {"name": "n1", "labels": more}, "spec": spec, "status": {"allocatable": allocatable}}
     found = doctor.node_facts(raw)
@@ -79,6 +79,13 @@ def test_the_nearest_node_says_what_is_missing() -> None:
     assert misfit("gpu", fewer) == "it wants 8 GPUs, and n1 gives 4 GPUs"
     without = node(kind="a100", allocatable={"nvidia.com/gpu": "8"})
     assert misfit("gpu", without) == "it wants 1 rdma/hca, and n1 gives 0 rdma/hca"
+
+
+def test_a_node_whose_disk_is_too_small_or_unknown_is_named() -> None:
+    large = read(CATALOGUE.replace("memory_gib: 8}", "memory_gib: 8, disk_gib: 100}"))
+    said = "it wants 101 GiB of ephemeral-storage, and n1 gives 100 GiB of ephemeral-storage"
+    assert doctor.misfit(large.find("cpu"), large, [node()]) == said
+    assert misfit("cpu", node(allocatable={"ephemeral-storage": "0"})) is not None
 
 
 def test_a_closed_node_is_none() -> None:

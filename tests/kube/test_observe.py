@@ -326,14 +326,31 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
     )
 
 
-def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it() -> None:
-    why = 'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi".'
-    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=parse.StatusReason("Evicted", why))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi". ',
+            "more than 1Gi to /tmp; put large files on a volume",
+        ),
+        ('Usage of EmptyDir volume "home" exceeds the limit "1Ti".', "more than 1Ti to /client-lib/home"),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 51712Mi. ",
+            "51712Mi to its own disk",
+        ),
+        ('Container pytorch exceeded its local ephemeral storage limit "1.5Gi". ', "more than 1.5Gi to its own disk"),
+        ("Some text of a later release.", "Some text of a later release."),
+    ],
+)
+def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it(
+    text: str, said: str
+) -> None:
+    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=parse.StatusReason("Evicted", text))
     views = (WorkerView(0, pod.uid),)
-    assert lost(observe(replace(sight("running", 1), pods=(pod,), views=views))) == (
-        Reason.STORAGE_FULL,
-        f"worker 0 was ended on node node1: {why}",
-    )
+    reason, why = lost(observe(replace(sight("running", 1), pods=(pod,), views=views)))
+    assert reason is Reason.STORAGE_FULL
+    assert why.startswith("worker 0 was ended on node node1: ")
+    assert said in why
     low = parse.StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
     full = replace(pod, disruption=low)
     assert lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0] is Reason.NODE_LOST

@@ -19,7 +19,7 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import manifest
 from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload
 from server_stub.runtimes.kube.workload import Object
-from tests.kube.cases import BUILDERS, CLUSTER, GOLDEN, GPUS, TOKEN, Builder, Case, case, text
+from tests.kube.cases import BUILDERS, CLUSTER, GOLDEN, GPUS, SMALL, TOKEN, Builder, Case, case, text
 
 NAMES = sorted(BUILDERS)
 
@@ -105,10 +105,35 @@ def test_elastic_workers_are_told_what_the_operator_tells_them_of_no_master() ->
 def test_requests_are_limits_and_shared_memory_is_at_most_half(each: Case) -> None:
     for template in templates(each):
         resources = template["spec"]["containers"][0]["resources"]
-        assert resources["requests"] == resources["limits"]
+        assert without_disk(resources["requests"]) == without_disk(resources["limits"])
         shm = next(v["emptyDir"] for v in template["spec"]["volumes"] if v["name"] == "shm")
         assert shm["medium"] == "Memory"
         assert 2 * gib(shm["sizeLimit"]) <= gib(resources["limits"]["memory"])
+
+
+def without_disk(amounts: dict[str, str]) -> dict[str, str]:
+    return {name: amount for name, amount in amounts.items() if name != "ephemeral-storage"}
+
+
+def test_every_folder_of_a_pod_has_a_limit_and_all_of_them_fit_into_that_of_the_pod(each: Case) -> None:
+    for template in templates(each):
+        sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in template["spec"]["volumes"] if "emptyDir" in v}
+        resources = template["spec"]["containers"][0]["resources"]
+        limit = gib(resources["limits"]["ephemeral-storage"])
+        assert {"run", "log", "home", "shm"} <= set(sizes)
+        assert limit >= gib(sizes["run"]) + gib(sizes["log"])
+        assert 1 <= gib(resources["requests"]["ephemeral-storage"]) <= limit
+        if "tmp" in sizes:
+            assert limit >= gib(sizes["run"]) + gib(sizes["log"]) + float(sizes["tmp"].removesuffix("G")) * 1e9 / 2**30
+
+
+def test_a_size_of_the_catalogue_is_requested_and_is_the_limit() -> None:
+    small = replace(BUILDERS["one-worker"], catalogue=SMALL.replace("memory_gib: 8}", "memory_gib: 8, disk_gib: 49.5}"))
+    (template,) = templates(small.build("small"))
+    resources = template["spec"]["containers"][0]["resources"]
+    assert {resources[kind]["ephemeral-storage"] for kind in ("requests", "limits")} == {"51712Mi"}
+    sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in template["spec"]["volumes"] if "emptyDir" in v}
+    assert (sizes["run"], sizes["home"], sizes["log"]) == ("50688Mi", "50688Mi", "1Gi")
 
 
 def gib(quantity: str) -> float:

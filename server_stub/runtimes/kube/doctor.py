@@ -16,6 +16,7 @@ from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, 
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
@@ -227,6 +228,7 @@ def requests(instance: InstanceType, catalogue: ClusterCatalogue) -> dict[str, f
     """Requests of a worker, in cores, bytes and devices."""
     need = needs(JobSpec(script="x.py", instance_type=instance.name), catalogue)
     wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}
+    wanted["ephemeral-storage"] = float(storage.disk_request_mib(need) * 2**20)
     if need.gpus:
         wanted[instance.gpu_resource] = float(need.gpus)
     return wanted | {name: quantity(text) or 0.0 for name, text in instance.extra_resources.items()}

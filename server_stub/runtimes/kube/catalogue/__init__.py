@@ -129,6 +129,10 @@ class InstanceType(Size, Placement):
     shm_gib: Annotated[float, Field(gt=0)] | None = None
     """Size of /dev/shm for a job without shm_size_class. None: 32 GiB per GPU, without GPUs a quarter of the memory. It
     is part of the memory, and at most half of it."""
+    disk_gib: Annotated[float, Field(gt=0)] | None = None
+    """Disk of the node for what a worker writes outside of volumes and `tmp_storage`: code, working folder, HOME. It is
+    requested and is the limit; a worker that writes more is evicted (`StorageFull`). None: nothing is requested, and
+    the limit is 1024. 1 GiB for the log is requested in addition."""
     max_workers: Annotated[int, Field(gt=0)] | None = None
     """Largest number of workers of one job; None: no limit."""
 
@@ -317,6 +321,7 @@ class ClusterCatalogue(Strict):
         values = {"name": size.name, "gpus": size.gpus, "description": ""}
         values["cpu"] = size.cpu or like.cpu * share
         values["memory_gib"] = size.memory_gib or like.memory_gib * share
+        values["disk_gib"] = like.disk_gib and like.disk_gib * share
         return like.model_copy(update=values)
 
     def _unknown(self, name: str) -> InvalidRequest:

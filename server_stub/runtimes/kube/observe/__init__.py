@@ -17,6 +17,7 @@ from client_lib.worker.report import Report
 from server_stub.runtimes.kube.observe import messages as messages
 from server_stub.runtimes.kube.observe.parse import Container, Event, StatusReason, WorkerPod, Workload, read_digest
 from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
+from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import Meaning
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import WorkerView
@@ -143,7 +144,8 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Meaning, str]:
         return word, f"worker {number} was taken away{_from(pod)}: {_words(pod.disruption)}"
     if pod.refused is not None:
         word = meaning(StatusField.REFUSED, pod.refused.word)
-        return word, f"worker {number} was ended{_from(pod, 'on')}: {_words(pod.refused)}"
+        why = messages.disk_excess(pod.refused.text, storage.ON_DISK) or _words(pod.refused)
+        return word, f"worker {number} was ended{_from(pod, 'on')}: {why}"
     if ended is not None:
         word = meaning(StatusField.ENDED, ended.reason)
         return word, _container_end(number, pod, word)

@@ -26,6 +26,11 @@ _NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", 
 _PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
+_DISK_LIMIT = re.compile(  # pkg/kubelet/eviction/helpers.go
+    r"(?:Usage of EmptyDir volume \"(?P<volume>[^\"]+)\"|Pod ephemeral local storage usage|Container \S+) "
+    r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral storage limit) "
+    r"\"?(?P<limit>[^\s\"]+?)\"?\. "
+)
 _QUANTITY = re.compile(r"^([+-]?[\d.]+)(m|[kMGTPE]|[KMGTPE]i|e\d+|E\d+)?$")
 _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
     prefix + "i": 1024.0**power for power, prefix in enumerate("KMGTPE", start=1)
@@ -186,6 +191,19 @@ def out_of_memory(worker: int, limit: str | None) -> str:
     bytes_ = quantity(limit or "")
     than = f"its {amount('memory', bytes_)}" if bytes_ else "the memory of its node"
     return f"worker {worker} was killed for using more than {than}"
+
+
+def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
+    """`it wrote more than 100Gi to /client-lib/home`, from the kubelet's text about an evicted pod; None: the pod was
+    evicted for another reason. `folders` has the path of each volume on the node's disk."""
+    found = _DISK_LIMIT.match(f"{text.strip()} ")
+    if found is None:
+        return None
+    where = folders.get(found.group("volume") or "", "its own disk")
+    return (
+        f"it wrote more than {found.group('limit')} to {where}; put large files on a volume, or in /tmp with a large "
+        "enough tmp_storage"
+    )
 
 
 def lost_lines(worker: int, count: int) -> str:

@@ -20,6 +20,7 @@ from server_stub.runtimes.kube.workload import Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
+DISK = "ephemeral-storage"
 AFTER_GRACE_S = 15
 """Seconds that an agent has, after the grace period of its ranks, to send its report and the end of its log."""
 
@@ -76,7 +77,7 @@ class Template:
             "image": image(self.spec, self.catalogue),
             "command": AGENT,
             "env": environment,
-            "resources": _resources(needs),
+            "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, self.catalogue)),
             "securityContext": _container_security(needs, self.cluster.pod_security),
             "volumeMounts": [folder.mount() for folder in self.folders],
         }
@@ -131,12 +132,15 @@ def _downward() -> list[Object]:
     ]
 
 
-def _resources(needs: Needs) -> Object:
+def _resources(needs: Needs, disk_limit_mib: int) -> Object:
     amounts = {"cpu": _cpu(needs.cpu_m), "memory": mebibytes(needs.memory_mib)}
     if needs.gpus:
         amounts[needs.instance.gpu_resource] = str(needs.gpus)
     amounts |= needs.instance.extra_resources
-    return {"requests": amounts, "limits": dict(amounts)}
+    return {
+        "requests": {**amounts, DISK: mebibytes(storage.disk_request_mib(needs))},
+        "limits": {**amounts, DISK: mebibytes(disk_limit_mib)},
+    }
 
 
 def _cpu(thousandths: int) -> str:

@@ -8,6 +8,7 @@ not apply to files that a script writes into its snapshot.
 from __future__ import annotations
 
 import glob
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,12 @@ LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secr
 RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
 SHM, TMP = "/dev/shm", "/tmp"
 _TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
+ON_DISK = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP}
+"""Paths of the emptyDirs on the node's disk, by volume name."""
 SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
+_LOG_MIB = SPOOL_BYTES // 2**20
+DISK_GIB = 1024.0
+"""Limit of a type without disk_gib: more than the disks of most nodes, so that it ends no job that ran without it."""
 OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
 
 
@@ -71,11 +77,26 @@ def own_folders(needs: Needs, names: dict[str, str]) -> list[Folder]:
         mounted.append(Folder("code", CODE, {"configMap": {"name": names["code"]}}, read_only=True))
     return [
         *mounted,
-        Folder("run", RUN, {"emptyDir": {}}),
-        Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(SPOOL_BYTES // 2**20)}}),
-        Folder("home", HOME, {"emptyDir": {}}),
+        Folder("run", RUN, {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}),
+        Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(_LOG_MIB)}}),
+        Folder("home", HOME, {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}),
         Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
     ]
+
+
+def disk_request_mib(needs: Needs) -> int:
+    """Disk that a node must have for the pod."""
+    return _LOG_MIB + (_disk_mib(needs) if needs.instance.disk_gib else 0)
+
+
+def disk_limit_mib(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> int:
+    """Disk of the node that the pod may use, with its log and /tmp. Raises InvalidRequest."""
+    tmp_gb = _tmp_gb(spec.tmp_storage, catalogue) if spec.tmp_storage is not None else 0
+    return _LOG_MIB + _disk_mib(needs) + math.ceil(tmp_gb * 10**9 / 2**20)
+
+
+def _disk_mib(needs: Needs) -> int:
+    return math.ceil((needs.instance.disk_gib or DISK_GIB) * 1024)
 
 
 def asked_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
