@@ -23,12 +23,16 @@ from pydantic.fields import FieldInfo
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
 from server_stub.failures.hints import CAUSES
+from server_stub.http import metrics
+from server_stub.http.access_log import Traffic
 from server_stub.openapi import openapi
 from server_stub.runtimes.kube import catalogue
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
-DOCUMENTS = tuple(DOCS / f"{name}.md" for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting"))
+DOCUMENTS = tuple(
+    DOCS / f"{name}.md" for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes")
+)
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -55,6 +59,16 @@ def _operations() -> str:
         for method, operation in operations.items()
     ]
     return "\n".join(["| method | path | does |", "|---|---|---|", *rows, ""])
+
+
+def _metrics() -> str:
+    """The server's own metrics, as Prometheus names them."""
+    described = metrics.families(Traffic(), {}, 0, [], 0)
+    rows = [
+        f"| `{each.name}{'_total' if each.type == 'counter' else ''}` | {each.type} | {_cell(each.documentation)} |"
+        for each in described
+    ]
+    return "\n".join(["| metric | type | meaning |", "|---|---|---|", *rows, ""])
 
 
 def _hints() -> str:
@@ -111,6 +125,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "catalogue": lambda: _fields(catalogue.ClusterCatalogue, lambda key: key),
     "rest_operations": _operations,
     "hints": _hints,
+    "metrics": _metrics,
 }
 _CATALOGUE: dict[str, type[BaseModel]] = {
     "instance_types": catalogue.InstanceType,

@@ -319,6 +319,10 @@ class Service:
         """The runtime's warning to operators, which everyone can read; '': none."""
         return self._runtime.warning()
 
+    def disk_free_bytes(self) -> int:
+        """Bytes on the disk of the data directory that are free and not claimed by a writer."""
+        return self._room.free
+
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"

@@ -144,6 +144,26 @@ def test_with_two_namespaces_the_rights_alone_are_in_that_of_the_jobs(
 
 
 @pytest.mark.cluster
+def test_monitoring_finds_the_service_and_names_the_namespace(kubectl_program: Path, manifests: Path) -> None:
+    """As a comment of the overlay says."""
+    folder = manifests / "overlays" / "production"
+    for path in (folder / "kustomization.yaml", folder / "namespace.yaml"):
+        path.write_text(path.read_text().replace("# components:", "components:").replace(": client-lib #", ": other #"))
+    objects = rendered(kubectl_program, folder)
+    monitor, service = one(objects, "ServiceMonitor"), one(objects, "Service")
+    assert {monitor["metadata"]["namespace"], service["metadata"]["namespace"]} == {"other"}
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [
+        each["name"] for each in service["spec"]["ports"]
+    ]
+    (down,) = [
+        rule for rule in one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"] if "absent" in rule["expr"]
+    ]
+    assert down["expr"] == 'absent(up{job="client-lib",namespace="other"} == 1)'
+    assert service["metadata"]["name"] == "client-lib"
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("folder", OVERLAYS)
 def test_one_server_that_can_write_nowhere_but_to_its_volumes(
     kubectl_program: Path, manifests: Path, folder: str

@@ -92,5 +92,7 @@ async def get_metrics(parts: Parts) -> Response:
     from server_stub.http import metrics
 
     service = parts.service
-    text = metrics.exposition(parts.traffic, await service.counts(), parts.hub.followers, service.instance_types())
-    return Response(text, media_type=metrics.CONTENT_TYPE)
+    families = metrics.families(
+        parts.traffic, await service.counts(), parts.hub.followers, service.instance_types(), service.disk_free_bytes()
+    )
+    return Response(metrics.exposition(families), media_type=metrics.CONTENT_TYPE)
