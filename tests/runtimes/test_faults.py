@@ -207,6 +207,22 @@ async def test_after_a_reboot_the_attempt_is_lost_with_its_machine(tmp_path: Pat
         assert (await again.ended(job)).reason is Reason.NODE_LOST
 
 
+async def test_an_attempt_that_the_shutdown_of_its_machine_has_stopped_is_lost_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("old", "sleep 600", type="binary", n_workers=2)
+        await site.phase(job, "running")
+        pids = [held(site, job, worker)["pid"] for worker in (0, 1)]
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+    await poll(lambda: all((site.directory(job, worker) / "report.json").exists() for worker in (0, 1)))
+    file = attempt_dir(job.job_dir, 1) / "attempt.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
+    async with running(tmp_path) as again:
+        again.runtime.submit(job)
+        end = await again.ended(job)
+    assert (end.reason, end.message) == (Reason.NODE_LOST, "the machine was rebooted while the job ran")
+
+
 async def test_a_stop_reaches_workers_found_again(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("long", "sleep 600", type="binary", n_workers=2)

@@ -111,10 +111,11 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def lose_with_machine(self) -> None:
-        """Read the report after a reboot of the machine; a worker without one is lost."""
+        """Read the report after a reboot of the machine. A worker without one is lost, and one that the shutdown has
+        stopped."""
         report = self._report()
         self.give_up_reserve()
-        if report is not None:
+        if report is not None and report["reason"] != Reason.CANCELLED:
             self._become(Stage.ENDED, report=report)
         else:
             why = "the machine was rebooted while the job ran"
