@@ -105,11 +105,13 @@ class ClusterPlace(Place):
         cluster: Cluster,
         namespace: str = "contract",
         python: Path | None = None,
+        before: tuple[str, ...] = (),
         **variables: str,
     ) -> None:
-        """`python`: the server's, if another one than ours; `variables`: of its settings."""
+        """`python`: the server's, if another one than ours; `before`: as of ServerProcess; `variables`: of its
+        settings."""
         self.cluster, self.namespace = cluster, namespace
-        self._python, self._variables = python, variables
+        self._python, self._before, self._variables = python, before, variables
         cluster.namespace(namespace)
         self._port = _free_port(cluster.network.host_ip)
         (folder / "catalogue.yaml").write_text(CATALOGUE)
@@ -132,7 +134,7 @@ class ClusterPlace(Place):
             "USERS_FILE": str(self.folder / "users.toml"),
         } | self._variables
         wanted = {f"CLIENT_LIB_SERVER_{name}": value for name, value in settings.items() if value}
-        return ServerProcess(self.folder / "state", python=self._python, **wanted)
+        return ServerProcess(self.folder / "state", python=self._python, before=self._before, **wanted)
 
     def _client(self) -> Client:
         self.server.facts()

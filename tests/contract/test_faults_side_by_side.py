@@ -3,17 +3,23 @@
 Floods: five pods at once that print as fast as they can, where `pods/log` loses up to two thirds; one job's server is
 away in the middle, the other's can't be reached by pods at all.
 
+Agents that fall silent: stopped by a signal, as by a node that hangs, while their ranks run on.
+
 Nodes that vanish: fake ones, whose heart stops with KWOK. To Kubernetes a pod there runs on for ever, or ends for ever
 once it is deleted, for nobody is there who could end it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +28,8 @@ from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
-from tests.contract.places import ClusterPlace, becomes, ended, prints
+from tests.contract.places import ClusterPlace, becomes, ended, prints, says
+from tests.contract.test_faults import COUNT, lines_of
 from tests.contract.test_promises import STAY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -34,6 +41,22 @@ import sys
 print("begun", flush=True)
 for n in range({LINES}):
     sys.stdout.write(f"{{n:07d}} {{'x' * 92}}\\n")
+"""
+SHORT_LIMITS = """
+import runpy, sys
+import server_stub.runtimes.kube.assembly
+for module in list(sys.modules.values()):
+    for name, limit in {"NOTICED_S": 36.0, "SILENT_S": 54.0}.items():
+        if hasattr(module, name):
+            setattr(module, name, limit)
+sys.argv[:] = sys.argv[sys.argv.index("server_stub"):]
+runpy.run_module("server_stub", run_name="__main__", alter_sys=True)
+"""  # a server that waits for less than 2 and 10 minutes, and longer than 30 s, as agents ask for orders so often
+HANGS_ONCE = """
+import os, time
+print("begun", flush=True)
+hangs = os.environ["CLIENT_LIB_ATTEMPT"] == "1" and os.environ["RANK"] == "1"
+time.sleep(600 if hangs else 5)
 """
 
 
@@ -50,6 +73,10 @@ class Begun:
     cancelled: Job
     first_pods: set[str]
     """UIDs of those of `again`."""
+    paused: Job
+    paused_agent: int
+    hung: Job
+    """The agent of its worker 1 is stopped for good."""
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +88,11 @@ def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     reached = ClusterPlace(tmp_path_factory.mktemp("reached"), cluster, "contract-flood")
     alone = ClusterPlace(tmp_path_factory.mktemp("alone"), cluster, "contract-alone", WORKER_SERVER_URL="")
     nodes = ClusterPlace(tmp_path_factory.mktemp("nodes"), cluster, "contract-nodes", WORKER_SERVER_URL="")
-    places = [reached, alone, nodes]
+    short = (sys.executable, "-c", SHORT_LIMITS)
+    silent = ClusterPlace(tmp_path_factory.mktemp("silent"), cluster, "contract-silent", before=short)
+    places = [reached, alone, nodes, silent]
     try:
-        yield _begin(reached, alone, nodes, vanishing)
+        yield _begin(reached, alone, nodes, silent, vanishing)
         for place in places:
             assert_nothing_is_left(place)
     finally:
@@ -75,12 +104,22 @@ def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             cluster.start("kwok")
 
 
-def _begin(reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, vanishing: list[str]) -> Begun:
+def _begin(
+    reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, silent: ClusterPlace, vanishing: list[str]
+) -> Begun:
     def fake(node: str, **fields: int) -> Job:
         return nodes.job(STAY, instance_type="fake", include_nodes=[node], grace_s=1, **fields)
 
     lost, cancelled = fake(vanishing[0], max_infrastructure_retry=0), fake(vanishing[0])
     again = fake(vanishing[1], n_workers=2)
+    paused = silent.job(COUNT.format(seconds=50), instance_type="tiny")
+    hung = silent.job(HANGS_ONCE, instance_type="tiny", n_workers=2)
+    for job in (paused, hung):
+        job.submit()
+    prints(paused, "line 5")
+    prints(hung, "begun", times=2)
+    paused_agent = stop_agent(silent, paused, 0)
+    stop_agent(silent, hung, 1)
     flood, flood_alone = (place.job(FLOOD, instance_type="tiny", n_workers=PODS) for place in (reached, alone))
     for job in (lost, cancelled, again, flood, flood_alone):
         job.submit()
@@ -93,7 +132,7 @@ def _begin(reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, vani
     reached.restart(signal.SIGTERM)
     reached.restart(signal.SIGKILL, pause=lambda: time.sleep(AWAY_S))
     flood = reached.client.get_job(str(flood.name))
-    return Begun(flood, flood_alone, nodes, lost, again, cancelled, first_pods)
+    return Begun(flood, flood_alone, nodes, lost, again, cancelled, first_pods, paused, paused_agent, hung)
 
 
 def test_a_flood_arrives_whole_though_the_server_is_away_in_the_middle(begun: Begun) -> None:
@@ -125,6 +164,51 @@ def numbers(job: Job, worker: int) -> list[int]:
             assert (len(number), rest) == (7, "x" * 92), entry
             found.append(int(number))
     return found
+
+
+def test_an_agent_that_is_silent_for_a_while_is_named_and_its_log_arrives_whole(begun: Begun) -> None:
+    job = begun.paused
+    try:
+        says(job, "worker 0 has been silent for more than 0.6 min: its node or agent hangs")
+        assert job.info().state is State.RUNNING
+    finally:
+        os.kill(begun.paused_agent, signal.SIGCONT)
+    info = ended(job).info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 1), info.message
+    assert lines_of(job, 0) == [f"line {i}" for i in range(500)]
+
+
+def test_an_agent_that_stays_silent_is_lost_when_the_others_have_ended_and_the_gang_starts_again(begun: Begun) -> None:
+    job = begun.hung
+    info = ended(job, PATIENCE_S).info()
+    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), info.message
+    told = [event.message for event in job.events() if event.reason is Reason.NODE_LOST]
+    assert told[0].startswith("attempt 1 failed: worker 1 has been silent for more than 0.9 min: its node"), told
+    assert told[0].endswith(" (1 of 3 infrastructure retries); the next starts in 1 s"), told
+
+
+def stop_agent(place: ClusterPlace, job: Job, worker: int) -> int:
+    """Stop the agent of a worker, which is process 1 of its container; its pid on this machine."""
+    pid = process_1(place.pods(job)[worker])
+    os.kill(pid, signal.SIGSTOP)
+    for _ in until(10):
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            return pid
+    raise AssertionError(f"process {pid} goes on")
+
+
+def process_1(pod: dict[str, Any]) -> int:
+    """The one of the pod's Python container; the other is that of its sandbox."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            of_pod = f"pod{pod['metadata']['uid']}" in (folder / "cgroup").read_text()
+            if of_pod and b"python" in (folder / "cmdline").read_bytes():
+                line = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
+                if line.split()[-1] == "1":
+                    return int(folder.name)
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+    raise AssertionError(f"no process of {pod['metadata']['name']}")
 
 
 def test_jobs_on_nodes_that_vanish_end_or_begin_anew_and_wait_for_no_node(begun: Begun) -> None:
