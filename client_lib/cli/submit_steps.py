@@ -48,9 +48,31 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     if "script" not in line:
         return DescribedJob(Job(**fields, client=connection.api), None)
     read = launch_line.read(fields, connection.is_local)
-    for notice in read.notices:
+    for notice in [*read.notices, *_misplaced(ctx, read.fields)]:
         printer.hint(notice)
     return DescribedJob(Job(**read.fields, client=connection.api), read.python)
+
+
+def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:
+    """A notice of our options that stand behind a script which does not declare them."""
+    ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    behind = [
+        option for word in fields.get("args", ()) if (option := word.partition("=")[0]) in ours and option[:1] == "-"
+    ]
+    script = fields["script"]
+    if not behind or not script.endswith(".py") or not os.path.isfile(script):
+        return []
+    from client_lib.cli.misplaced import undeclared  # few lines need it
+
+    with open(script, "rb") as file:
+        found = undeclared(file.read(), behind)
+    if not found:
+        return []
+    names = ", ".join(found)
+    return [
+        f"{names} behind {script} {'goes' if len(found) == 1 else 'go'} to the script, which does not declare "
+        f"{'it' if len(found) == 1 else 'them'}; options of client-lib stand before the script"
+    ]
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

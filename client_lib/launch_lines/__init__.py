@@ -10,8 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from client_lib.errors import NotSupported
-from client_lib.launch_lines import accelerate, torchrun
+from client_lib.launch_lines import accelerate, refused, torchrun
 from client_lib.launch_lines.lines import LaunchLine, Machine, read_python, split_python
 
 __all__ = ["LaunchLine", "Machine", "read"]
@@ -37,8 +36,7 @@ def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         return accelerate.read(words[2:], machine, python_named)
     if program == "accelerate-launch":
         return accelerate.read(words[1:], machine, python_named)
-    if program == "deepspeed":
-        raise _no_deepspeed()
+    refused.check([program, *words[1:]])
     return _read_python(words, machine) if _PYTHON.fullmatch(program) else None
 
 
@@ -53,13 +51,5 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
         rest = line.rest[1:] if line.rest[:1] == ["launch"] else line.rest
         return accelerate.read(rest, machine, line.interpreter)
     if line.module and line.module.split(".")[0] == "deepspeed":
-        raise _no_deepspeed()
+        refused.check(["deepspeed", *line.rest])
     return read_python(words, line)
-
-
-def _no_deepspeed() -> NotSupported:
-    return NotSupported(
-        "the deepspeed launcher reaches its machines by ssh from a hostfile; the workers of a job have neither",
-        hint="write `client-lib submit -N MACHINES --processes-per-worker GPUS train.py --deepspeed ...`: "
-        "deepspeed.init_distributed() finds RANK, WORLD_SIZE and MASTER_ADDR in the environment",
-    )

@@ -23,7 +23,7 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, Manifest, SubmitRequest, Submitter
 from client_lib.submit import requirements
 from client_lib.submit.caller import submitter
-from client_lib.submit.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.transport.api import Api, OnUpload
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
         return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call)
     source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
     here = _submitter(api, python)
+    if source.script is None and not spec.conda_env and not spec.requirements and api.runs_here():
+        check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
     changed = {"script": source.text} | _requirements(spec, source.script)
     return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec))
 

@@ -86,6 +86,24 @@ def _check_no_typing_error(word: str, path: Path) -> None:
         raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
 
 
+def check_program(source: Source, path: str | None) -> None:
+    """Check that the program of a command is there. `path`: PATH of the job, which runs on this machine.
+
+    Raises InvalidRequest.
+    """
+    import shutil  # here: a script needs none of it
+
+    program = split_script(source.text)[0]
+    names = (program, "python3") if program == "python" else (program,)  # the worker takes either
+    if any(shutil.which(name, path=path) for name in names):
+        return
+    where = "" if os.sep in program else " on PATH"
+    raise InvalidRequest(
+        f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
+        hint="give its path; a shell's own commands run with bash -c",
+    )
+
+
 def _split(script: str) -> list[str]:
     try:
         return split_script(script)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import NAME_MAX, JobSpec
+from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
@@ -68,7 +68,7 @@ class Admission:
             NotFound: the snapshot was not uploaded by this user.
         """
         request = self._with_secrets(request)
-        notices = self._runtime.check(request.spec, request.submitter)
+        notices = [*self._runtime.check(request.spec, request.submitter), *_watchdog_notice(request.spec)]
         if request.function is not None:
             _check_function(request.spec)
         if not dry_run:
@@ -137,6 +137,15 @@ class Admission:
                     f"there is no snapshot {part.sha256} of {user.name}",
                     hint="upload it first: PUT /api/v1/snapshots/{sha256}",
                 )
+
+
+def _watchdog_notice(spec: JobSpec) -> list[str]:
+    if spec.health_params is None or spec.health_params.action is not HealthAction.RESTART or spec.max_retry:
+        return []
+    return [
+        "health_params with action='restart' needs max_retry, the number of new attempts: without it a job that prints "
+        "nothing is stopped, and not started again"
+    ]
 
 
 def _check_function(spec: JobSpec) -> None:

@@ -151,6 +151,21 @@ def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str]
     assert cli("list", "-o", "name", "--name", "dry").stdout == ""
 
 
+def test_an_option_of_ours_behind_the_script_is_named(shell: dict[str, str], cli: Run, script: Path) -> None:
+    said = "--n-workers behind train.py goes to the script, which does not declare it"
+    assert said in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
+    assert said in cli("submit", "--dry-run", "python", "train.py", "--n-workers=2").stderr
+    script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--n-workers')")
+    assert "n-workers" not in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
+
+
+def test_a_program_that_is_not_there_is_refused_at_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
+    refused = cli("submit", "no-such-program", "train.py")
+    assert (refused.returncode, "there is no program 'no-such-program' on PATH" in refused.stderr) == (2, True)
+    assert cli("submit", "--dry-run", "-e", f"PATH={script.parent}", "ls").returncode == 2
+    assert cli("submit", "--dry-run", "ls", "-l").returncode == 0
+
+
 def test_a_job_file_and_a_resubmit_run_the_same(shell: dict[str, str], cli: Run, script: Path) -> None:
     (script.parent / "job.yaml").write_text("script: train.py --steps 1\nname: from-file\nlabels: {a: b}\n")
     assert cli("submit", "-f", "-c", "job.yaml").returncode == 0

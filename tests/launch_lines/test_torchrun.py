@@ -156,6 +156,25 @@ def test_the_older_launcher_knows_use_env() -> None:
         ("torchrun --help", NotSupported, "client-lib submit --help"),
         ("deepspeed --hostfile hosts train.py", NotSupported, "client-lib submit -N MACHINES"),
         ("python -m deepspeed.launcher.runner train.py", NotSupported, "hostfile"),
+        (
+            "deepspeed --num_gpus=8 train.py --deepspeed ds.json",
+            NotSupported,
+            "`client-lib submit -N MACHINES --processes-per-worker 8 train.py --deepspeed ds.json`",
+        ),
+        (
+            "srun -N2 --ntasks-per-node 8 python train.py --lr 1",
+            NotSupported,
+            "`client-lib submit -N 2 --processes-per-worker 8 train.py --lr 1`",
+        ),
+        ("/opt/slurm/bin/srun python -m package.train -x", NotSupported, "PROCESSES python -m package.train -x`"),
+        (
+            "sbatch --nodes=4 job.sbatch",
+            NotSupported,
+            "`client-lib submit -N 4 --processes-per-worker PROCESSES train.py`",
+        ),
+        ("mpirun -np 4 python train.py", NotSupported, "--processes-per-worker 4 train.py`"),
+        ("uv run --with einops train.py --lr 1", NotSupported, "write `client-lib submit train.py --lr 1`"),
+        ("ray job submit -- python train.py", NotSupported, "PROCESSES train.py`"),
     ],
 )
 def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[ClientLibError], about: str) -> None:
@@ -164,7 +183,7 @@ def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[
     assert about in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u"])
+@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u", "uv pip list"])
 def test_other_lines_are_left_alone(text: str) -> None:
     assert read(text.split(), Machine()) is None
 

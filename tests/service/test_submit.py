@@ -265,6 +265,17 @@ def test_what_never_fits_is_refused_at_submit(bench: Bench) -> None:
     in_server(bench, run)
 
 
+def test_a_watchdog_that_can_not_restart_is_named(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        watchdog = {"log_period": 30, "action": "restart"}
+        said = "health_params with action='restart' needs max_retry"
+        assert said in (await bench.submit(health_params=watchdog)).notices[0]
+        assert (await bench.submit(health_params=watchdog, max_retry=1)).notices == []
+        assert (await bench.submit(health_params={**watchdog, "action": "delete"})).notices == []
+
+    in_server(bench, run)
+
+
 def test_a_spec_over_its_bound_is_too_large(bench: Bench) -> None:
     async def run(service: Service) -> None:
         with pytest.raises(TooLarge, match="at most 1048576"):
