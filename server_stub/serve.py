@@ -34,7 +34,8 @@ from server_stub.http.auth import CurrentTokens, FileTokens, local_tokens
 from server_stub.http.connections import http_protocol
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
-from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.runtimes.local import LocalOptions, LocalRuntime, accounts, private_folders
+from server_stub.runtimes.local.accounts import Account, UserAccounts
 from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings, is_loopback
@@ -60,7 +61,9 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
     """
     _raise_open_files()
     server_files.prepare(settings.state_dir, settings.data_dir)
-    tokens = _tokens(settings)
+    tokens, user_accounts = _tokens(settings)
+    if user_accounts is not None:
+        _let_in(user_accounts.all(), settings.data_dir)
     facts = server_files.facts(__version__, settings.data_dir)
     with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
         facts["url"] = _url(listening)
@@ -69,7 +72,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, tokens, listening, facts, locks, recover))
+            loop.run_until_complete(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -97,12 +100,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 async def _run(
     settings: Settings,
     tokens: CurrentTokens,
+    user_accounts: UserAccounts | None,
     listening: socket.socket,
     facts: server_files.Facts,
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
-    parts = await _start(settings, recover)
+    parts = await _start(settings, user_accounts, recover)
     try:
         config = uvicorn_config(build(parts, tokens))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
@@ -119,14 +123,14 @@ async def _run(
         await parts.service.close()
 
 
-async def _start(settings: Settings, recover: bool) -> Context:
+async def _start(settings: Settings, user_accounts: UserAccounts | None, recover: bool) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
     room = Room(settings.data_dir, settings.min_free_bytes)
     room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
-    service = Service(settings, _runtime(settings, registry), room=room)
+    service = Service(settings, _runtime(settings, registry, user_accounts), room=room)
     await service.start(recover=recover)
     hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
@@ -136,34 +140,52 @@ def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
     return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
-def _runtime(settings: Settings, registry: WorkerRegistry) -> Runtime:
+def _runtime(settings: Settings, registry: WorkerRegistry, user_accounts: UserAccounts | None) -> Runtime:
     if settings.runtime == "kubernetes":
         # half a second of imports that a local server does not need
         from server_stub.runtimes.kube.assembly import assemble
 
         return assemble(settings, registry)
-    return LocalRuntime(LocalOptions(settings))
+    return LocalRuntime(LocalOptions(settings, accounts=user_accounts))
 
 
-def _tokens(settings: Settings) -> CurrentTokens:
-    """The tokens of this server.
+def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
+    """The tokens of this server, and the accounts under which jobs of their users run; None: all as this server.
 
     Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
-    would run as one account.
+    would run as one account, or some user has no account.
     """
-    if settings.users_file and settings.runtime == "local" and not settings.insecure_shared_uid:
+    separate = settings.users_file and settings.runtime == "local" and not settings.insecure_shared_uid
+    if separate and not accounts.are_possible():
         raise InvalidRequest(
             "jobs of all users in --users-file would run as this account: each can read the others' files and secrets",
-            hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
+            hint="started as root on Linux, it runs the jobs of each user under an account of its own; "
+            "--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
+    if separate and settings.users_file:
+        separated = FileTokens(settings.users_file, accounts.of_users)
+        return separated, UserAccounts(separated.accounts)
     if settings.users_file:
-        return FileTokens(settings.users_file)
+        return FileTokens(settings.users_file), None
     if not is_loopback(settings.host):
         raise InvalidRequest(
             f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
             hint="python -m server_stub token NAME --users-file FILE makes the file and a token",
         )
-    return local_tokens(server_files.local_token(settings.state_dir))
+    return local_tokens(server_files.local_token(settings.state_dir)), None
+
+
+def _let_in(found: Sequence[Account], data_dir: Path) -> None:
+    """Open the data directory to the accounts of users. Raises InvalidRequest: one can't run jobs there."""
+    os.umask(0o077)  # of this server's own files; a job has the usual one
+    private_folders.open_data_dir(data_dir)
+    reasons = (account.why_unusable(data_dir / "jobs", LocalOptions.launcher_python) for account in found)
+    if why := next(filter(None, reasons), None):
+        raise InvalidRequest(
+            why,
+            hint="let everybody enter the folders above it, or choose others: a data directory such as --data-dir "
+            "/var/lib/client_lib, and an installation of Python outside of private homes",
+        )
 
 
 def _listen(settings: Settings) -> socket.socket:

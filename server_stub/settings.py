@@ -51,10 +51,12 @@ class Settings(BaseSettings):
 
     # --- users
     users_file: Path | None = None
-    """TOML with a `[[users]]` per user: name, token_sha256, admin. None: the one token in `<state_dir>/token`."""
+    """TOML with a `[[users]]` per user: name, token_sha256, admin, account. None: the one token in
+    `<state_dir>/token`."""
     insecure_shared_uid: bool = False
-    """True: start with `users_file` and the local runtime, whose jobs all run as the server's account: the code of one
-    user can read the files, the secrets and the memory of another's jobs. False: such a start is refused."""
+    """True: with `users_file` and the local runtime all jobs run as the server's account: the code of one user can read
+    the files, the secrets and the memory of another's jobs. False: a server that runs as root on Linux runs the jobs of
+    each user under an account of the user, and any other server does not start."""
     share_jobs: bool = False
     """True: every user sees, reads and cancels every job. False: a user sees only their own jobs."""
 

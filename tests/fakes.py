@@ -44,8 +44,8 @@ class FakeRuntime:
             raise NeverFits(f"n_workers {spec.n_workers}: this place has room for 64")
         return ["base_image is not used here"] if spec.base_image else []
 
-    def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        return True
+    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+        return None
 
     def render(self, attempt: Attempt) -> Manifest:
         environment = {**attempt.spec.environment(), **dict.fromkeys(attempt.secret_values, "***")}

@@ -18,12 +18,14 @@ def main(arguments: "list[str]") -> int:
     from client_lib.worker.directory import Directory, Taken, acquire
     from client_lib.worker.launcher import Launcher, last_words
     from client_lib.worker.plan import from_json
-    from client_lib.worker.system import choose, restore_open_files
+    from client_lib.worker.system import choose, forbid_new_privileges, restore_open_files
 
     restore_open_files()
     directory = Directory(arguments[0])
     with open(directory.plan, encoding="utf-8") as file:
         plan = from_json(file.read())
+    if plan.no_new_privileges:
+        forbid_new_privileges()
     system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
     try:
         with last_words(directory):

@@ -89,12 +89,15 @@ def _short(path: str) -> Iterator[str]:
 def connect(path: str) -> socket.socket:
     """A blocking connection to the launcher that listens on `path`.
 
-    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError if it is dead.
+    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError if it is dead, BlockingIOError if it
+    accepts no connection now.
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        peer.setblocking(False)  # a listener that accepts nothing must not stop its caller
         with _short(path) as address:
             peer.connect(address)
+        peer.setblocking(True)
     except OSError:
         peer.close()
         raise

@@ -18,12 +18,13 @@
 Runtimes and the launcher share it.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import socket
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from client_lib.worker.system import boot_id, start_time
 
@@ -31,6 +32,9 @@ MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a wor
 IMPORTS = "imports"  # rank_runner.py uses the same name
 ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
 ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
+
+Opener = Callable[[str, int], int]
+"""Opens a file by path and flags, as the `opener` of open() does: a server may have to refuse links and pipes."""
 
 
 class Directory:
@@ -62,14 +66,22 @@ class Directory:
 def renew(directory: Directory) -> None:
     """Prepare the directory of a dead launcher, none of whose processes is alive, for another one. The log continues,
     and the unpacked code stays as the ranks left it."""
-    names = [directory.lock, directory.control, directory.processes, directory.report, directory.imports]
-    if os.path.isdir(directory.errors):
-        names += [os.path.join(directory.errors, name) for name in os.listdir(directory.errors)]
-    for path in names:
-        try:
+    for path in (directory.lock, directory.control, directory.processes, directory.report, directory.imports):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            pass
+    with contextlib.suppress(FileNotFoundError):
+        _empty(directory.errors)
+
+
+def _empty(folder: str) -> None:
+    """Remove the files in a folder. A link in place of the folder is not followed."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        for name in os.listdir(fd):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 class Taken(Exception):
@@ -100,10 +112,10 @@ def acquire(path: str) -> int:
     return fd
 
 
-def is_held(path: str) -> bool:
+def is_held(path: str, opener: Opener = os.open) -> bool:
     """True if a launcher holds the lock now; False also without a lock file."""
     try:
-        fd = os.open(path, os.O_RDWR)
+        fd = opener(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
@@ -115,10 +127,10 @@ def is_held(path: str) -> bool:
         os.close(fd)
 
 
-def read_json(path: str) -> Optional[Dict[str, Any]]:
+def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, Any]]:
     """The object in a file of this directory; None: it is missing or incomplete."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=opener) as file:
             data = json.load(file)
     except (FileNotFoundError, ValueError):
         return None

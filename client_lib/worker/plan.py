@@ -59,6 +59,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Pass the argument in the spelling that the script declares, if it declares one."""
     rank_runner: bool = True
     """False: `python script` itself, without the rank runner."""
+    no_new_privileges: bool = False
+    """True: no program can give the processes rights that the launcher lacks (Linux), as `sudo` does."""
     record_imports: bool = False
     """Local rank 0 writes the names of the installed modules that it has imported to a file, for the warm pool."""
     elastic_min_workers: Optional[int] = None

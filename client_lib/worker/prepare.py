@@ -130,7 +130,7 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
     incomplete = target + ".new"
     shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    check_room(os.path.dirname(target), _size_of(source), keep_free)
+    check_room(os.path.dirname(target), size_of(source), keep_free)
     try:
         shutil.copytree(source, incomplete, symlinks=True)
         os.rename(incomplete, target)  # replaces an empty one, which another worker may have made meanwhile
@@ -139,7 +139,7 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
         raise
 
 
-def _size_of(folder: str) -> int:
+def size_of(folder: str) -> int:
     """Bytes that the files of a folder take on its disk."""
     paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return sum(os.lstat(path).st_blocks * 512 for path in paths)

@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
 
 from client_lib.worker import port_holder
-from client_lib.worker.directory import read_json
+from client_lib.worker.directory import Opener, read_json
 from client_lib.worker.outcome import (
     LAST_LINES,
     Ended,
@@ -46,9 +46,9 @@ class Report(TypedDict, total=False):
     outputs: Dict[str, Any]
 
 
-def read_report(path: str) -> Optional[Report]:
+def read_report(path: str, opener: Optional[Opener] = None) -> Optional[Report]:
     """The report in a worker's directory; None: it is missing or incomplete."""
-    return cast(Optional[Report], read_json(path))
+    return cast(Optional[Report], read_json(path, opener))
 
 
 class _Raised(NamedTuple):

@@ -16,6 +16,7 @@ OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 _SHORT = 0.05  # memory is short if a smaller part of it is available
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
@@ -25,6 +26,17 @@ def restore_open_files() -> None:
     soft = os.environ.pop(OPEN_FILES, "")
     if soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def forbid_new_privileges() -> None:
+    """No program that this process or a descendant executes gets rights that this process lacks (Linux).
+
+    Raises OSError: the kernel refuses it.
+    """
+    import ctypes  # here: few launchers need it
+
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "new privileges can't be forbidden")
 
 
 class Linux:
@@ -148,6 +160,20 @@ def parent(pid: int) -> Optional[int]:
     """Pid of the parent (Linux); None: no such process, or another system."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
+
+
+def user_of(pid: int) -> Optional[int]:
+    """Real user id of the process (Linux); None: no such process. Its folder in /proc may belong to root."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), None)
+    except OSError:
+        return None
+
+
+def group_members(pgid: int) -> List[int]:
+    """Living processes of a process group (Linux)."""
+    return [pid for pid in _pids() if (_stat(pid) or [])[2:3] == [str(pgid)]]
 
 
 def marked(name: str, value: str) -> List[int]:

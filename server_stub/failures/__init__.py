@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal as signals
+import stat
 from collections.abc import Callable
-from pathlib import Path
 
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Failure, JobInfo, RankReport
 from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
@@ -82,12 +82,20 @@ def script_change(info: JobInfo, script_path: str | None) -> str | None:
     if not (isinstance(info.code, CodeInPlace) and info.code.sha256 and script_path):
         return None
     try:
-        now = hashlib.sha256(Path(script_path).read_bytes()).hexdigest()
+        now = hashlib.sha256(_read_file(script_path)).hexdigest()
     except OSError:  # gone or unreadable: its ranks report that
         return None
     if now == info.code.sha256:
         return None
     return f"{script_path} was changed after it was submitted; attempt {info.attempt} runs it as it is now"
+
+
+def _read_file(path: str) -> bytes:
+    """Raises OSError: it is a device or a pipe, which may have no end."""
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return file.read()
 
 
 def _beside_submitter(rank: RankReport, info: JobInfo) -> str | None:

@@ -1,1 +1,4 @@
-"""Files that the server keeps beside the database: code snapshots, outputs, records of submits."""
+"""Files that the server keeps beside the database: code snapshots, outputs, records of submits.
+
+`owned` opens files that the processes of jobs have written.
+"""

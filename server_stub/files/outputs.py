@@ -14,6 +14,7 @@ from client_lib.spec.wire import OutputFile, OutputLeftOut
 from client_lib.worker.outputs import index
 from client_lib.worker.outputs.index import Index, Kept
 from client_lib.worker.outputs.store import data_path
+from server_stub.files.owned import OpenFile, opener
 
 OUTPUTS = "outputs"
 _SHOWN_MAX = 5
@@ -33,21 +34,32 @@ def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
 
 def read(job_dir: Path) -> dict[_Origin, Index]:
     """The lists of all workers in all attempts."""
-    return {origin: index.read(str(path)) for origin, path in _folders(job_dir)}
+    ours = opener(job_dir / OUTPUTS)
+    return {origin: index.read(str(path), ours) for origin, path in _folders(job_dir)}
 
 
-def find(job_dir: Path, path: str, sha256: str | None) -> tuple[Path, OutputFile] | None:
-    """The file of that name; with `sha256` only if it still has these bytes. None: there is none."""
+def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
+    """(the file of that name, its digest); with `sha256` only if it still has these bytes. None: there is none."""
+    if sha256 and (found := _find_bytes(job_dir, sha256)):
+        return found, sha256
     for file in listing(job_dir)[0]:
         if file.path == path and sha256 in (None, file.sha256):
-            return Path(data_path(str(folder(job_dir, file.attempt, file.worker)), file.sha256)), file
+            opened = _open(job_dir, folder(job_dir, file.attempt, file.worker), file.sha256)
+            return (opened, file.sha256) if opened else None
     return None
 
 
-def find_bytes(job_dir: Path, sha256: str) -> Path | None:
+def _find_bytes(job_dir: Path, sha256: str) -> OpenFile | None:
     """Any output with these bytes, found without reading a list."""
-    places = (Path(data_path(str(path), sha256)) for _, path in _folders(job_dir))
-    return next((place for place in places if place.is_file()), None)
+    opened = (_open(job_dir, path, sha256) for _, path in _folders(job_dir))
+    return next(filter(None, opened), None)
+
+
+def _open(job_dir: Path, place: Path, sha256: str) -> OpenFile | None:
+    try:
+        return OpenFile(data_path(str(place), sha256), job_dir / OUTPUTS)
+    except FileNotFoundError:
+        return None
 
 
 def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -43,21 +43,35 @@ class FileTokens:
     """The tokens in the file of users, which is read again after a change: tokens are added and revoked without a
     restart."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises the errors of users_file.read: a server does not start with a file that it can't read."""
+    def __init__(self, path: Path, check: Callable[[Mapping[str, str]], object] | None = None) -> None:
+        """`check`: gets the account's name of each user, and raises InvalidRequest if no job can run under one.
+
+        Raises its error and those of users_file.read: a server does not start with a file that it can't use.
+        """
         self._path = path
+        self._check = check
         self._seen = self._stamp()
-        self._tokens = users_file.read(path)
+        self._tokens = self._read()
 
     def __call__(self) -> Tokens:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._tokens = users_file.read(self._path)
+                self._tokens = self._read()
             except (InvalidRequest, NotFound) as error:  # perhaps half written by an editor
                 log.error("%s; the previous users stay", error.message)
         return self._tokens
+
+    def accounts(self) -> dict[str, str]:
+        """The name of the account of each user."""
+        return _accounts(self())
+
+    def _read(self) -> Tokens:
+        tokens = users_file.read(self._path)
+        if self._check:
+            self._check(_accounts(tokens))
+        return tokens
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -65,6 +79,10 @@ class FileTokens:
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _accounts(tokens: Tokens) -> dict[str, str]:
+    return {user.name: user.account or user.name for user in tokens.values()}
 
 
 def authenticate(header: str | None, tokens: Tokens) -> User:

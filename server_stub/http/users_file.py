@@ -4,9 +4,12 @@
     name = "ann"
     token_sha256 = "9f86d081884c7d65…"
     admin = true
+    account = "ann"
 
-Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be searched. A user may have
-several entries: a token is replaced without a gap. `python -m server_stub token` adds one.
+`account` is the account of this machine under which the jobs of the user run, if the server runs as root; without it,
+that with the name of the user. Tokens themselves are never stored. They have 256 random bits, so that a plain digest
+can't be searched. A user may have several entries: a token is replaced without a gap. `python -m server_stub token`
+adds one.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class UserEntry(BaseModel):
     name: Annotated[str, Field(pattern=_USER_NAME)]
     token_sha256: Annotated[str, Field(pattern=SHA256)]
     admin: bool = False
+    account: str | None = None
 
 
 class UsersFile(BaseModel):
@@ -75,7 +79,22 @@ def read(path: Path) -> Tokens:
         raise InvalidRequest(f"the users file {path} is no TOML: {error}") from error
     except ValidationError as error:
         raise InvalidRequest(f"the users file {path}: {invalid_request(error, UsersFile).message}") from error
-    return {bytes.fromhex(entry.token_sha256): User(entry.name, entry.admin) for entry in entries}
+    accounts = _accounts(path, entries)
+    return {
+        bytes.fromhex(entry.token_sha256): User(entry.name, entry.admin, accounts.get(entry.name, ""))
+        for entry in entries
+    }
+
+
+def _accounts(path: Path, entries: list[UserEntry]) -> dict[str, str]:
+    """The accounts that the entries name, by user. Raises InvalidRequest: two entries of a user name different ones."""
+    named: dict[str, str] = {}
+    for entry in entries:
+        if entry.account is not None and named.setdefault(entry.name, entry.account) != entry.account:
+            raise InvalidRequest(
+                f"the users file {path} names two accounts of {entry.name}: {named[entry.name]} and {entry.account}"
+            )
+    return named
 
 
 def digest(token: str) -> bytes:

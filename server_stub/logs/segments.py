@@ -12,6 +12,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
+from server_stub.files.owned import OpenFile
+
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
 _NAME = re.compile(r"\d{20}\.log")
@@ -43,21 +45,12 @@ def list_segments(directory: Path) -> list[Segment]:
     """The segments ordered by offset; [] if there is no directory (yet)."""
     try:
         names = os.listdir(directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(Segment(int(name[:-4]), name) for name in names if _NAME.fullmatch(name))
 
 
-class _OpenFile:
-    """A descriptor that is closed with its last reference, so that a thread that still reads keeps it open."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
+class _OpenSegment(OpenFile):
     def read(self, size: int, offset: int) -> bytes:
         return os.pread(self.descriptor, size, offset)
 
@@ -86,7 +79,7 @@ class LogReader:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._segments: list[Segment] = []
-        self._open: tuple[str, _OpenFile] | None = None
+        self._open: tuple[str, _OpenSegment] | None = None
         self._closed = False
 
     def close(self) -> None:
@@ -96,14 +89,16 @@ class LogReader:
 
     def end(self) -> int:
         """The offset after the last byte; 0 for no log."""
-        segments = self.segments()
-        while segments:
+        before, segments = None, self.segments()
+        while segments != before:
+            if not segments:
+                return 0
             last = segments[-1]
             file = self._file(last)
             if file:
                 return last.start + file.size()
-            segments = self.segments()  # removed between the two calls
-        return 0
+            before, segments = segments, self.segments()  # removed between the two calls, or no file of the log's owner
+        return segments[-1].start
 
     def whole_end(self) -> int:
         """The offset after the last whole record."""
@@ -187,12 +182,12 @@ class LogReader:
             cut = data.find(b"\n") + 1
         return data if cut == len(data) else data[:cut]
 
-    def _file(self, segment: Segment) -> _OpenFile | None:
+    def _file(self, segment: Segment) -> _OpenSegment | None:
         held = self._open
         if held and held[0] == segment.name:
             return held[1]
         try:
-            file = _OpenFile(os.path.join(self.directory, segment.name))
+            file = _OpenSegment(os.path.join(self.directory, segment.name), self.directory.parent)
         except FileNotFoundError:
             return None
         self._open = (segment.name, file)

@@ -122,8 +122,9 @@ class Runtime(Protocol):
         """
         ...
 
-    def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        """True if every worker of such a job has this folder of the server's machine, at the same path."""
+    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+        """The reason why a worker of such a job of this user can't read this folder or file of the server's machine, at
+        the same path; None: all can. It may block for milliseconds."""
         ...
 
     def render(self, attempt: Attempt) -> Manifest:

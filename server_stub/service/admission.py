@@ -86,9 +86,9 @@ class Admission:
                 hint="hand data to the script in a file, not in arguments or variables",
             )
 
-    def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+    def check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
         """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
-        and that the workers see it and the working directory too. Reads a file, so it may block.
+        and that the workers see it, the script and the working directory too. Reads a file, so it may block.
 
         Raises:
             NotShared: with a hint.
@@ -99,20 +99,15 @@ class Admission:
         if folder is None:  # a command that names no folder of the submitter runs anywhere
             return
         proved = code.proof is not None and _proves(code.proof, [folder, request.submitter.working_dir])
-        hidden = self._hidden_from_workers(request, folder)
-        if proved and hidden is None:
-            return
-        raise NotShared(
-            f"the workers of this server do not see the folder {hidden} of the submitter"
-            if proved
-            else f"this server does not see the folder {folder} of the submitter",
-            hint="submit with code='auto' or 'snapshot': the folder is then uploaded",
-        )
+        unseen = f"this server does not see the folder {folder} of the submitter"
+        if why := self._why_hidden(user, request, folder, script_path) if proved else unseen:
+            raise NotShared(why, hint="submit with code='auto' or 'snapshot': the folder is then uploaded")
 
-    def _hidden_from_workers(self, request: SubmitRequest, folder: str) -> str | None:
-        folders = [folder, request.spec.working_dir or request.submitter.working_dir or folder]
-        absolute = [os.path.normpath(os.path.join(request.submitter.working_dir or folder, each)) for each in folders]
-        return next((each for each in absolute if not self._runtime.workers_see(request.spec, each)), None)
+    def _why_hidden(self, user: User, request: SubmitRequest, folder: str, script_path: str | None) -> str | None:
+        paths = [folder, request.spec.working_dir or request.submitter.working_dir or folder, script_path or folder]
+        absolute = [os.path.normpath(os.path.join(request.submitter.working_dir or folder, path)) for path in paths]
+        reasons = (self._runtime.why_hidden(request.spec, path, user.name) for path in dict.fromkeys(absolute))
+        return next(filter(None, reasons), None)
 
     def _with_secrets(self, request: SubmitRequest) -> SubmitRequest:
         wanted = request.spec.secrets

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.wire import EventList, JobInfo
+from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
 from server_stub.runtimes import log_dir, results_dir
 from server_stub.service.active import ActiveJob, stand_in, unreadable
@@ -124,15 +127,15 @@ class JobLookup:
             message=info.message,
         )
 
-    async def result(self, found: ActiveJob | StoredJob, rank: int) -> Path:
+    async def result(self, found: ActiveJob | StoredJob, rank: int) -> OpenFile:
         """See `Service.find_result`."""
         info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
-        path = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
-        if path is not None:
-            return path
+        result = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
+        if result is not None:
+            return result
         await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._jobs_dir / info.id, info.attempt, 0)])
         if info.state.final:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
@@ -178,9 +181,13 @@ class JobLookup:
         return NotFound(f"no job named {name}", hint=hint)
 
 
-def _newest(paths: Sequence[Path]) -> Path | None:
+def _newest(results: Sequence[Path]) -> OpenFile | None:
     """The newest existing file: a rank of an elastic job may have run in another worker before."""
-    return max((path for path in paths if path.exists()), key=lambda path: path.stat().st_mtime_ns, default=None)
+    found = []
+    for path in results:
+        with suppress(FileNotFoundError):
+            found.append(OpenFile(str(path), path.parent.parent))
+    return max(found, key=lambda file: os.fstat(file.descriptor).st_mtime_ns, default=None)
 
 
 def text_of(found: ActiveJob | StoredJob) -> JobText:

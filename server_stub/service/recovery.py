@@ -16,6 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
 from client_lib.worker.directory import Directory, read_json
+from server_stub.files.owned import opener
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.runtimes import worker_dir
 from server_stub.service.active import row_of
@@ -31,7 +32,8 @@ def note_end(job_dir: Path, info: str) -> None:
     """Write the JobInfo of a job that has ended into its folder. A full disk only makes its row harder to rebuild."""
     with contextlib.suppress(OSError):
         job_dir.mkdir(mode=0o700, exist_ok=True)
-        (job_dir / JOB).write_text(info, encoding="utf-8")
+        with open(job_dir / JOB, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(info)
 
 
 def folders(jobs_dir: Path) -> list[str]:
@@ -84,7 +86,8 @@ def _ended(folder: Path) -> JobInfo | None:
 
 def _unknown(folder: Path, runtime: str) -> JobInfo:
     """A job of an earlier version, or with a damaged request: it can only be found again and ended."""
-    plan = read_json(Directory(str(worker_dir(folder, _newest_attempt(folder), 0))).plan) or {}
+    worker = worker_dir(folder, _newest_attempt(folder), 0)
+    plan = read_json(Directory(str(worker)).plan, opener(worker)) or {}
     created_at = datetime.fromtimestamp(folder.stat().st_mtime if folder.exists() else 0, timezone.utc)
     owner, name = str(plan.get("owner") or "unknown"), str(plan.get("job") or f"recovered-{folder.name[:8]}")
     return _unfinished(folder.name, owner, name, created_at, folder, runtime)

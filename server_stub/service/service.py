@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -26,6 +25,7 @@ from client_lib.spec.wire import (
     Submitter,
     WarmPoolInfo,
 )
+from server_stub.files.owned import OpenFile
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
@@ -242,7 +242,7 @@ class Service:
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
-    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> Path:
+    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> OpenFile:
         """The file with the result of a rank's function in the newest attempt; see `client_lib.worker.function_runner`.
 
         Raises:

@@ -85,7 +85,7 @@ class SubmitHandler:
             await self._check_own(user, request.checkpoints_of)
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
-            await self._check_shared(request, admitted.script_path)
+            await self._check_shared(user, request, admitted.script_path)
         return admitted
 
     async def _check_own(self, user: User, job_id: str) -> None:
@@ -93,12 +93,12 @@ class SubmitHandler:
         if not await self._lookup.owns(user, job_id):
             raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
 
-    async def _check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+    async def _check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
         folder = folder_of(request, script_path) or ""
         if self._on_network(folder):  # a server that does not answer must not block the event loop
-            await asyncio.to_thread(self._admission.check_shared, request, script_path)
+            await asyncio.to_thread(self._admission.check_shared, user, request, script_path)
         else:
-            self._admission.check_shared(request, script_path)
+            self._admission.check_shared(user, request, script_path)
 
     def _check_room(self) -> None:
         if len(self._reconciler) >= MAX_UNFINISHED_JOBS:

@@ -20,6 +20,8 @@ class User:
     name: str
     admin: bool = False
     """Sees and acts on the jobs of all."""
+    account: str = ""
+    """The account of the machine under which local jobs of the user run, if it has another name than the user."""
 
 
 class JobText(NamedTuple):

@@ -21,8 +21,12 @@ import pytest
 import requests
 
 from client_lib import __version__
+from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
-from server_stub.settings import PREFIX
+from server_stub.http import users_file
+from server_stub.runtimes.local.accounts import are_possible
+from server_stub.serve import serve
+from server_stub.settings import PREFIX, Settings
 from tests.server_process import DEADLINE_S, ServerProcess
 
 pytestmark = pytest.mark.process
@@ -140,13 +144,25 @@ def test_beyond_loopback_with_users_it_knows_these_alone(start: Start, tmp_path:
 
 def test_users_who_share_an_account_need_a_flag(start: Start, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
-    users.write_text("")
+    token = users_file.add(users, "no-account", admin=False)
     refused = {"CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "0"}
     said = start("--users-file", str(users), **refused).refused()
-    assert "can read the others' files and secrets" in said
+    expected = "no account for no-account" if are_possible() else "can read the others' files and secrets"
+    assert expected in said
     assert "--insecure-shared-uid" in said
-    assert "Kubernetes" in said
-    assert start("--users-file", str(users), "--insecure-shared-uid", **refused).facts()["url"]
+    server = start("--users-file", str(users), "--insecure-shared-uid", **refused)
+    headers = {"Authorization": f"Bearer {token}"}
+    assert requests.get(server.facts()["url"] + paths.INFO, headers=headers, timeout=DEADLINE_S).ok
+
+
+def test_without_root_users_cant_be_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    users = tmp_path / "users.toml"
+    users.write_text("")
+    with pytest.raises(InvalidRequest, match="can read the others' files and secrets") as refused:
+        serve(Settings(state_dir=tmp_path / "state", users_file=users, insecure_shared_uid=False))
+    assert refused.value.hint
+    assert all(way in refused.value.hint for way in ("as root", "--insecure-shared-uid", "Kubernetes"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,31 @@ def test_a_process_without_a_user_name_has_one(monkeypatch: pytest.MonkeyPatch) 
 
 def _no_such_user() -> str:
     raise KeyError("getpwuid(): uid not found")
+
+
+def test_a_user_has_one_account_for_all_tokens(tmp_path: Path) -> None:
+    def entry(name: str, token: str, account: str = "") -> str:
+        named = f'account = "{account}"\n' if account else ""
+        return f'[[users]]\nname = "{name}"\ntoken_sha256 = "{users_file.digest(token).hex()}"\n{named}'
+
+    path = tmp_path / "users.toml"
+    path.write_text(entry("ann", "1", "a1") + entry("ben", "2") + entry("ann", "3"))
+    assert FileTokens(path).accounts() == {"ann": "a1", "ben": "ben"}
+    path.write_text(entry("ann", "1", "a1") + entry("ann", "3", "a2"))
+    with pytest.raises(InvalidRequest, match="names two accounts of ann: a1 and a2"):
+        FileTokens(path)
+
+
+def test_a_change_that_is_refused_leaves_the_users_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    token = users_file.add(path, "ann", admin=False)
+
+    def check(accounts: Mapping[str, str]) -> None:
+        if "ben" in accounts:
+            raise InvalidRequest("there is no account for ben")
+
+    tokens = FileTokens(path, check)
+    other = users_file.add(path, "ben", admin=False)
+    assert authenticate(f"Bearer {token}", tokens()).name == "ann"
+    with pytest.raises(Unauthorized):
+        authenticate(f"Bearer {other}", tokens())

@@ -73,8 +73,8 @@ class PodsHere:
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         return []
 
-    def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        return True
+    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+        return None
 
     def render(self, attempt: Attempt) -> Manifest:
         return Manifest(runtime=self.name, objects=[])

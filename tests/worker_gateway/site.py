@@ -11,6 +11,6 @@ from server_stub import serve
 from tests.worker_gateway.pods_here import PodsHere
 
 if __name__ == "__main__":
-    serve._runtime = PodsHere
+    serve._runtime = lambda settings, registry, _: PodsHere(settings, registry)
     del sys.argv[1:4]  # python -m server_stub
     sys.exit(server.main(sys.argv[1:]))

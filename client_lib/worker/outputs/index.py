@@ -9,9 +9,9 @@ There is one writer and any number of readers; a last line without its end was c
 
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.directory import write_all
+from client_lib.worker.directory import Opener, write_all
 
 NAME = "index.jsonl"
 _SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
@@ -40,14 +40,14 @@ class Index(NamedTuple):
     left_out: Dict[str, LeftOut]
 
 
-def read(folder: str) -> Index:
+def read(folder: str, opener: Optional[Opener] = None) -> Index:
     """The list in this folder; empty if there is none."""
-    return _parsed(_whole_lines(os.path.join(folder, NAME)))
+    return _parsed(_whole_lines(os.path.join(folder, NAME), opener))
 
 
-def _whole_lines(path: str) -> List[bytes]:
+def _whole_lines(path: str, opener: Optional[Opener] = None) -> List[bytes]:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=opener) as file:
             data = file.read()
     except FileNotFoundError:
         return []

@@ -13,11 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
 from client_lib.spec.validation import refused
 from client_lib.spec.wire import ErrorBody
+from server_stub.files.owned import OpenFile
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,14 @@ def _binary(media_type: str) -> dict[str, Any]:
 def json_text(content: bytes, status: int = 200) -> Response:
     """A response of a text that is JSON already: stored jobs are sent without being parsed."""
     return Response(content, status, media_type="application/json")
+
+
+class OpenFileResponse(FileResponse):
+    """The bytes of an open file, whatever has its name by now."""
+
+    def __init__(self, opened: OpenFile, **options: Any) -> None:
+        super().__init__(f"/dev/fd/{opened.descriptor}", **options)
+        self._opened = opened  # it stays open as long as this response
 
 
 def error(problem: ClientLibError) -> Response:

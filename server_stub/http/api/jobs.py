@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, Response
 from client_lib.spec import paths
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
-from server_stub.http.api.answers import json_text, raw_answer
+from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
 from server_stub.service import JobFilters, JobText
 
@@ -155,7 +155,7 @@ async def get_result(
     owner: Owner = None,
 ) -> FileResponse:
     """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
-    return FileResponse(await parts.service.find_result(user, name, rank, owner), media_type=paths.RESULT)
+    return OpenFileResponse(await parts.service.find_result(user, name, rank, owner), media_type=paths.RESULT)
 
 
 @router.post(f"{JOB}/cancel", response_model=JobInfo)

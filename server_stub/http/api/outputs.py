@@ -16,7 +16,7 @@ from client_lib.spec.wire import SHA256, Answer, OutputLength, OutputList
 from client_lib.worker.outputs.index import Kept
 from server_stub.files import outputs
 from server_stub.files.outputs_upload import Piece
-from server_stub.http.api.answers import BYTES, raw_answer, raw_body
+from server_stub.http.api.answers import BYTES, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import CurrentUser, Owner, Parts
 from server_stub.http.api.jobs import JOB
 from server_stub.http.api.workers import Caller, CallingWorker
@@ -50,12 +50,10 @@ async def get_output(
 ) -> FileResponse:
     """One of these files; `Range` is understood."""
     job = await parts.service.find_outputs(user, name, owner)
-    if sha256 and (place := await asyncio.to_thread(outputs.find_bytes, job.job_dir, sha256)):
-        return FileResponse(place, media_type=BYTES, headers={"ETag": f'"{sha256}"'})
     found = await asyncio.to_thread(outputs.find, job.job_dir, path, sha256)
     if found is None:
         raise NotFound(f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
-    return FileResponse(found[0], media_type=BYTES, headers={"ETag": f'"{found[1].sha256}"'})
+    return OpenFileResponse(found[0], media_type=BYTES, headers={"ETag": f'"{found[1]}"'})
 
 
 @router.put(f"{paths.WORKERS}/outputs/{{path:path}}", openapi_extra=raw_body(BYTES))

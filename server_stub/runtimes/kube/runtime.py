@@ -57,8 +57,11 @@ class KubeRuntime:
         cluster = self._cluster
         return check(spec, submitter, cluster.kind, cluster.settings, cluster.catalogue)
 
-    def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        return storage.is_mounted(folder, storage.claims(spec, self._cluster.catalogue))
+    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+        del owner
+        if storage.is_mounted(path, storage.claims(spec, self._cluster.catalogue)):
+            return None
+        return f"the workers of this server do not see the folder {path} of the submitter"
 
     def render(self, attempt: Attempt) -> Manifest:
         cluster = self._cluster

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from client_lib.errors import InvalidRequest
 from client_lib.spec.wire import Check
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.machine import GIB, Machine
@@ -28,6 +29,7 @@ def checks(options: LocalOptions, machine: Machine, gpus: Gpus, capacity: Capaci
         lambda: _memory(machine),
         lambda: _shared_memory(Path("/dev/shm")),
         lambda: _launcher(options),
+        lambda: _accounts(options),
         lambda: Check(
             name="cpu jobs",
             ok=True,
@@ -79,6 +81,23 @@ def _shared_memory(path: Path) -> Check:
         ok=free >= SHM_LEAST_GIB,
         message=f"{free:.1f} of {size.f_blocks * size.f_frsize / GIB:.1f} GiB of {path} are free",
         fix=None if free >= SHM_LEAST_GIB else f"a larger {path} (docker run --shm-size=8g), or num_workers=0",
+    )
+
+
+def _accounts(options: LocalOptions) -> Check:
+    if options.accounts is None:
+        return Check(name="accounts", ok=True, message="all jobs run under the account of this server")
+    folder = options.settings.data_dir / "jobs"
+    try:
+        found = options.accounts.all()
+    except InvalidRequest as error:
+        return Check(name="accounts", ok=False, message=error.message, fix=error.hint)
+    bad = [why for account in found if (why := account.why_unusable(folder, options.launcher_python))]
+    return Check(
+        name="accounts",
+        ok=not bad,
+        message="; ".join(bad) or f"the jobs of {len(found)} users run under accounts of their own",
+        fix="let these accounts enter all folders above" if bad else None,
     )
 
 

@@ -20,7 +20,8 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import reason_of
 from server_stub.runtimes import Attempt, FailingRank, Observation, attempt_dir, elastic, outputs, verdict, worker_dir
-from server_stub.runtimes.local import plan, record
+from server_stub.runtimes.local import plan, private_folders, record
+from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.job_folders import copy_checkpoints
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
@@ -79,11 +80,11 @@ class Gang:
 
     # --- from start to end
 
-    async def start(self, plans: Sequence[WorkerPlan]) -> None:
-        """Write all files, start all launchers, follow them to the end."""
+    async def start(self, plans: Sequence[WorkerPlan], account: Account | None = None) -> None:
+        """Write all files, start all launchers, follow them to the end. `account`: runs them; None: the server's."""
         try:
             with disk.naming(str(self._directory)):
-                await asyncio.to_thread(self._prepare, plans)
+                await asyncio.to_thread(self._prepare, plans, account)
         except OSError as error:
             for launcher in self._launchers:
                 launcher.give_up_reserve()
@@ -142,16 +143,21 @@ class Gang:
             return False
         return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
-    def _prepare(self, plans: Sequence[WorkerPlan]) -> None:
-        checkpoints = plan.checkpoint_dir(self._attempt)
-        copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
-        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None) -> None:
+        if account is not None:
+            private_folders.prepare(self._attempt, plans[0], account)
+        else:
+            checkpoints = plan.checkpoint_dir(self._attempt)
+            copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
+            checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for each in plans:
             folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = Directory(str(folder))
             _write_private(files.plan, each.to_json())
             disk.take_reserve(files.reserve, each.processes_per_worker)
+            if account is not None:
+                private_folders.hand_over(folder, account)
         record.write(self._directory, self.record)
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:

@@ -10,7 +10,8 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine
-from server_stub.runtimes.local import doctor, machine, plan, scheduling
+from server_stub.runtimes.local import doctor, machine, plan, private_folders, scheduling
+from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gpus import Gpus
 from server_stub.runtimes.local.job_folders import check_volumes, find_prefix
 from server_stub.runtimes.local.needs import Needs, needs, notices
@@ -79,13 +80,25 @@ class Host:
 
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self.needs(attempt.spec, attempt.submitter)
-        granted = scheduling.grant(wanted, wanted.allowed)
-        plans = self.plans(attempt, wanted, granted, plan.own_port(attempt.spec) or 0)
+        granted, port = scheduling.grant(wanted, wanted.allowed), plan.own_port(attempt.spec) or 0
+        plans = self.plans(attempt, wanted, granted, port, self.account(attempt.owner))
         return plan.manifest(plans, attempt, wanted)
 
-    def plans(self, attempt: Attempt, wanted: Needs, granted: Grant, master_port: int) -> list[WorkerPlan]:
+    def account(self, user: str) -> Account | None:
+        """The account under which the jobs of a user run; None: that of this server.
+
+        Raises InvalidRequest: the user has none any more.
+        """
+        return self._options.accounts.of(user) if self._options.accounts else None
+
+    def plans(
+        self, attempt: Attempt, wanted: Needs, granted: Grant, master_port: int, account: Account | None
+    ) -> list[WorkerPlan]:
         """One plan per worker. Raises InvalidRequest: the conda environment is gone."""
-        setting = plan.Setting(granted, master_port, self._conda_prefix(attempt.spec, attempt.submitter))
+        prefix = self._conda_prefix(attempt.spec, attempt.submitter)
+        setting = plan.Setting(granted, master_port, prefix, account)
+        if account is not None:
+            attempt = private_folders.with_own_copies(attempt)
         return plan.worker_plans(attempt, wanted, setting, self.machine, self._options)
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter) -> Path | None:

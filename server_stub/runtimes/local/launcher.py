@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,8 +18,10 @@ from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launch
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.prepare import reason_of
 from client_lib.worker.report import Report, read_report
-from client_lib.worker.system import OPEN_FILES, start_time
-from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill_leftovers
+from client_lib.worker.system import OPEN_FILES
+from server_stub.files.owned import open_to_append, opener
+from server_stub.runtimes.local.accounts import Account, owner_of
+from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 
@@ -36,6 +37,7 @@ class Launcher:
         self.worker = WorkerStatus(number, Stage.STARTING, host)
         self._path = directory
         self._files = Directory(str(directory))
+        self._opener = opener(directory)
         self._changed = changed
         self._instructions: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
@@ -45,7 +47,7 @@ class Launcher:
 
     def was_launched(self) -> bool:
         """A launcher has held the lock of this directory: no other may start there."""
-        return read_json(self._files.lock) is not None
+        return read_json(self._files.lock, self._opener) is not None
 
     def has_begun(self) -> bool:
         """Its ranks were started."""
@@ -61,15 +63,17 @@ class Launcher:
         `follow` reports a failure to start.
         """
         try:
-            with open(self._path / OUTPUT, "ab") as output:
+            account = owner_of(self._path)
+            with os.fdopen(open_to_append(self._path / OUTPUT), "ab") as output:
                 self._child = subprocess.Popen(
                     launcher_command(self._files.path, python),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
                     cwd=self._files.path,
-                    env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                    env=_environment(account),
                     start_new_session=True,  # it outlives the server, and no Ctrl-C of a terminal reaches it
+                    **account.rights if account else {},
                 )
         except OSError as error:
             self._spawn_error = error
@@ -86,9 +90,9 @@ class Launcher:
         if self._child is not None:
             self._child.kill()
             return
-        holder = read_json(self._files.lock)
-        if holder and is_held(self._files.lock) and start_time(holder["pid"]) == holder["start_time"]:
-            os.kill(holder["pid"], signal.SIGKILL)
+        holder = read_json(self._files.lock, self._opener)
+        if holder and is_held(self._files.lock, self._opener):
+            kill(holder, self._path)
 
     async def destroy(self) -> None:
         """Kill the launcher and all processes that it started; returns when none is alive."""
@@ -134,9 +138,17 @@ class Launcher:
         if not os.path.exists(self._files.control):  # much cheaper than a connection
             return None
         try:
-            return control.connect(self._files.control)
+            return self._checked(control.connect(self._files.control))
         except OSError:  # it does not listen yet, or no more: the lock decides
             return None
+
+    def _checked(self, connection: socket.socket) -> socket.socket:
+        """The connection to a launcher of the folder's owner. Raises ConnectionRefusedError: a link leads elsewhere."""
+        owner = os.lstat(self._path).st_uid
+        if owner != os.geteuid() and peer_uid(connection) != owner:
+            connection.close()
+            raise ConnectionRefusedError(f"{self._files.control} is another account's")
+        return connection
 
     def _is_over(self) -> bool:
         return os.path.exists(self._files.report) or self._is_dead()
@@ -147,7 +159,7 @@ class Launcher:
             if self._exit_code is None:
                 return False  # it starts; a check of the lock could make it fail
             self._child = None
-        return not is_held(self._files.lock)
+        return not is_held(self._files.lock, self._opener)
 
     async def _listen(self, connection: socket.socket) -> bool:
         """Read events. Returns True after the event of the worker's end, False at end of file."""
@@ -193,7 +205,7 @@ class Launcher:
         disk.give_up(self._files.reserve)
 
     def _report(self) -> Report | None:
-        return read_report(self._files.report)
+        return read_report(self._files.report, self._opener)
 
     async def _sweep(self) -> None:
         """Return when no process of the worker is alive."""
@@ -211,7 +223,8 @@ class Launcher:
         if not self.was_launched() and self._exit_code is None:
             return Reason.LAUNCHER_LOST, f"{who} was not started"
         try:
-            lines = (self._path / OUTPUT).read_text("utf-8", "replace").strip().splitlines()
+            with open(self._path / OUTPUT, encoding="utf-8", errors="replace", opener=self._opener) as file:
+                lines = file.read().strip().splitlines()
         except FileNotFoundError:
             lines = []
         last = lines[-1] if lines else ""
@@ -225,6 +238,14 @@ class Launcher:
         if worker != self.worker:
             self.worker = worker
             self._changed()
+
+
+def _environment(account: Account | None) -> dict[str, str]:
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    if account is None:
+        return passed_on
+    passed_on.pop("TMPDIR", None)
+    return passed_on | account.environment
 
 
 def _how(exit_code: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from server_stub.runtimes.local.accounts import UserAccounts
 from server_stub.settings import Settings
 
 
@@ -21,3 +22,10 @@ class LocalOptions:
     """Interpreter of the worker launcher, which needs the standard library only."""
     server_python: str = sys.executable
     """Runs the scripts of requests that name no interpreter of their own."""
+    accounts: UserAccounts | None = None
+    """The accounts under which the jobs of users run; None: all run under that of the server."""
+
+    @property
+    def warm(self) -> bool:
+        """Warm pools may be used: their processes belong to the server's account."""
+        return self.settings.warm and self.accounts is None

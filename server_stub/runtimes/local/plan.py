@@ -20,6 +20,7 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.files.outputs import folder
 from server_stub.runtimes import CHECKPOINTS, Attempt, outputs
 from server_stub.runtimes import plan as common
+from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
 from server_stub.runtimes.local.options import LocalOptions
@@ -36,6 +37,8 @@ class Setting:
     master_port: int
     conda_prefix: Path | None
     """Folder of `spec.conda_env`; None: the job names none."""
+    account: Account | None = None
+    """The account under which the job runs; None: that of the server."""
 
 
 def worker_plans(
@@ -62,7 +65,7 @@ def _first_plan(
 ) -> WorkerPlan:
     spec = attempt.spec
     given = spec.environment()
-    environment = _environment(attempt, setting.conda_prefix, machine, options)
+    environment = _environment(attempt, setting, machine, options)
     argument, auto = common.local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,
@@ -90,11 +93,12 @@ def _first_plan(
         elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
         elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
         rank_runner=environment.get(common.RANK_RUNNER, "1") != "0",
-        record_imports=wants_warm(spec, attempt.function is not None, default=options.settings.warm),
+        no_new_privileges=setting.account is not None,
+        record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
         grace_s=spec.grace_s,
         requirements=spec.requirements or [],
         requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,
-        environments_dir=str(options.settings.data_dir.absolute() / "environments") if spec.requirements else None,
+        environments_dir=_environments_dir(setting, options) if spec.requirements else None,
         outputs_limit_bytes=options.settings.outputs_limit_bytes,
         log_limit_bytes=common.log_share(spec, options.settings.log_limit_bytes),
     )
@@ -141,15 +145,21 @@ def checkpoint_dir(attempt: Attempt) -> Path:
     return Path(common.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
-def _environment(
-    attempt: Attempt, conda_prefix: Path | None, machine: Machine, options: LocalOptions
-) -> dict[str, str]:
+def _environments_dir(setting: Setting, options: LocalOptions) -> str:
+    """The cache of environments, one per account: what an account has installed, no other may run."""
+    folder = options.settings.data_dir.absolute() / "environments"
+    return str(folder / str(setting.account.uid) if setting.account else folder)
+
+
+def _environment(attempt: Attempt, setting: Setting, machine: Machine, options: LocalOptions) -> dict[str, str]:
     """The submitter's environment, as with torchrun, then the spec's. The launcher removes stale variables."""
     inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # otherwise gloo resolves this host's name, and may hang
     inherited |= attempt.submitter.environment
     inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbering, which our indices use
-    if conda_prefix is not None:
-        inherited = _activated(conda_prefix, inherited)
+    if setting.account is not None:
+        inherited |= setting.account.environment
+    if setting.conda_prefix is not None:
+        inherited = _activated(setting.conda_prefix, inherited)
     given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # applied when GPUs are granted
     return inherited | given | attempt.secret_values | _function(attempt, options)
 

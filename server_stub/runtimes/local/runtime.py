@@ -21,6 +21,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmP
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
 from server_stub.runtimes.local import plan, record, scheduling
+from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
@@ -63,9 +64,12 @@ class LocalRuntime:
     def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
         return self._host.check(spec, submitter)
 
-    def workers_see(self, spec: JobSpec, folder: str) -> bool:
-        del spec, folder
-        return True  # they are processes of this machine
+    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+        del spec
+        account = self._host.account(owner)
+        if account is None or account.can_read(path):
+            return None
+        return f"jobs of {owner} run under the account {account.name} of the server's machine, which can't read {path}"
 
     def render(self, attempt: Attempt) -> Manifest:
         return self._host.render(attempt)
@@ -201,7 +205,8 @@ class LocalRuntime:
         try:
             attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
-            plans = self._host.plans(attempt, wanted, granted, port)
+            account = self._host.account(attempt.owner)
+            plans = self._host.plans(attempt, wanted, granted, port, account)
         except Exception as error:  # noqa: BLE001  # only this attempt fails
             self._ports.release(key)
             if isinstance(error, ClientLibError):
@@ -211,7 +216,7 @@ class LocalRuntime:
             self._reschedule()
             return
         started = record.Record(self._host.machine.boot_id, len(plans), granted, port, wanted.memory_gib)
-        self._run(attempt, started, lambda gang: self._start(gang, attempt, plans), plans[0])
+        self._run(attempt, started, lambda gang: self._start(gang, attempt, plans, account), plans[0])
 
     def _own_port(self, attempt: Attempt) -> int | None:
         """The MASTER_PORT that the user chose. Raises Conflict: another job of this server has it."""
@@ -224,12 +229,12 @@ class LocalRuntime:
                 )
         return port
 
-    async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan]) -> None:
+    async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan], account: Account | None) -> None:
         """Run the attempt to its end; the warm pool learns from each job that may use it."""
         first, folder = plans[0], str(worker_dir(attempt.job_dir, attempt.number, 0))
         if first.record_imports:
             self._warm.job_began(first, folder)
-        await gang.start(plans)
+        await gang.start(plans, account)
         if first.record_imports:
             self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
 
@@ -251,7 +256,7 @@ class LocalRuntime:
 
     def _never_warm(self, attempt: Attempt) -> str | None:
         """The reason why a job of this kind cannot use a warm pool, if one is ready."""
-        if not plan.warm_allowed(attempt.spec, default=self._options.settings.warm) or not self._warm.any_ready:
+        if not plan.warm_allowed(attempt.spec, default=self._options.warm) or not self._warm.any_ready:
             return None
         return plan.never_warm(attempt.spec, attempt.function is not None)
 

@@ -1,0 +1,68 @@
+"""Opens files of jobs whose processes may run under another account than this server.
+
+A server that runs as root starts the jobs of each user under an account of the user. Such processes can put a link, a
+pipe or a hard link to somebody else's file where the server expects a file of theirs. The folders given here lie in
+folders that only the server can change, so that their own owner is known for certain.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+SMALL = 256 * 2**20  # bytes of the largest file that the server reads as a whole
+
+_NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)
+
+
+def opener(folder: Path, most: int | None = SMALL) -> Callable[[str, int], int]:
+    """Make an `opener` for open(): it opens only regular files that belong to the owner of `folder`, of at most `most`
+    bytes. For anything else it raises FileNotFoundError, as for a missing file."""
+
+    def open_owned(path: str, flags: int) -> int:
+        owner = os.lstat(folder).st_uid
+        try:  # without O_NONBLOCK a pipe would block
+            fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise _missing(path) from error
+            raise
+        there = os.fstat(fd)
+        if stat.S_ISREG(there.st_mode) and there.st_uid == owner and (most is None or there.st_size <= most):
+            return fd
+        os.close(fd)
+        raise _missing(path)
+
+    return open_owned
+
+
+def open_to_append(path: Path) -> int:
+    """Open a file of the owner of its folder to append to it; it is made if it is missing. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return opener(path.parent, None)(str(path), os.O_WRONLY | os.O_APPEND)
+    folder = os.lstat(path.parent)
+    if folder.st_uid != os.geteuid():
+        os.fchown(fd, folder.st_uid, folder.st_gid)
+    return fd
+
+
+class OpenFile:
+    """A descriptor for reading that is closed with its last reference, so that a thread that still reads keeps it
+    open."""
+
+    def __init__(self, path: str, folder: Path) -> None:
+        """Raises FileNotFoundError: see `opener`."""
+        self.descriptor = opener(folder, None)(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
