@@ -12,7 +12,16 @@ from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    WrapSerializer,
+    WrapValidator,
+)
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
 from client_lib.spec.descriptions import Described
@@ -62,9 +71,22 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
+SINCE_0_1 = ("max_infrastructure_retry",)
+"""Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
+left out of answers where it has its default."""
+
+
+def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    sent: dict[str, Any] = serialize(spec)
+    for name in SINCE_0_1:
+        if getattr(spec, name) == JobSpec.model_fields[name].default:
+            sent.pop(name, None)
+    return sent
+
+
 SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]
 SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
-SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields)]
+SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)]
 
 
 def brief(**values: Any) -> Iterable[tuple[str, Any]]:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from client_lib.reports.explanation import explain, explained
+from client_lib.spec.job import JobSpec
 from client_lib.spec.mlspace import shown_status
 from client_lib.spec.states import Reason, State, as_sent
-from client_lib.spec.wire import Event, JobInfo, SubmitRequest, WorkerInfo
+from client_lib.spec.wire import SINCE_0_1, Event, JobInfo, SubmitRequest, WorkerInfo
 
 INFO: dict[str, Any] = {
     "name": "train-x7k2m",
@@ -68,6 +69,15 @@ def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests(
     assert info(spec=newer).spec.script == "train.py"
     with pytest.raises(ValueError, match="field_of_tomorrow"):
         SubmitRequest.model_validate({"spec": newer, "code": INFO["code"]})
+
+
+@pytest.mark.parametrize("name", SINCE_0_1)
+def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(name: str) -> None:
+    default = JobSpec.model_fields[name].default
+    assert name not in info().model_dump(mode="json")["spec"]
+    assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
+    changed = info(spec={"script": "train.py", name: 0})
+    assert JobInfo.model_validate_json(changed.model_dump_json()).spec == changed.spec
 
 
 def test_values_that_are_no_text_are_still_refused() -> None:
