@@ -167,7 +167,7 @@ def test_an_admin_sees_and_acts_on_all(train: str, ann: Api, root: Api) -> None:
     assert root("GET", JOB, params={"owner": "ann"}).json()["id"] == train
     assert train in root("GET", paths.JOBS, params={"owner": "*"}).text
     assert train not in root("GET", paths.JOBS).text
-    assert root("HEAD", paths.snapshot(SHA)).status_code == 200
+    assert root("GET", paths.snapshot(SHA)).content == ARCHIVE
     assert root("POST", paths.job_cancel("train"), params={"owner": "ann"}).status_code == 200
 
 
@@ -179,6 +179,23 @@ def test_where_the_server_shares_jobs_all_see_them(start_server: Callable[..., R
     assert ben("GET", JOB, params={"owner": "ann"}).json()["owner"] == "ann"
     assert train in ben("GET", paths.JOBS, params={"owner": "*"}).text
     assert ben("GET", paths.snapshot(SHA)).content == ARCHIVE
+
+
+@pytest.mark.parametrize("share_jobs", [False, True])
+def test_who_may_read_the_snapshot_of_another_still_uploads_their_own(
+    start_server: Callable[..., Running], share_jobs: bool
+) -> None:
+    """HEAD decides whether a client uploads, and a submit wants an upload of the user's own."""
+    server = start_server(share_jobs=share_jobs)
+    server.as_user("ann")("PUT", paths.snapshot(SHA), data=ARCHIVE)
+    root = server.as_user("root")
+    code = {"mode": "snapshot", "sha256": SHA, "root": "/x"}
+    body = {"spec": {"script": "echo", "type": "binary"}, "code": code}
+    assert root("GET", paths.snapshot(SHA)).status_code == 200
+    assert root("HEAD", paths.snapshot(SHA)).status_code == 404
+    assert root("PUT", paths.snapshot(SHA), data=ARCHIVE).status_code == 201
+    assert root("HEAD", paths.snapshot(SHA)).status_code == 200
+    assert root("POST", paths.JOBS, json=body).status_code == 201
 
 
 def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, root: Api) -> None:

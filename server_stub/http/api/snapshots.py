@@ -26,16 +26,24 @@ async def _archive(parts: Parts, user: CurrentUser, sha256: str) -> Path:
     if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
         found = parts.snapshots.path(sha256)
     if found is None:
-        raise NotFound(f"no snapshot {sha256[:12]} of yours is on this server")
+        raise _missing(sha256)
     return found
+
+
+def _missing(sha256: str) -> NotFound:
+    return NotFound(f"no snapshot {sha256[:12]} of yours is on this server")
 
 
 Archive = Annotated[Path, Depends(_archive)]
 
 
 @router.head(SNAPSHOT, response_class=Response)
-async def has_snapshot(archive: Archive) -> Response:
-    """200 if this user has uploaded the archive, else 404."""
+async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response:
+    """200 if this user has uploaded the archive, else 404, also for users who may read it: their submit needs an upload
+    of their own."""
+    archive = parts.snapshots.find(sha256, user.name)
+    if archive is None:
+        raise _missing(sha256)
     return Response(headers={"Content-Length": str(archive.stat().st_size)}, media_type=ARCHIVE)
 
 
