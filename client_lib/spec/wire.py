@@ -197,6 +197,8 @@ class SubmitRequest(Strict):
     checkpoints_of: Annotated[str, Field(pattern=JOB_ID)] | None = None
     """`id` of a job of the same user, which has ended: this one starts with a copy of its checkpoints, where neither
     names a `checkpoint_dir`."""
+    checkpoints_name: Line | None = None
+    """Name of that job. The server sets it."""
 
 
 class RankReport(Lenient):

@@ -15,6 +15,7 @@ from client_lib.worker.rank_environment import Process, has_ranks, processes, sc
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _RUNNER = "rank_runner.py"
 _LOCAL_RANK = ("--local_rank", "--local-rank")
+_COPYING = ".copying"
 
 
 class CannotStart(Exception):
@@ -50,6 +51,7 @@ def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     script = script_path(plan, directory)
     if script is not None:
         _check_script(script)
+    _check_mount(plan.checkpoint_dir)
     if plan.checkpoints_from and plan.worker == 0:
         _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
     for path in (directory.errors, plan.checkpoint_dir):
@@ -96,6 +98,17 @@ def _check_script(script: str) -> None:
         raise CannotStart(START_FAILED, "the script %s is a directory" % script)
 
 
+def _check_mount(folder: str) -> None:
+    """Raises CannotStart: a mounted folder can't be written to, which the first checkpoint would show too late."""
+    if not os.path.ismount(folder) or os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return
+    raise CannotStart(
+        START_FAILED,
+        "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and the "
+        "mode of the volume's top folder" % (os.geteuid(), folder),
+    )
+
+
 def _copy_checkpoints(pattern: str, checkpoints: str, keep_free: int) -> None:
     try:
         copy_checkpoints(pattern, checkpoints, keep_free)
@@ -106,18 +119,30 @@ def _copy_checkpoints(pattern: str, checkpoints: str, keep_free: int) -> None:
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
-    """Copy the folder of this name, or glob, to `checkpoints` unless that has any content. May take long.
+    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has any. May take long.
 
     Worker 0 does so before any rank starts, for a volume that only workers see; the local
     runtime copies a folder itself. Raises OSError if there is no room.
     """
     import glob  # here: few jobs continue another
+    import shutil
 
-    if os.path.isdir(checkpoints) and os.listdir(checkpoints):
+    there = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    if there and not any(name.startswith(_COPYING) for name in there):
         return
     source = next(filter(os.path.isdir, glob.glob(pattern)), None)
-    if source is not None:
-        copy_folder(source, checkpoints, keep_free)
+    if source is None:
+        return
+    for path in [os.path.join(checkpoints, name) for name in there]:  # of a launcher that was killed
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+    copying = os.path.join(checkpoints, _COPYING)  # in the folder, which may be a mount that can't be renamed
+    copy_folder(source, copying, keep_free)
+    for name in os.listdir(copying):
+        os.rename(os.path.join(copying, name), os.path.join(checkpoints, name))
+    os.rmdir(copying)
 
 
 def copy_folder(source: str, target: str, keep_free: int) -> None:

@@ -42,6 +42,8 @@ class Attempt:
     checkpoints_from: Path | None = None
     """Checkpoint directory of the job being resubmitted. Its contents are copied into this job's checkpoint directory
     before the first start."""
+    checkpoints_name: str | None = None
+    """Name of the job being resubmitted. None: there is none, or an earlier version of the server took the request."""
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
     never_started: bool = False
@@ -113,8 +115,8 @@ class Runtime(Protocol):
 
     name: str
 
-    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
-        """Notices for the submitter about fields that have no effect here, or another one than elsewhere.
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+        """Notices for `owner`, who submits it, about fields that have no effect here, or another one than elsewhere.
 
         Raises:
             NeverFits: larger than anything that this runtime can offer; the hint gives the largest that fits.

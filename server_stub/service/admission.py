@@ -68,7 +68,7 @@ class Admission:
             NotFound: the snapshot was not uploaded by this user.
         """
         request = self._with_secrets(request)
-        notices = [*self._runtime.check(request.spec, request.submitter), *_watchdog_notice(request.spec)]
+        notices = [*self._runtime.check(request.spec, user.name, request.submitter), *_watchdog_notice(request.spec)]
         if request.function is not None:
             _check_function(request.spec)
         if not dry_run:

@@ -57,9 +57,9 @@ class Attempts:
         """The newest stored attempt."""
         return self._of_row(row, row.attempt)
 
-    def dry_run(self, request: SubmitRequest, name: str) -> Attempt:
+    def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:
         """The attempt that a submit would make; the same for the same request."""
-        return self._make(_DRY_RUN_ID, "", name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
+        return self._make(_DRY_RUN_ID, owner, name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
 
     def _of_row(self, row: JobRow, number: int, request: SubmitRequest | None = None) -> Attempt:
         """`request`: None: it is read from the disk."""
@@ -103,6 +103,7 @@ class Attempts:
             snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
             function=self.snapshots.path(request.function.sha256) if request.function else None,
             checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
+            checkpoints_name=request.checkpoints_name,
             created_at=created_at,
             never_started=never_started,
             reload=reload,

@@ -147,10 +147,11 @@ class JobLookup:
         stored = await self._store.read(rows.find_by_id, job_id)
         return self._shown(stored) if stored else None
 
-    async def owns(self, user: User, job_id: str) -> bool:
-        """True if this user has a job of this id."""
+    async def name_of_own(self, user: User, job_id: str) -> str | None:
+        """Name of the job of this id; None: this user has none."""
         found = await self.by_id(job_id)
-        return found is not None and JobInfo.model_validate_json(text_of(found).json).owner == user.name
+        info = JobInfo.model_validate_json(text_of(found).json) if found is not None else None
+        return info.name if info is not None and info.owner == user.name else None
 
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs

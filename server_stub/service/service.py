@@ -305,7 +305,7 @@ class Service:
         Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
-        return self._runtime.render(self._attempts.dry_run(admitted.request, name))
+        return self._runtime.render(self._attempts.dry_run(admitted.request, user.name, name))
 
     def instance_types(self) -> list[InstanceType]:
         """The runtime's catalogue with the number of free instances."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -69,7 +70,7 @@ class SubmitHandler:
         used = Key(user.name, key, fingerprint(request)) if key else None
         try:
             admitted = await self._admit(user, request, shared)
-            if sent is None or admitted.request is not request:  # then it got values from the server's own secrets
+            if sent is None or admitted.request is not request:  # the server has added to it
                 sent = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode()
             return await self._store_new(user, admitted, sent, used)
         except ClientLibError:
@@ -82,16 +83,22 @@ class SubmitHandler:
         self._check_room()
         admitted = self._admission.admit(user, request)
         if request.checkpoints_of is not None:
-            await self._check_own(user, request.checkpoints_of)
+            admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
             await self._check_shared(user, request, admitted.script_path)
         return admitted
 
-    async def _check_own(self, user: User, job_id: str) -> None:
-        """Raises NotFound: this user has no such job, which holds for admins too: the checkpoints are copied."""
-        if not await self._lookup.owns(user, job_id):
-            raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
+    async def _naming_parent(self, user: User, request: SubmitRequest) -> SubmitRequest:
+        """The request with the name of the job whose checkpoints are copied.
+
+        Raises NotFound: this user has no such job, which holds for admins too.
+        """
+        assert request.checkpoints_of is not None
+        name = await self._lookup.name_of_own(user, request.checkpoints_of)
+        if name is None:
+            raise NotFound(f"there is no job {request.checkpoints_of} of {user.name} whose checkpoints could be copied")
+        return request.model_copy(update={"checkpoints_name": name})
 
     async def _check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
         folder = folder_of(request, script_path) or ""

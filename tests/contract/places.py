@@ -64,14 +64,15 @@ class Place:
 
     def job(self, script: str | Callable[..., Any], **fields: Any) -> Job:
         """A job of this script's text, each in a folder of its own; or of a function."""
-        given: dict[str, Any] = {"instance_type": self.instance_type, "code": "snapshot", "grace_s": 5} | fields
+        usual = {"client": self.client, "instance_type": self.instance_type, "code": "snapshot", "grace_s": 5}
+        given: dict[str, Any] = usual | fields
         if not isinstance(script, str):
-            return Job(script=script, client=self.client, **given)
+            return Job(script=script, **given)
         self._scripts += 1
         path = self.folder / f"code-{self._scripts}" / "script.py"
         path.parent.mkdir()
         path.write_text(script)
-        return Job(script=path, client=self.client, **given)
+        return Job(script=path, **given)
 
     def run(self, script: str | Callable[..., Any], **fields: Any) -> Job:
         """Submitted, and followed to its end, whichever."""

@@ -44,7 +44,7 @@ def elastic_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     catalogue = folder / "with-torch.yaml"
     catalogue.write_text(
         CATALOGUE.replace("instance_types:\n", FOR_TORCH).replace("localhost/python", "localhost/torch")
-        + f"volumes: [{{name: home, claim: home, always: {home}}}]\n"
+        + f"volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         + f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
     place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))

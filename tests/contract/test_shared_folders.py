@@ -71,7 +71,7 @@ def shared_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -
     make_volume(cluster, home)
     catalogue = folder / "with-a-home.yaml"
     catalogue.write_text(
-        f"{CATALOGUE}volumes: [{{name: home, claim: home, always: {home}}}]\n"
+        f"{CATALOGUE}volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
     place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))
@@ -87,9 +87,9 @@ def home_of(folder: Path) -> Path:
     return home
 
 
-def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE) -> None:
+def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, claim_name: str = "home") -> None:
     """A claim whose files are those of `folder` on this machine."""
-    meta, name = {"name": "home", "namespace": namespace}, f"home-{namespace}"
+    meta, name = {"name": claim_name, "namespace": namespace}, f"{claim_name}-{namespace}"
     shared: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = {
         "apiVersion": "v1",
@@ -104,7 +104,7 @@ def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE) -> N
         "spec": {**shared, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name},
     }
     cluster.api.apply(f"/api/v1/persistentvolumes/{name}", volume)
-    cluster.api.apply(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/home", claim)
+    cluster.api.apply(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}", claim)
 
 
 @pytest.fixture(

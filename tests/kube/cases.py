@@ -34,6 +34,15 @@ images: {default: "python:3.12"}
 instance_types:
   - {name: cpu.2C.8G, cpu: 2, memory_gib: 8}
 """
+VOLUMES = """
+volumes:
+  - {name: scratch, claim: scratch, sub_path: jobs}
+  - {name: datasets, claim: datasets, read_only: true}
+  - {name: team, claim: team, mount: whole, users: [ann, bob]}
+  - {name: models, claim: models}
+checkpoints: {volume: models, path: /models}
+"""
+PARENT = Path("/data/jobs") / ("5c6d7e8f" * 4)
 GPUS = (Path(__file__).parents[2] / "docs" / "catalogue.example.yaml").read_text()
 
 
@@ -50,7 +59,8 @@ class Case:
         return render(self.attempt, PYTORCHJOB, self.cluster, self.catalogue, TOKEN, self.payload)
 
     def notices(self) -> list[str]:
-        return check(self.attempt.spec, self.attempt.submitter, PYTORCHJOB, self.cluster, self.catalogue)
+        attempt = self.attempt
+        return check(attempt.spec, attempt.owner, attempt.submitter, PYTORCHJOB, self.cluster, self.catalogue)
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,9 @@ class Builder:
     code: Code = SNAPSHOT
     submitter: Submitter = LAPTOP
     number: int = 1
+    owner: str = "ann"
+    parent: str | None = None
+    """Name of the job that is submitted again."""
     function: bool = False
     payload: Payload | None = None
     spec: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +93,9 @@ class Builder:
             snapshot=Path("/data/snapshots/5.tar.gz") if isinstance(self.code, CodeSnapshot) else None,
             created_at=datetime(2026, 11, 21, tzinfo=timezone.utc),
             function=Path("/data/snapshots/f") if self.function else None,
+            owner=self.owner,
+            checkpoints_from=PARENT / "checkpoints" if self.parent else None,
+            checkpoints_name=self.parent,
         )
         catalogue = read(self.catalogue, pod_security=self.cluster.pod_security)
         return Case(attempt, self.cluster, catalogue, self.payload)
@@ -137,6 +153,12 @@ BUILDERS: dict[str, Builder] = {
         },
     ),
     "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
+    "volumes-of-an-owner": Builder(
+        SMALL + VOLUMES,
+        owner="Ann@corp.example",
+        parent="before",
+        spec={"volumes": ["scratch:/scratch", "datasets:/datasets", "models:/mine:ro"]},
+    ),
     "root-of-the-image": Builder(cluster=replace(CLUSTER, pod_security="baseline"), spec={"internet": True}),
     "rdma-privileged": Builder(
         GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]"),

@@ -53,6 +53,15 @@ def test_the_example_of_the_documentation_is_read() -> None:
             "checkpoints.volume='h' is none of its volumes (it has none)",
         ),
         (
+            ONE % "" + "volumes: [{name: h, claim: h, users: [ann]}]\ncheckpoints: {volume: h, path: /c}",
+            "checkpoints.volume='h' is for some users alone, and all jobs have checkpoints",
+        ),
+        (
+            ONE % "" + "volumes: [{name: h, claim: h, always: /h, users: [ann]}]\nuser: {home: /h}",
+            "user.home='/h' is on no volume that is always mounted, for all users, and can be written to",
+        ),
+        (ONE % "" + "volumes: [{name: h, claim: h, mount: job}]", "mount='job'"),
+        (
             ONE % "" + "volumes: [{name: h, claim: h, read_only: true}]\ncheckpoints: {volume: h, path: /c}",
             "checkpoints.volume='h' is read_only",
         ),

@@ -14,7 +14,7 @@ from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.render import storage
-from tests.kube.cases import CLUSTER, GPUS, SMALL, Builder, Case
+from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case
 
 
 def of(catalogue: str = GPUS, **spec: Any) -> Case:
@@ -107,6 +107,10 @@ def test_the_checkpoints_of_the_job_before_are_found_on_the_volume_that_they_are
     def plan_of(made: Case) -> tuple[str | None, str | None]:
         again = replace(made, attempt=replace(made.attempt, checkpoints_from=before))
         return order(again).checkpoints_from, storage.not_handed_on(again.attempt, again.catalogue)
+
+    by_owner = Builder(SMALL + VOLUMES)
+    assert plan_of(replace(by_owner, parent="before").build("x")) == ("/models/*-5c6d7e8f", None)
+    assert "submitted to an earlier version of the server; submit it again" in (plan_of(by_owner.build("x"))[1] or "")
 
     assert plan_of(of()) == (f"{order(of()).checkpoint_dir.rpartition('/')[0]}/*-5c6d7e8f", None)
     assert plan_of(of(checkpoint_dir="/home/jovyan/mine")) == (None, None)
@@ -217,7 +221,7 @@ def test_checkpoints_are_one_folder_of_a_job_over_its_attempts() -> None:
 def test_the_volume_of_the_checkpoints_is_mounted_where_it_is_not_yet(path: str, mounts: int) -> None:
     catalogue = GPUS.replace("{volume: home, path: /home/jovyan}", f"{{volume: home, path: {path}}}")
     pod = of(catalogue).objects().workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    assert sum("persistentVolumeClaim" in volume for volume in pod["volumes"]) == mounts
+    assert sum(mount["name"].startswith("volume-") for mount in pod["containers"][0]["volumeMounts"]) == mounts
 
 
 def test_a_queue_of_kueue_is_experimental() -> None:

@@ -10,7 +10,7 @@ import pytest
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.catalogue import Network
+from server_stub.runtimes.kube.catalogue import Network, Volume
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
@@ -103,6 +103,14 @@ def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
     found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, open_)  # type: ignore[arg-type]
     (check,) = [each for each in found if each.name == "network"]
     assert check.message == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+
+
+def test_the_volumes_that_users_share_are_named() -> None:
+    volumes = [Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))]
+    shared = CATALOGUE.model_copy(update={"volumes": volumes})
+    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, shared)  # type: ignore[arg-type]
+    (check,) = [each for each in found if each.name == "volumes"]
+    assert check.message == "each user sees a folder of their own on home; all users see the same files on data"
 
 
 def test_nothing_but_a_dry_run_is_ever_asked_to_be_made() -> None:

@@ -145,7 +145,12 @@ def test_every_mount_has_its_volume_and_every_volume_its_object(each: Case) -> N
     there = {(made["kind"], made["metadata"]["name"]) for made in objects.all()}
     for template in templates(each):
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
-        assert [m["name"] for m in template["spec"]["containers"][0]["volumeMounts"]] == list(volumes)
+        mounted = [mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]]
+        assert list(dict.fromkeys(mounted)) == [volume["name"] for volume in template["spec"]["volumes"]]
+        claims = [
+            each["persistentVolumeClaim"]["claimName"] for each in volumes.values() if "persistentVolumeClaim" in each
+        ]
+        assert len(set(claims)) == len(claims)  # a pod with one claim in two volumes may never start
         for volume in volumes.values():
             if "configMap" in volume:
                 assert ("ConfigMap", volume["configMap"]["name"]) in there

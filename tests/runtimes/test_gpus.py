@@ -177,7 +177,7 @@ async def test_bounds_of_the_submitter_and_of_the_spec_are_kept(tmp_path: Path, 
         assert json.loads(site.lines(mine)[-1])["CUDA_VISIBLE_DEVICES"] == "1"
         assert json.loads(site.lines(chosen)[-1])["CUDA_VISIBLE_DEVICES"] == "0,2"
         with pytest.raises(NeverFits, match="of which this job may use GPU 2, 1"):
-            site.runtime.check(JobSpec(script="/t.py", instance_type="a100.3gpu"), bound)
+            site.runtime.check(JobSpec(script="/t.py", instance_type="a100.3gpu"), "me", bound)
 
 
 @pytest.mark.anyio
@@ -201,7 +201,7 @@ async def test_without_nvidia_smi_a_gpu_type_runs_on_the_cpu(tmp_path: Path) -> 
         job = site.submit("laptop", "show.py", instance_type="a100.8gpu", n_workers=2)
         await site.ended(job)
         seen = json.loads(site.lines(job, 1)[-1])
-        assert len(site.runtime.check(job.spec, job.submitter)) == 1
+        assert len(site.runtime.check(job.spec, "me", job.submitter)) == 1
     assert (seen["WORLD_SIZE"], seen["CUDA_VISIBLE_DEVICES"], seen["ACCELERATE_USE_CPU"]) == ("2", "", "true")
 
 

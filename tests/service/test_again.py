@@ -69,3 +69,21 @@ def test_a_search_is_among_the_jobs_that_one_may_see(bench: Bench) -> None:
             assert [await count(ROOT), await count(ROOT, "ben"), await count(ROOT, "ann", "ben")] == [0, 1, 2]
 
     asyncio.run(main())
+
+
+def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_client_says(bench: Bench) -> None:
+    """The name is a part of a path on a volume, also after a restart of the server."""
+
+    async def main() -> None:
+        async with bench.server():
+            first = await bench.submit(name="first")
+            asked = {"checkpoints_of": first.id, "checkpoints_name": "another"}
+            text, _ = await bench.service.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
+            second = JobInfo.model_validate_json(text.json).id
+            assert bench.runtime.attempts.pop(second).checkpoints_name == "first"
+            with pytest.raises(NotFound, match=r"no job .* of ben whose checkpoints could be copied"):
+                await bench.service.submit(BEN, bench.request().model_copy(update=asked), None)
+        async with bench.server():
+            assert bench.runtime.attempts[second].checkpoints_name == "first"
+
+    asyncio.run(main())

@@ -20,13 +20,12 @@ def before(folder: Path) -> str:
     return str(folder / "*-1a2b3c4d")
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, is_there: bool) -> None:
+@pytest.mark.parametrize("there", [[], ["next"], ["next/.copying.new/half"], ["next/.copying/rest", "next/deep/moved"]])
+def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, there: list[str]) -> None:
+    """Another worker, or the mount of a volume, may have made the folder; a worker that died leaves half a copy."""
     pattern, target = before(tmp_path), tmp_path / "next"
-    if is_there:  # another worker was faster
-        target.mkdir()
-    (tmp_path / "next.new").mkdir()  # half a copy, of a worker that died
-    (tmp_path / "next.new" / "half").touch()
+    for folder in there:
+        (tmp_path / folder).mkdir(parents=True)
     copy_checkpoints(pattern, str(target))
     assert [path.name for path in target.rglob("*")] == ["deep", "step"]
     (target / "deep" / "step").write_text("8")

@@ -70,7 +70,7 @@ class PodsHere:
         self._sink: Sink | None = None
         self._looks: asyncio.Task[None] | None = None
 
-    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
         return []
 
     def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:

@@ -27,6 +27,7 @@ class _Job:
     """A spec and the cluster that it is checked against."""
 
     spec: JobSpec
+    owner: str
     kind: WorkloadKind
     cluster: ClusterSettings
     catalogue: ClusterCatalogue
@@ -37,7 +38,12 @@ class _Job:
 
 
 def check(
-    spec: JobSpec, submitter: Submitter, kind: WorkloadKind, cluster: ClusterSettings, catalogue: ClusterCatalogue
+    spec: JobSpec,
+    owner: str,
+    submitter: Submitter,
+    kind: WorkloadKind,
+    cluster: ClusterSettings,
+    catalogue: ClusterCatalogue,
 ) -> list[str]:
     """Notices for the submitter.
 
@@ -45,14 +51,15 @@ def check(
         NeverFits: more workers than a job may have.
         NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
     """
-    job = _Job(spec, kind, cluster, catalogue)
+    job = _Job(spec, owner, kind, cluster, catalogue)
     for reject in (_type, _gpus, _outputs, _own_variables, _queue, _size):
         reject(job)
     fields.check_command(spec)
     fields.check_paths(spec, submitter.working_dir)
     needs(spec, catalogue)
     image(spec, catalogue)
-    storage.asked_folders(spec, catalogue)
+    storage.tmp_folders(spec, catalogue)
+    storage.claims(spec, owner, catalogue)
     network_policy.policy(spec, {}, cluster, catalogue)
     return [line for notice in _NOTICES if (line := notice(job))] + fields.ignored(spec, "kubernetes")
 
@@ -146,7 +153,7 @@ def _lost_checkpoints(job: _Job) -> str:
     if spec.checkpoint_dir is None:
         lost = catalogue.checkpoints is None
         return "checkpoints end with their pod: this server's catalogue names no volume for them" if lost else ""
-    if storage.is_on_volume(spec.checkpoint_dir, storage.claims(spec, catalogue)):
+    if storage.is_on_volume(spec.checkpoint_dir, storage.claims(spec, job.owner, catalogue)):
         return ""
     return f"checkpoint_dir={spec.checkpoint_dir!r} is on no volume of the pod: what is written there ends with it"
 

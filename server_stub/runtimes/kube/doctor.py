@@ -46,6 +46,7 @@ def _checks(api: Api, kind: WorkloadKind, settings: ClusterSettings, catalogue: 
     yield _pod_security(api, kind, settings)
     yield _catalogue(api, catalogue)
     yield from _queues(api, kind, settings)
+    yield from _volumes(catalogue)
     yield _network(catalogue)
     yield _workers(settings)
 
@@ -107,6 +108,15 @@ def _queues(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Iterator
     else:
         message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add"
         yield _good("queues", f"{message} {kind.kueue_framework} to integrations.frameworks of its configuration")
+
+
+def _volumes(catalogue: ClusterCatalogue) -> Iterator[Check]:
+    apart = [volume.name for volume in catalogue.volumes if not volume.whole]
+    shared = [volume.name for volume in catalogue.volumes if volume.whole]
+    parts = [f"each user sees a folder of their own on {', '.join(apart)}"] if apart else []
+    parts += [f"all users see the same files on {', '.join(shared)}"] if shared else []
+    if parts:
+        yield _good("volumes", "; ".join(parts))
 
 
 def _network(catalogue: ClusterCatalogue) -> Check:

@@ -53,13 +53,12 @@ class KubeRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
         cluster = self._cluster
-        return check(spec, submitter, cluster.kind, cluster.settings, cluster.catalogue)
+        return check(spec, owner, submitter, cluster.kind, cluster.settings, cluster.catalogue)
 
     def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
-        del owner
-        if storage.is_mounted(path, storage.claims(spec, self._cluster.catalogue)):
+        if storage.is_shared(path, storage.claims(spec, owner, self._cluster.catalogue)):
             return None
         return f"the workers of this server do not see the folder {path} of the submitter"
 

@@ -61,7 +61,8 @@ class LocalRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+        del owner
         return self._host.check(spec, submitter)
 
     def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:

@@ -154,18 +154,33 @@ class Volume(Strict):
     """Folder in it that is mounted; None: the whole volume."""
     read_only: bool = False
     """No job may write to it."""
+    mount: Literal["owner", "whole"] | None = None
+    """Part of it that a job sees. `owner`: the folder `owners/USER`, which the cluster makes. `whole`: everything, of
+    all users. None: `whole` if it is read_only, else `owner`."""
+    users: Annotated[list[str], Field(min_length=1)] | None = None
+    """Users whose jobs may mount it. None: all."""
     always: Folder | None = None
-    """Path where it is mounted in every worker. If the server's pod mounts it at the same path, code on it runs in
-    place. None: it is mounted only in jobs that name it."""
+    """Path where it is mounted in every worker (of `users`). If the server's pod mounts it at the same path, and
+    `mount` is `whole`, code on it runs in place. None: it is mounted only in jobs that name it."""
+
+    @property
+    def whole(self) -> bool:
+        """True if jobs of all users see the same files in it."""
+        return self.read_only if self.mount is None else self.mount == "whole"
+
+    def is_for(self, user: str) -> bool:
+        """True if jobs of this user may mount it."""
+        return self.users is None or user in self.users
 
 
 class Checkpoints(Strict):
     """The folder for checkpoints of jobs without checkpoint_dir, so that they outlive a pod."""
 
     volume: str
-    """A name of `volumes`."""
+    """A name of `volumes`. It has a folder `NAME-ID` for each job. A job sees its own alone, unless `mount` of the
+    volume is `whole`."""
     path: Folder
-    """Parent of the checkpoint folders of all jobs. The volume is mounted here, unless it is mounted above already."""
+    """Parent of the checkpoint folders in a worker. It is mounted here, unless the volume is mounted above already."""
 
 
 class Images(Strict):

@@ -180,9 +180,11 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
     for path in [*always, *([kept.path] if kept else [])]:
         if not storage.is_free(path):
             yield f"a volume can't be mounted at {path}: that folder is the container's own"
-    mounted = [storage.Claimed(v, v.always, v.read_only) for v in catalogue.volumes if v.always is not None]
+    mounted = [
+        storage.Claimed(v, v.always, v.read_only) for v in catalogue.volumes if v.always is not None and v.users is None
+    ]
     if home is not None and not storage.is_on_volume(home, mounted):
-        yield f"user.home={home!r} is on no volume that is always mounted and can be written to"
+        yield f"user.home={home!r} is on no volume that is always mounted, for all users, and can be written to"
     if kept is not None:
         yield from _checkpoints(catalogue, kept)
 
@@ -194,6 +196,8 @@ def _checkpoints(catalogue: ClusterCatalogue, kept: Checkpoints) -> Iterator[str
         yield f"checkpoints.volume={kept.volume!r} is none of its volumes ({_listed(names)})"
     elif volume.read_only:
         yield f"checkpoints.volume={kept.volume!r} is read_only"
+    elif volume.users is not None:
+        yield f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have checkpoints"
 
 
 def _security(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:

@@ -249,7 +249,7 @@ def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]
     if code is not None:
         mounted["code"] = names.code_name(rendering.name)
     own = storage.own_folders(rendering.needs, mounted)
-    return own + storage.asked_folders(rendering.attempt.spec, rendering.catalogue)
+    return own + storage.asked_folders(rendering.attempt, rendering.catalogue)
 
 
 def _base64(content: bytes) -> str:

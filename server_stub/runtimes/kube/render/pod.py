@@ -60,7 +60,7 @@ class Template:
             },
             "spec": {
                 "containers": [self._container(variables)],
-                "volumes": [folder.volume() for folder in self.folders],
+                "volumes": list({folder.name: folder.volume() for folder in self.folders}.values()),
                 "securityContext": security,
                 "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
                 "automountServiceAccountToken": False,

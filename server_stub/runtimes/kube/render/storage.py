@@ -8,8 +8,10 @@ not apply to files that a script writes into its snapshot.
 from __future__ import annotations
 
 import glob
+import hashlib
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,8 @@ SHM, TMP = "/dev/shm", "/tmp"
 _TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 ON_DISK = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP}
 """Paths of the emptyDirs on the node's disk, by volume name."""
+_UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # upper case, too: some volumes take Ann and ann for the same
+_ENCODED_MAX = 150  # with the digest that follows it is still the name of a file
 SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
 _LOG_MIB = SPOOL_BYTES // 2**20
 DISK_GIB = 1024.0
@@ -35,7 +39,7 @@ OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
 
 @dataclass(frozen=True)
 class Folder:
-    """One mount of a pod, as in its `volumes` and the container's `volumeMounts`."""
+    """One mount of a pod, as in its `volumes` and the container's `volumeMounts`. Mounts of one name share a volume."""
 
     name: str
     path: str
@@ -62,6 +66,8 @@ class Claimed:
     volume: Volume
     path: str
     read_only: bool
+    per_job: bool = False
+    """Only the checkpoint folders of the job are mounted, below `path`."""
 
 
 def own_folders(needs: Needs, names: dict[str, str]) -> list[Folder]:
@@ -99,17 +105,55 @@ def _disk_mib(needs: Needs) -> int:
     return math.ceil((needs.instance.disk_gib or DISK_GIB) * 1024)
 
 
-def asked_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
+def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]:
     """/tmp if the job asks for space there, and the volumes of the catalogue. Raises InvalidRequest."""
-    folders = []
-    if spec.tmp_storage is not None:
-        folders.append(Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{_tmp_gb(spec.tmp_storage, catalogue)}G"}}))
-    for place, claimed in enumerate(claims(spec, catalogue)):
+    found = claims(attempt.spec, attempt.owner, catalogue)
+    names = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
+    folders = tmp_folders(attempt.spec, catalogue)
+    for claimed in found:
         source = {"persistentVolumeClaim": {"claimName": claimed.volume.claim}}
-        folders.append(
-            Folder(f"volume-{place}", claimed.path, source, claimed.volume.sub_path, read_only=claimed.read_only)
-        )
+        for path, sub_path, read_only in _mounts(claimed, attempt):
+            folders.append(Folder(f"volume-{names.index(claimed.volume.claim)}", path, source, sub_path, read_only))
     return folders
+
+
+def _mounts(claimed: Claimed, attempt: Attempt) -> Iterator[tuple[str, str | None, bool]]:
+    """Path, folder of the volume and read-only flag of each mount."""
+    volume = claimed.volume
+    if not claimed.per_job:
+        folder = None if volume.whole else owner_folder(attempt.owner)
+        yield claimed.path, _below(volume, folder), claimed.read_only
+        return
+    own = job_folder(attempt.job_name, attempt.job_id)
+    yield f"{claimed.path}/{own}", _below(volume, own), False
+    given = attempt.checkpoints_from
+    if given is not None and attempt.checkpoints_name is not None:
+        copied = job_folder(attempt.checkpoints_name, given.parent.name)
+        yield f"{claimed.path}/{copied}", _below(volume, copied), True
+
+
+def _below(volume: Volume, folder: str | None) -> str | None:
+    return "/".join(filter(None, (volume.sub_path, folder))) or None
+
+
+def owner_folder(owner: str) -> str:
+    """Folder of a user on a volume. No two users share one, also if the volume's names ignore case."""
+    encoded = _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), owner)
+    if not 0 < len(encoded) <= _ENCODED_MAX:
+        encoded = f"{encoded[:_ENCODED_MAX]}%%{hashlib.sha256(owner.encode()).hexdigest()}"
+    return f"owners/{encoded}"
+
+
+def job_folder(job_name: str, job_id: str) -> str:
+    """Folder of a job's checkpoints. It is none of `owners`, as it ends with the id."""
+    return f"{job_name}-{_mark(job_id)}"
+
+
+def tmp_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
+    """/tmp if the job asks for space there. Raises InvalidRequest."""
+    if spec.tmp_storage is None:
+        return []
+    return [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{_tmp_gb(spec.tmp_storage, catalogue)}G"}})]
 
 
 def _tmp_gb(preset: str, catalogue: ClusterCatalogue) -> int:
@@ -119,25 +163,34 @@ def _tmp_gb(preset: str, catalogue: ClusterCatalogue) -> int:
     return catalogue.tmp_storage[preset]
 
 
-def claims(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Claimed]:
+def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claimed]:
     """The volumes that the job names, then those of every job, then the volume of its checkpoints.
 
-    Raises InvalidRequest: an unknown volume, or a path that is not free.
+    Raises InvalidRequest: a volume is unknown or not for this owner, or a path is not free.
     """
     found: list[Claimed] = []
     for words in spec.volumes:
         name, path, read_only = fields.parse_volume(words)
         volume = catalogue.volume(name)
+        _check_user(volume, owner)
         _add(found, Claimed(volume, path.rstrip("/"), read_only or volume.read_only), spec)
     for volume in catalogue.volumes:
-        if volume.always is not None:
+        if volume.always is not None and volume.is_for(owner):
             _add(found, Claimed(volume, volume.always, volume.read_only), spec)
     kept = catalogue.checkpoints
     if kept is not None and spec.checkpoint_dir is None:
         volume = catalogue.volume(kept.volume)
         if not is_on_volume(kept.path, [each for each in found if each.volume == volume]):
-            _add(found, Claimed(volume, kept.path, read_only=False), spec)
+            _add(found, Claimed(volume, kept.path, read_only=False, per_job=not volume.whole), spec)
     return found
+
+
+def _check_user(volume: Volume, user: str) -> None:
+    if not volume.is_for(user):
+        raise InvalidRequest(
+            f"volume {volume.name!r} can't be mounted by jobs of {user}: it is for {', '.join(volume.users or ())}",
+            hint="leave it out, or ask the operator of this server, whose catalogue lists the users of each volume",
+        )
 
 
 def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
@@ -175,9 +228,10 @@ def _check_free(claimed: Claimed, spec: JobSpec) -> None:
         )
 
 
-def is_mounted(path: str, claimed: Sequence[Claimed]) -> bool:
-    """True if `path` is on one of the volumes."""
-    return any(_is_in(path, each.path) for each in claimed)
+def is_shared(path: str, claimed: Sequence[Claimed]) -> bool:
+    """True if `path` is on one of the volumes, with the same files in the jobs of all users."""
+    above = [each for each in claimed if _is_in(path, each.path)]
+    return bool(above) and max(above, key=lambda each: len(each.path)).volume.whole
 
 
 def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
@@ -192,7 +246,7 @@ def checkpoint_dir(attempt: Attempt, catalogue: ClusterCatalogue) -> str:
         return plan.from_caller(attempt, attempt.spec.checkpoint_dir)
     if catalogue.checkpoints is None:
         return f"{RUN}/checkpoints"
-    return f"{catalogue.checkpoints.path}/{attempt.job_name}-{_mark(attempt.job_id)}"
+    return f"{catalogue.checkpoints.path}/{job_folder(attempt.job_name, attempt.job_id)}"
 
 
 def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
@@ -207,11 +261,16 @@ def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | Non
 
 def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     """Message if the checkpoints of the job being resubmitted are lost; None: they are not."""
-    if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is not None:
+    if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None:
         return None
-    return (
-        "no checkpoints are handed on: they ended with their pods, as this server's catalogue names no volume for them"
-    )
+    kept = catalogue.checkpoints
+    if kept is None:
+        why = "they ended with their pods, as this server's catalogue names no volume for them"
+    elif attempt.checkpoints_name is None and not catalogue.volume(kept.volume).whole:
+        why = "this job was submitted to an earlier version of the server; submit it again"
+    else:
+        return None
+    return f"no checkpoints are handed on: {why}"
 
 
 def _mark(job_id: str) -> str:
