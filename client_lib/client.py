@@ -146,6 +146,7 @@ class RemoteFunction(Generic[P, R]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Submit the job and return it without waiting."""
         job = self.job(*args, **kwargs)
+        job.submit_raises = True  # nobody reads the text that it would return
         job.submit()
         return job
 

@@ -75,6 +75,8 @@ class Job:
 
     Type = PlatformType
     """The ML Space platform's names of the types: `Job.Type.pytorch2`."""
+    submit_raises: bool = True
+    """False: `submit` returns the sentence of an error, as on the ML Space platform, in place of raising it."""
 
     @old_arguments.shown_in_signature
     def __init__(
@@ -190,8 +192,20 @@ class Job:
         Raises:
             InvalidRequest: a field or the script is wrong; the message names it, its value and the way out.
             Conflict: the name is taken, or this object was submitted already.
-            ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`.
+            ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`. None of them after
+            `Job.submit_raises = False`: it then returns their text, which begins with `Error`, and `job_name` is None.
         """
+        try:
+            accepted = self._accepted(python, on_upload)
+        except ClientLibError as error:
+            if self.submit_raises:
+                raise
+            return str(error)
+        if self._draft.attached:
+            self.logs()
+        return mlspace.submitted(accepted.name)
+
+    def _accepted(self, python: str | None, on_upload: OnUpload | None) -> JobInfo:
         with self._lock:
             if self._last:
                 raise Conflict(
@@ -202,9 +216,7 @@ class Job:
             self._client = self.client  # this server from now on, even if the environment changes
             prepared = self._prepared(self._draft.spec.name or self._drawn_name, python)
             self._last = request.submit(self._client, prepared, self._key, on_upload)
-        if self._draft.attached:
-            self.logs()
-        return mlspace.submitted(self._last.name)
+            return self._last
 
     def render(self, *, python: str | None = None) -> Manifest:
         """The objects that the server would create (locally worker plans), secrets masked.

@@ -91,6 +91,7 @@ class TorchDistributor:
         return min(self.num_processes, gpus)
 
     def _follow(self, job: Job) -> None:
+        job.submit_raises = True  # nobody reads the text that it would return
         job.submit()
         job.logs()
 

@@ -12,6 +12,8 @@ DOCTOR = f"{API}/doctor"
 INSTANCE_TYPES = f"{API}/instance-types"
 SNAPSHOTS = f"{API}/snapshots"
 HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
+PING = "/ping"
+"""`HEALTHZ`, by the name that clients of ML Space ask for."""
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 LOG_FRAMES = "application/vnd.client-lib.log-frames"  # see client_lib.spec.log_stream

@@ -63,6 +63,11 @@ class Cause:
         return bool(self.shows and self.shows.search(output))
 
 
+_PLATFORM_HOST = r"[a-z0-9][a-z0-9-]*-mpi(?:master|worker)-\d+[\w.-]*"
+_UNRESOLVED = (
+    r"gai ?error|Name or service not known|nodename nor servname|[Tt]emporary failure in name resolution|"
+    r"[Cc]ould not resolve|[Nn]o address associated|unknown host"
+)
 _OWN_PORT = (
     "do not write a fixed port into the script; init_process_group() without init_method takes MASTER_ADDR and "
     "MASTER_PORT, which are free and set for each job"
@@ -94,6 +99,16 @@ CAUSES = (
         "prints `Address already in use`",
         re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
         "another process listens on that port: " + _OWN_PORT,
+    ),
+    Cause(
+        "can't resolve the host name of a job of ML Space",
+        re.compile(
+            rf"(?P<host>{_PLATFORM_HOST})(?s:.{{0,400}}?)(?:{_UNRESOLVED})|"
+            rf"(?:{_UNRESOLVED})[^\n]{{0,100}}?(?P<host_behind>{_PLATFORM_HOST})"
+        ),
+        "`...-mpimaster-0` and `...-mpiworker-N` are host names of pods on ML Space, which do not exist here. "
+        "MASTER_ADDR and MASTER_PORT in the environment of each process lead to rank 0 of its own job, and no name "
+        "leads to another job: start the processes that work together as one job (n_workers)",
     ),
     Cause(
         "prints `CUDA out of memory`",

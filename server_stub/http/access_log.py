@@ -26,7 +26,7 @@ from client_lib.spec import paths
 REQUEST_ID = b"x-request-id"
 UNKNOWN_ROUTE = "(none)"  # one label for all unknown paths: a scanner would make thousands of labels
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_PROBES = frozenset({paths.HEALTHZ, paths.READYZ, paths.METRICS})
+_PROBES = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ, paths.METRICS})
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Authentication: the Bearer token of a request belongs to a user, or below the paths of workers to an attempt.
 
-An ASGI layer in front of every route, so that no route can forget it: without a token only the two health paths
+An ASGI layer in front of every route, so that no route can forget it: without a token only the health paths
 answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
 """
 
@@ -22,7 +22,7 @@ from server_stub.http.users_file import Tokens
 from server_stub.service.values import User
 from server_stub.worker_gateway import WorkerRegistry
 
-OPEN_PATHS = frozenset({paths.HEALTHZ, paths.READYZ})
+OPEN_PATHS = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ})
 
 _HEADERS_KNOWN = 1000
 

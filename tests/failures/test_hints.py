@@ -95,6 +95,21 @@ def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
     assert "else 'gloo'" in (hint_for(said(text), IN_PLACE) or "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ping: lm-mpi-job-0b5e9a5c-mpimaster-0: Name or service not known",
+        "curl: (6) Could not resolve host: train-x7k2m-mpiworker-3.train-x7k2m",
+        "The client socket has failed to connect to any network address of (lm-mpi-job-1-mpimaster-0, 29500). The "
+        "IPv4 network addresses of (lm-mpi-job-1-mpimaster-0, 29500) cannot be retrieved "
+        "(gai error: -2 - Name or service not known)",
+    ],
+)
+def test_hint_the_address_of_another_job(text: str) -> None:
+    assert "no name leads to another job" in (hint_for(said(text), IN_PLACE) or "")
+    assert hint_for(said("socket.gaierror: [Errno -2] Name or service not known"), IN_PLACE) is None
+
+
 def test_hint_uneven_data() -> None:
     lost = Ended(0, 1, None, 0.0, 9.0, 9.0, False, True, "RuntimeError: Connection closed by peer", None, [])
     done = lost._replace(rank=1, exit_code=0, lost_peer=False, exception=None)

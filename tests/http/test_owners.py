@@ -26,6 +26,7 @@ OF_ALL_USERS = {
     ("GET", paths.INSTANCE_TYPES),
     ("GET", paths.METRICS),
     ("GET", paths.HEALTHZ),
+    ("GET", paths.PING),
     ("GET", paths.READYZ),
 }
 OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER)}
@@ -204,7 +205,8 @@ def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, ro
     assert [api("GET", paths.INFO).json()["user"] for api in (ann, root)] == ["ann", "root"]
 
 
-CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", paths.HEALTHZ), ("GET", paths.READYZ)})
+OPEN = (paths.HEALTHZ, paths.PING, paths.READYZ)
+CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", path) for path in OPEN})
 EVERYTHING = [*ON_A_JOB, *CLOSED, *ON_A_SNAPSHOT, ("GET", "/nowhere")]
 
 
@@ -220,4 +222,4 @@ def test_without_a_token_nothing_answers(method: str, path: str, token: str | No
 
 
 def test_health_needs_no_token(server: Running) -> None:
-    assert [server.anonymous()("GET", path).status_code for path in (paths.HEALTHZ, paths.READYZ)] == [200, 200]
+    assert [server.anonymous()("GET", path).status_code for path in OPEN] == [200, 200, 200]

@@ -67,6 +67,7 @@ async def render(parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest
     return parts.service.render(user, order)
 
 
+@probes.get(paths.PING, name="ping")
 @probes.get(paths.HEALTHZ)
 async def healthz() -> Response:
     """The process lives."""

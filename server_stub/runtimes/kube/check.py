@@ -129,7 +129,7 @@ def _other_image(job: _Job) -> str:
 def _without_gpus(job: _Job) -> str:
     if job.needs.gpus or not job.needs.instance.gpus:
         return ""
-    return f"instance_type={job.needs.instance.name!r} has GPUs, but type 'nogpu' uses none: the job runs on the CPU"
+    return f"instance_type={job.needs.instance.name!r} has GPUs, but type 'nogpu' uses none: {fields.ON_CPU}"
 
 
 def _less_shm(job: _Job) -> str:

@@ -196,9 +196,9 @@ def _runs_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> str:
     if not wish or needs.wants_gpus:
         return ""
     if spec.type is JobType.NOGPU:
-        return f"{wish}, but type 'nogpu' uses none: the job runs on the CPU"
+        return f"{wish}, but type 'nogpu' uses none: {fields.ON_CPU}"
     why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
-    return f"{wish}, and {why}: the job runs on the CPU, {_processes(needs.processes_with(0))} per worker"
+    return f"{wish}, and {why}: {fields.ON_CPU}, {_processes(needs.processes_with(0))} per worker"
 
 
 def _wish_for_gpus(spec: JobSpec, needs: Needs) -> str:
@@ -214,9 +214,7 @@ def _processes(count: int) -> str:
 def _too_few_gpus(spec: JobSpec, needs: Needs) -> str:
     if needs.size is not None or needs.wants_gpus or not needs.allowed or spec.type is JobType.NOGPU:
         return ""
-    return (
-        f"n_workers={needs.workers} can't share {len(needs.allowed)} GPUs, one each at least: the job runs on the CPU"
-    )
+    return f"n_workers={needs.workers} can't share {len(needs.allowed)} GPUs, one each at least: {fields.ON_CPU}"
 
 
 def _other_cards(needs: Needs, gpus: Sequence[Gpu]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import client_lib
-from client_lib import Client, Job, JobType, NotFound, NotSupported
+from client_lib import Client, InvalidRequest, Job, JobType, NotFound, NotSupported
 from client_lib.spec.mlspace import TYPES
 
 
@@ -56,6 +56,19 @@ def test_health_params_of_the_platform_are_those_of_the_spec() -> None:
 
 
 # --- verbs
+
+
+def test_a_failed_submit_returns_its_sentence_where_a_script_asks_for_that(
+    client: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(script="missing.py", client=client)
+    with pytest.raises(InvalidRequest):
+        job.submit()
+    monkeypatch.setattr(Job, "submit_raises", False)
+    assert job.submit().startswith("Error: script: there is no ")
+    assert not job.job_name
+    with pytest.raises(InvalidRequest):
+        client_lib.remote(instance_type="no-such-type", client=client)(print).submit()
 
 
 def test_jobs_prints_created_name_and_status_and_nothing_else(

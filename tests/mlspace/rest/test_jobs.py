@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.states import Reason
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import CodeInPlace, JobInfo
+from server_stub.http.api.public_v2 import translate
+from server_stub.runtimes.fields import ON_CPU
 from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND, IMAGE, JOBS, Platform, platform
 
@@ -407,3 +411,28 @@ def test_nodes_and_preemptors(ann: Platform) -> None:
 def test_what_hangs_on_a_name_that_is_none_is_404(path: str, ann: Platform) -> None:
     answer = ann("GET", f"{JOBS}/{path}")
     assert (answer.status_code, answer.json()) == (404, {"error_code": 1, "error_message": "not found"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "notices", "count"),
+    [
+        ({"instance_type": "a100.2gpu", "n_workers": 2}, [], 4),
+        ({"instance_type": "a100.2gpu"}, [f"instance_type='a100.2gpu' asks for 2 GPUs per worker: {ON_CPU}"], 0),
+        ({"instance_type": "a100.2gpu", "type": "nogpu"}, [], 0),
+    ],
+)
+def test_a_job_that_runs_on_the_cpu_has_no_gpus(fields: dict[str, Any], notices: list[str], count: int) -> None:
+    info = JobInfo(
+        name="train",
+        id="a" * 32,
+        owner="ann",
+        version=1,
+        runtime="local",
+        state=State.RUNNING,
+        reason=Reason.RUNNING,
+        spec=JobSpec(script="train.py", **fields),
+        code=CodeInPlace(),
+        created_at=datetime.now(timezone.utc),
+        notices=notices,
+    )
+    assert translate.gpu_count(info, {}) == count

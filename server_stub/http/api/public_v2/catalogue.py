@@ -14,7 +14,7 @@ from client_lib.errors import NotFound
 from client_lib.spec.mlspace import REGIONS
 from client_lib.spec.wire import InstanceType
 from server_stub.http.api.context import Context, Parts
-from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE
+from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE, type_name
 
 ROOT = "/public/v2"
 WORKSPACES = f"{ROOT}/workspaces/v3"
@@ -121,7 +121,7 @@ class Configs(BaseModel):
 @router.get(f"{ROOT}/configs")
 async def get_configs(parts: Parts, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
     """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
-    types = [_of_region(kind) for kind in parts.service.instance_types()]
+    types = [_of_region(kind) for kind in _types(parts)]
     regions = _regions(parts) if cluster_type == "MT" else []
     return Configs(regions=[RegionConfig(key=name, name=name, instances_types=types) for name in regions])
 
@@ -131,10 +131,7 @@ async def get_available(parts: Parts, region: str, allocation_name: str | None =
     """The number of workers of each type that fit now."""
     del region, allocation_name
     return AvailableTypes(
-        instance_types=[
-            Available(key=kind.name, name=kind.name, count=kind.available or 0)
-            for kind in parts.service.instance_types()
-        ]
+        instance_types=[Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in _types(parts)]
     )
 
 
@@ -143,8 +140,7 @@ async def get_availability(parts: Parts, allocation: str) -> list[Availability]:
     """The number of workers of each type that fit now."""
     _check(allocation, ALLOCATION)
     return [
-        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0)
-        for kind in parts.service.instance_types()
+        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0) for kind in _types(parts)
     ]
 
 
@@ -152,14 +148,14 @@ async def get_availability(parts: Parts, allocation: str) -> list[Availability]:
 async def get_allocation_types(parts: Parts, allocation: str) -> list[TypeOfQueue]:
     """The instance types of an allocation."""
     _check(allocation, ALLOCATION)
-    return [_of_queue(kind) for kind in parts.service.instance_types()]
+    return [_of_queue(kind) for kind in _types(parts)]
 
 
 @router.get(f"{ROOT}/queues/{{queue}}/instance-types")
 async def get_queue_types(parts: Parts, queue: str) -> list[TypeOfQueue]:
     """The instance types of a queue."""
     _check(queue, QUEUE)
-    return [_of_queue(kind) for kind in parts.service.instance_types()]
+    return [_of_queue(kind) for kind in _types(parts)]
 
 
 @router.get(f"{WORKSPACES}/")
@@ -188,6 +184,10 @@ async def get_queues(workspace: str, allocation: str) -> list[Queue]:
     del workspace
     _check(allocation, ALLOCATION)
     return [Queue()]
+
+
+def _types(parts: Context) -> list[InstanceType]:
+    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.instance_types()]
 
 
 def _regions(parts: Context) -> list[str]:

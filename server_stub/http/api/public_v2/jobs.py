@@ -43,7 +43,9 @@ _Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None)]
 async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Created:
     """Run a job. It is on disk before this answers."""
     translate.check_region(order.region, parts.settings.regions)
-    whole = await Roots.of(parts.settings).place(translate.spec_of(order))
+    spec = translate.spec_of(order)
+    known = translate.catalogue_name(order.instance_type, parts.service.instance_types())
+    whole = await Roots.of(parts.settings).place(spec.model_copy(update={"instance_type": known}))
     job, _ = await parts.service.submit(user, whole, None, shared=True)
     return translate.created(JobInfo.model_validate_json(job.json))
 

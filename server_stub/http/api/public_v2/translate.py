@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec import mlspace
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import duration, iso, unix
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import JobInfo, WorkerInfo
+from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
 from server_stub.http.api.public_v2.models import (
     Created,
     HealthParams,
@@ -26,6 +26,7 @@ from server_stub.http.api.public_v2.models import (
     RunJobRequest,
 )
 from server_stub.runtimes import instance_types as instances
+from server_stub.runtimes.fields import ON_CPU
 
 ALLOCATION = QUEUE = "default"
 """The one allocation of this server and its one queue, for jobs that name none. Their ids are their names."""
@@ -89,7 +90,7 @@ def item(info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: 
         created_dt=created_dt,
         updated_dt=iso(info.finished_at or info.started_at) or created_dt,
         completed_dt=iso(info.finished_at),
-        gpu_count=gpu_count(spec, gpus),
+        gpu_count=gpu_count(info, gpus),
         duration=duration(info.started_at, info.finished_at, now),
         namespace=NAMESPACE,
         queue_name=spec.queue_name or QUEUE,
@@ -99,11 +100,26 @@ def item(info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: 
     )
 
 
-def gpu_count(spec: JobSpec, gpus: Mapping[str, int]) -> int:
-    """Number of GPUs that the job requests for all its workers."""
-    name = spec.instance_type or ""
+def gpu_count(info: JobInfo, gpus: Mapping[str, int]) -> int:
+    """Number of GPUs that the job requests for all its workers; 0 where it runs on the CPU."""
+    name = info.spec.instance_type or ""
+    if info.spec.type is JobType.NOGPU or any(ON_CPU in notice for notice in info.notices):
+        return 0
     size = instances.parse(name)
-    return spec.n_workers * gpus.get(name, size.gpus if size else 0)
+    return info.spec.n_workers * gpus.get(name, size.gpus if size else 0)
+
+
+def type_name(kind: InstanceType) -> str:
+    """The name of an instance type with its cores and memory, from which clients read them: `a100.8gpu.64C.1944G`."""
+    size = instances.parse(kind.name)
+    if size is None or (size.cpu and size.memory_gib) or not (kind.cpu >= 1 and kind.memory_gib >= 1):
+        return kind.name
+    return f"{kind.name}.{int(kind.cpu)}C.{int(kind.memory_gib)}G"
+
+
+def catalogue_name(name: str, kinds: Iterable[InstanceType]) -> str:
+    """The name of an instance type in the catalogue; `name`: the same, or that of `type_name`."""
+    return {type_name(kind): kind.name for kind in kinds}.get(name, name)
 
 
 def status(info: JobInfo) -> JobSummary:
