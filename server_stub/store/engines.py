@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import time
+from collections.abc import Generator
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -23,10 +25,11 @@ from server_stub.store.errors import StoreUnavailable
 HEAD = "0005"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
+SILENCE_S = 6.0  # of PostgreSQL after a statement; together with connect_timeout it bounds the time of a call
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 _CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a server whose connection was not closed
-    "connect_timeout": 5,
+    "connect_timeout": 3,
     "keepalives_idle": 5,
     "keepalives_interval": 5,
     "keepalives_count": 2,
@@ -95,6 +98,40 @@ def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> Non
     if not taken:
         connection.close()
         raise Locked("another server uses the database", hint="repeat the call later")
+
+
+def limit_silence(engine: Engine) -> None:
+    """Close a connection of PostgreSQL on which no byte has come for SILENCE_S after a statement: the process at its
+    other end is frozen, which no keepalive notices. Not for migrations, whose statements may take long."""
+
+    def limit(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if not record.info.setdefault("limited", False):
+            record.info["limited"] = True
+            wait = connection.wait
+            connection.wait = lambda steps, *more, **named: wait(_heard(steps, connection), *more, **named)
+
+    if not is_sqlite(str(engine.url)):
+        event.listen(engine, "checkout", limit)
+
+
+def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, int, Any]:
+    """The steps of the driver, which get 0 for each tenth of a second without a byte. Raises the driver's error for a
+    lost connection."""
+    heard_at = time.monotonic()
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if ready:
+                heard_at = time.monotonic()
+            elif time.monotonic() > heard_at + SILENCE_S:
+                from psycopg import OperationalError  # here: SQLite needs no psycopg
+
+                connection.close()
+                raise OperationalError(f"the database has said nothing for {SILENCE_S:g} s")
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value
 
 
 def damage_of(file: Path) -> str | None:

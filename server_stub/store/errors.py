@@ -10,6 +10,7 @@ from client_lib.errors import ServerError, Unavailable
 from client_lib.worker import disk
 
 log = logging.getLogger(__name__)
+NO_ANSWER = "the database of the server does not answer now"
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
 
@@ -28,7 +29,7 @@ class Superseded(StoreUnavailable):
 
 def translated(error: SQLAlchemyError) -> StoreError:
     if is_away(error):
-        return StoreUnavailable("the database of the server does not answer now", hint="repeat the call later")
+        return StoreUnavailable(NO_ANSWER, hint="repeat the call later")
     log.error("the database refused a statement", exc_info=error)
     return StoreError("the database refused a statement", hint="the log of the server has the reason")
 

@@ -16,7 +16,7 @@ from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, rows
 from server_stub.store.engines import Locked
-from server_stub.store.errors import Superseded, driver_message, is_full, translated
+from server_stub.store.errors import NO_ANSWER, StoreUnavailable, Superseded, driver_message, is_full, translated
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
@@ -26,6 +26,7 @@ P = ParamSpec("P")
 
 
 log = logging.getLogger(__name__)
+READ_S = 10.0  # for a read of PostgreSQL, with its wait for a free connection
 _WAY_OUT = (
     "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
     "a damaged file is kept under another name"
@@ -80,8 +81,11 @@ class Store:
             with self._reading.begin() as connection:
                 return function(connection, *args, **kwargs)
 
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, run)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+            return await asyncio.wait_for(reading, None if engines.is_sqlite(self._url) else READ_S)
+        except asyncio.TimeoutError as error:
+            raise StoreUnavailable(NO_ANSWER, hint="repeat the call later") from error
         except SQLAlchemyError as error:
             raise translated(error) from error
 
@@ -173,6 +177,8 @@ class Store:
         except BaseException:
             self._writing.dispose()  # and with its session the lock
             raise
+        for engine in (self._writing, self._reading):
+            engines.limit_silence(engine)
         self._writer = Writer(self._writing, lambda c: self._refuse_older_than(rows.generation(c, keep=True)))
         self._writer.start()
         return is_new

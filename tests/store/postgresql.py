@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -56,6 +57,21 @@ class Server:
     def stop(self) -> None:
         """Like a crash: no connection is closed in order."""
         self._pg_ctl("-m", "immediate", "stop")
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all of its processes, as a hypervisor does: connections stay open, and nothing answers."""
+        main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        stopped: set[int] = set()
+        while new := {main, *_children(main)} - stopped:  # until no process has started another one meanwhile
+            for pid in new:
+                os.kill(pid, signal.SIGSTOP)
+            stopped |= new
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()
@@ -135,6 +151,10 @@ class Proxy:
                     return
                 server.sendall(data)
         _shut(client, server)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, rows
+from server_stub.store.engines import READERS
 from server_stub.store.rows import Key, NewJob
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
@@ -53,6 +54,20 @@ class TestPostgresql:
                     with pytest.raises(StoreUnavailable):
                         await store.write(added, row(2))
                 postgresql_may_stop.start()
+                await store.write(added, row(3))
+                assert await stored(store) == [row(1).id, row(3).id]
+
+        asyncio.run(run())
+
+    def test_calls_are_refused_while_it_is_frozen_and_work_when_it_goes_on(self, postgresql_server: Server) -> None:
+        async def run() -> None:
+            async with opened(postgresql_server.new_database()) as store:
+                await store.write(added, row(1))
+                with postgresql_server.frozen():
+                    reads = [store.read(rows.unfinished) for _ in range(2 * READERS)]
+                    calls = asyncio.gather(*reads, store.write(added, row(2)), return_exceptions=True)
+                    answers = await asyncio.wait_for(calls, 60)  # without a bound it waits until the server goes on
+                    assert {type(answer) for answer in answers} == {StoreUnavailable}
                 await store.write(added, row(3))
                 assert await stored(store) == [row(1).id, row(3).id]
 
