@@ -88,6 +88,7 @@ def test_submit_by_options(mls: Site) -> None:
         "env_variables": {"A": "1", "B": "два"},
         "pytorch_use_env": True,
         "max_retry": 3,
+        "max_infrastructure_retry": 3,
         "priority_class": "high",
         "queue_name": "team",
         "allocation_name": "big",
