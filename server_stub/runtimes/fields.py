@@ -104,8 +104,10 @@ def ignored(spec: JobSpec, runtime: str) -> list[str]:
     is_elastic = spec.type is JobType.PYTORCH_ELASTIC
     notices = []
     for name, row in FIELDS.items():
+        if name not in spec.model_fields_set:  # most are not: this runs at each submit
+            continue
         reason, value = row.reason(runtime), getattr(spec, name)
-        unset = name not in spec.model_fields_set or value in (None, "default") or (name == "warm" and not value)
+        unset = value in (None, "default") or (name == "warm" and not value)
         if reason is None or unset or (is_elastic and row is _ELASTIC):
             continue
         shown = str(value) if isinstance(value, str) else value  # an enum's own repr would not be what the user wrote
