@@ -80,7 +80,7 @@ class SubmitHandler:
             raise
 
     async def _admit(self, user: User, request: SubmitRequest, shared: bool) -> Admitted:
-        self._check_room()
+        self._check_unfinished()
         admitted = self._admission.admit(user, request)
         if request.checkpoints_of is not None:
             admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
@@ -107,13 +107,12 @@ class SubmitHandler:
         else:
             self._admission.check_shared(user, request, script_path)
 
-    def _check_room(self) -> None:
+    def _check_unfinished(self) -> None:
         if len(self._reconciler) >= MAX_UNFINISHED_JOBS:
             raise StorageFull(
                 f"{len(self._reconciler)} jobs are not final yet, which is the limit of this server",
                 hint="cancel some, or wait until they have run",
             )
-        self._room.check(0)
 
     async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
         """True if this user ran the same script in place before, so that a resubmit needs no proof."""
