@@ -108,7 +108,9 @@ def has_ranks(plan: WorkerPlan) -> bool:
 
 
 def _is_as_in_a_shell(plan: WorkerPlan) -> bool:
-    return RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
+    """False for a function: its runner reads its rank."""
+    is_wanted = RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
+    return is_wanted and os.path.basename(plan.command[0]) != "function_runner.py"
 
 
 def uses_rank_runner(plan: WorkerPlan) -> bool:

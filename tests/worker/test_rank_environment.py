@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from client_lib.worker import function_runner
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import declared_option
@@ -119,6 +120,11 @@ def test_a_python_line_of_several_processes_sees_its_ranks(
     seen = environment(plan(**AS_IN_A_SHELL, **several))
     assert RANKS | {"MASTER_ADDR"} <= seen.keys()
     assert "CLIENT_LIB_RANK_VARIABLES" not in seen
+
+
+def test_a_function_always_sees_its_rank(plan: Callable[..., WorkerPlan]) -> None:
+    made = plan(**AS_IN_A_SHELL)._replace(command=[function_runner.__file__])
+    assert environment(made).keys() >= RANKS
 
 
 def test_a_job_submitted_by_such_a_process_has_ranks(plan: Callable[..., WorkerPlan]) -> None:
