@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from client_lib.functions.results import Outcome
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
+    from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
 
 Ranks = int | Sequence[int] | None
@@ -95,6 +96,7 @@ class Job:
         code: Literal["auto", "in_place", "snapshot"] = "auto",
         working_dir: str | os.PathLike[str] | None = None,
         warm: bool | None = None,
+        observe: bool | None = True,
         conda_env: str | None = None,
         pytorch_use_env: bool | None = None,
         log_file: str | None = "train.log",
@@ -402,6 +404,16 @@ class Job:
         params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         open_logs = partial(self.client.open_logs, self._submitted)
         return log_reader.log_entries(open_logs, params, retry_s=self.client.config.retry_s)
+
+    def stacks(self) -> JobStacks:
+        """The stacks of all processes of the running job: what each rank does now. `str()` groups the ranks that do
+        the same; a process that cannot tell its stacks has a `problem` instead.
+
+        Raises:
+            Conflict: the job does not run, or was submitted with `observe=False`.
+            NotSupported: the server has switched it off, or is of a version without it.
+        """
+        return self.client.job_stacks(self._submitted)
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""

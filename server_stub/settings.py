@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     (Linux only). It starts after the first job, which shows what to import, and ends with the server. A job can turn it
     off with `warm=False`."""
 
+    observe: bool = True
+    """The stacks of running jobs can be taken by their owners and by admins. False: of no job; a job can turn it off
+    with `observe=False`."""
+
     # --- jobs on a cluster (runtime=kubernetes)
     kubeconfig: Path | None = None
     """Kubeconfig file; None: the service account in a pod, else `$KUBECONFIG`, else `~/.kube/config`."""

@@ -16,6 +16,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
 from server_stub.service.clock import Clock
+from server_stub.worker_gateway.stacks import StackDump
 
 
 @dataclass
@@ -71,6 +72,9 @@ class FakeRuntime:
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         return self.life.get(job_id)
+
+    async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
+        return [StackDump(0, [{"rank": 0, "pid": 7, "state": "S", "name": f"{job_id}.{attempt}", "dump": None}])]
 
     def instance_types(self) -> Sequence[InstanceType]:
         return [InstanceType(name="cpu.2C.8G", gpus=0, cpu=2, memory_gib=8)]

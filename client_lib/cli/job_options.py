@@ -52,7 +52,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Code": (
         *("code", "working_dir", "flags", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
-        "pytorch_use_env",
+        *("pytorch_use_env", "observe"),
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "max_retry", "max_infrastructure_retry", "stop_timer", "grace_s"),

@@ -192,6 +192,8 @@ class JobSpec(Strict):
     warm: bool | None = None
     """False: start every process from scratch. None: fork them from a process that has torch and the other packages
     imported, where the runtime has one that suits this job (local runtime only)."""
+    observe: bool = True
+    """False: the stacks of its processes cannot be taken (`client-lib stacks`), and nothing is prepared for that."""
     conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None

@@ -25,6 +25,10 @@ WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
 POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
 
 
+NO_SUCH_PATH = "there is nothing at"
+"""Beginning of the message of a server that does not know a path, as older servers do not know newer ones."""
+
+
 def job(name: str) -> str:
     return f"{JOBS}/{quote(name, safe='')}"
 
@@ -39,6 +43,10 @@ def job_events(name: str) -> str:
 
 def job_manifest(name: str) -> str:
     return f"{job(name)}/manifest"
+
+
+def job_stacks(name: str) -> str:
+    return f"{job(name)}/stacks"
 
 
 def job_cancel(name: str) -> str:
@@ -64,8 +72,8 @@ def job_resubmit_source(name: str) -> str:
 
 
 def worker(name: str, attempt: int, number: int) -> str:
-    """Path of a worker; its operations are `/state`, `/log`, `/report`, `/snapshot`, `/function` and
-    `/results/{rank}`."""
+    """Path of a worker; its operations are `/state`, `/log`, `/report`, `/stacks`, `/snapshot`,
+    `/function` and `/results/{rank}`."""
     return f"{job(name)}/attempts/{attempt}/workers/{number}"
 
 

@@ -71,7 +71,7 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = ("max_infrastructure_retry",)
+SINCE_0_1 = ("max_infrastructure_retry", "observe")
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
 
@@ -428,6 +428,8 @@ class WorkerSays(Lenient):
     state: Literal["preparing", "ready", "started", "ended"]
     signs_of_life: int = 0
     """Another one than before when a rank has written something meanwhile."""
+    stacks: str | None = None
+    """Mark of the last order for stacks that it has received; None: its version cannot take them."""
 
 
 class WorkerOrder(Lenient):
@@ -436,6 +438,8 @@ class WorkerOrder(Lenient):
     do: Literal["wait", "go", "stop", "exit"]
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL of a `stop`; None: the time in its plan."""
+    stacks: str | None = None
+    """Mark of an order to send the stacks of its ranks, which does not change what the worker does; None: none."""
 
 
 class LogLengths(Lenient):

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from client_lib.errors import NotFound
+from client_lib.errors import NotFound, NotSupported
 from client_lib.spec import paths
 from client_lib.spec.bounds import STORED
 from client_lib.spec.log_stream import HEARTBEAT_S
@@ -39,6 +39,9 @@ from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
 from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import Body, Params, Rest, Transport
+
+if TYPE_CHECKING:
+    from client_lib.spec.stacks import JobStacks
 
 M = TypeVar("M", bound=BaseModel)
 OnUpload = Callable[[int, int], None]
@@ -116,6 +119,17 @@ class Api:
 
     def job_events(self, name: str, *, owner: str | None = None) -> list[Event]:
         return self._get(paths.job_events(name), EventList, _given(owner=owner)).events
+
+    def job_stacks(self, name: str, *, owner: str | None = None) -> JobStacks:
+        """The stacks of the running job: see `Job.stacks`."""
+        from client_lib.spec.stacks import JobStacks  # few callers need these models
+
+        try:
+            return self._get(paths.job_stacks(name), JobStacks, _given(owner=owner))
+        except NotFound as missing:
+            if missing.message.startswith(paths.NO_SUCH_PATH):
+                raise NotSupported("this server is of a version that can't take stacks", hint="upgrade it") from missing
+            raise
 
     def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
         """The objects that the newest attempt was started from."""

@@ -7,8 +7,11 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
                                                    every rank of this worker runs; warm: forked from the warm pool;
                                                    fresh_because: why not, if the launcher itself was forked from it
                              {"event": "ended"}    report.json is written
-                             the newest of them also to each peer that connects later
+                             {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
+                             the newest of them, without "stacks", also to each peer that connects later
     peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
+                             {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
+                                                              "stacks": true
                              {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go"
                              {"do": "exit"}                   after "ended": the launcher may exit
 
@@ -25,6 +28,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 READY, STARTED, ENDED = "ready", "started", "ended"
 GO, STOP, EXIT = "go", "stop", "exit"
+STACKS = "stacks"  # an instruction, and the event that answers it
 
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
 _LINE_MAX = 64 * 1024
@@ -41,6 +45,10 @@ def go() -> bytes:
 
 def stop(grace_s: float) -> bytes:
     return encode({"do": STOP, "grace_s": grace_s})
+
+
+def stacks() -> bytes:
+    return encode({"do": STACKS})
 
 
 def release() -> bytes:
@@ -153,8 +161,11 @@ class ControlServer:
     def announce(self, event: str, **more: object) -> None:
         """Send the event to all peers, and to each that connects later. A peer that does not read is dropped."""
         self._newest = encode({"event": event, **more})
-        for fd in list(self._peers):
-            self._send(fd, self._newest)
+        self._send_all(self._newest)
+
+    def answer(self, event: str) -> None:
+        """Send the event to all peers that are connected now."""
+        self._send_all(encode({"event": event}))
 
     def close(self) -> None:
         for fd in list(self._peers):
@@ -187,6 +198,10 @@ class ControlServer:
             self._drop(fd)
         for message in lines.feed(data):
             self._on_instruction(message)
+
+    def _send_all(self, data: bytes) -> None:
+        for fd in list(self._peers):
+            self._send(fd, data)
 
     def _send(self, fd: int, data: bytes) -> None:
         try:

@@ -9,6 +9,8 @@
                     there if the plan asks for it
     ranks/          output pipes of an elastic worker's ranks (elastic.py)
     errors/         TORCHELASTIC_ERROR_FILE of each rank
+    stacks/         a file per rank, to which it writes its stacks; there if the plan allows to take them (stacks.py)
+    stacks.json     the stacks of all ranks, as they were last taken
     work/           the unpacked snapshot; complete as soon as it is there
     outputs         files that were in the working directory before the ranks ran (outputs/find.py)
     reserve         takes up room that is needed at the end on a full disk (disk.py); removed then
@@ -29,7 +31,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 from client_lib.worker.system import boot_id, start_time
 
 MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it belongs to no worker
-IMPORTS = "imports"  # rank_runner.py uses the same name
+IMPORTS, STACKS = "imports", "stacks"  # rank_runner.py uses the same names
 ALREADY_RUNS = 75  # exit code of a launcher that found the lock taken
 ALREADY_RAN = 76  # exit code of a launcher that found the traces of another: nothing starts twice in one directory
 
@@ -50,6 +52,8 @@ class Directory:
         self.errors = self._below("errors")
         self.rank_pipes = self._below("ranks")
         self.imports = self._below(IMPORTS)
+        self.stacks = self._below(STACKS)
+        self.stacks_taken = self._below("stacks.json")
         self.work = self._below("work")
         self.outputs = self._below("outputs")
         self.environment = self._below("environment.json")

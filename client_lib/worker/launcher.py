@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from client_lib.worker.elastic import RankPipes
     from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.requirements.install import Installation
+    from client_lib.worker.stacks import StackTaker
     from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # time in which left-over processes (data loaders, resource trackers) may end by themselves
@@ -63,6 +64,7 @@ class Launcher:
         self._installation: Optional[Installation] = None
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
+        self._stacks: Optional[StackTaker] = None
 
     def run(self) -> None:
         _reset_ignored_signals()
@@ -149,6 +151,23 @@ class Launcher:
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
+        elif instruction.get("do") == control.STACKS:
+            self._take_stacks()
+
+    def _take_stacks(self) -> None:
+        """Take the stacks of all ranks, and tell the peers when they are there."""
+        if not self._plan.observe or not self._ranks.running:
+            self._answer_stacks()
+            return
+        if self._stacks is None:
+            from client_lib.worker.stacks import StackTaker  # here: few jobs are looked at
+
+            self._stacks = StackTaker(self._loop, self._system, self._directory, self._answer_stacks)
+        self._stacks.take(self._ranks.pids())
+
+    def _answer_stacks(self) -> None:
+        if self._control:
+            self._control.answer(control.STACKS)
 
     def _go(self) -> None:
         if self._gone or not self._processes or self._outcome:
@@ -175,7 +194,7 @@ class Launcher:
         self._record()
         if self._outputs:
             self._outputs.start()
-        self._announce(control.STARTED, warm=warm, fresh_because=fresh_because)
+        self._announce(control.STARTED, warm=warm, fresh_because=fresh_because, stacks=self._plan.observe)
 
     def _record(self) -> None:
         """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""

@@ -56,6 +56,8 @@ def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
+    if plan.observe:
+        os.makedirs(directory.stacks, mode=0o700, exist_ok=True)
     if plan.record_imports:
         open(directory.imports, "w").close()
     started = processes(plan, directory, _local_rank_option(plan, script))

@@ -3,6 +3,7 @@
 The launcher starts it by path with the user's interpreter, which lacks this package, and copies it out of a zipapp as a
 single file: it must stay one module that imports nothing of the package. In addition to `python script.py` it
 
+- registers a signal handler in C that writes the stacks of all threads to a file, if the launcher requests it;
 - gives a rank of an elastic agent stdout and stderr pipes of its own (elastic.py);
 - disables garbage collection while torch is imported, and freezes the objects made meanwhile (never searched again);
 - makes ranks > 0 wait until MASTER_PORT listens before init_process_group: torch delays early ones by up to 0.7 s;
@@ -32,6 +33,8 @@ _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a failure, by itself
 _PAUSE_S = 0.002
 _ANSWER_S = 10.0
+_STACKS_SIGNAL = 50  # a real-time signal; stacks.py uses the same number
+_STACKS_FD = 100  # a script gets the numbers that it gets from `python script.py`
 _LOOPBACK = ("localhost", "127.", "::1")
 _master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
 _PID = 0  # of the process that runs the script, to tell it from its forks
@@ -63,11 +66,29 @@ def run_forked(argv: list[str]) -> None:
 
     global _PID, _forked
     _PID, _forked = os.getpid(), True
+    _register_stacks()
     _note_master()
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path.insert(0, "")
     _end(_run(_main_module(sys.modules["__main__"], argv[0])))
+
+
+def _register_stacks() -> None:
+    """Write the stacks of all threads to a file of this rank at each signal of the launcher, if it requests that. The
+    handler is C: it also runs while a thread holds the interpreter's lock."""
+    import os
+
+    folder = os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks")
+    try:
+        import faulthandler
+
+        fd = os.open(os.path.join(folder, os.environ["RANK"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, _STACKS_FD, inheritable=False)
+        os.close(fd)
+        faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
+    except (OSError, KeyError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
+        pass
 
 
 def _bring_own_output() -> None:
@@ -484,6 +505,7 @@ def _flush() -> int:
 if __name__ == "__main__":
     import os
 
+    _register_stacks()
     _PID = os.getpid()
     _bring_own_output()
     _note_master()

@@ -40,6 +40,7 @@ class Ranks:
         """In the order in which they ended."""
         self._system, self._log = system, log
         self._running: Dict[int, int] = {}  # pid -> rank
+        self._agents: Set[int] = set()
         self._groups: Set[int] = set()
         self._started_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
@@ -55,6 +56,8 @@ class Ranks:
             started = start(process, self._system.before_exec, run)
             self._running[started.pid] = process.rank
             self._groups.add(started.pid)
+            if process.is_agent:
+                self._agents.add(started.pid)
             self._started_at[process.rank] = time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
             self._log.add_pipe(process.rank, "stdout", started.stdout, shown)
@@ -65,6 +68,10 @@ class Ranks:
         return {
             str(rank): {"pid": pid, "pgid": pid, "start_time": start_time(pid)} for pid, rank in self._running.items()
         }
+
+    def pids(self) -> Dict[int, int]:
+        """The running processes and their ranks; -1: an agent, whose ranks are its children."""
+        return {pid: -1 if pid in self._agents else rank for pid, rank in self._running.items()}
 
     def reap(self) -> List[Exit]:
         """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""

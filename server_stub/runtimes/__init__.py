@@ -16,6 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 from client_lib.worker.function_runner import RESULTS
+from server_stub.worker_gateway.stacks import StackDump
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,10 @@ class Observation:
     """Ended: the rank that `message` names, if one is the cause."""
 
 
+STACKS_S = 5.0
+"""Time in which a worker must send its stacks. Its launcher takes at most 1.8 s of it."""
+
+
 Sink = Callable[[Observation], None]
 """Called on the event loop's thread."""
 
@@ -153,6 +158,11 @@ class Runtime(Protocol):
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         """A value that changes whenever a worker has written to its log. No time: clocks jump."""
+        ...
+
+    async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
+        """Take the stacks of all ranks of a running attempt: an answer for each of its workers, after STACKS_S at the
+        latest. Empty: no such attempt runs. One call at a time for each attempt."""
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:

@@ -64,6 +64,7 @@ FIELDS: dict[str, Row] = {
     "code": _SERVICE,
     "working_dir": _EVERYWHERE,
     "warm": Row(Support.YES, Ignored("every pod starts its own processes")),
+    "observe": _EVERYWHERE,
     "conda_env": _EVERYWHERE,
     "pytorch_use_env": _EVERYWHERE,
     "log_file": _EVERYWHERE,

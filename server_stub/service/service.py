@@ -13,6 +13,7 @@ import logging
 from pydantic import ValidationError
 
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
+from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import (
@@ -20,6 +21,7 @@ from client_lib.spec.wire import (
     CodeInPlace,
     DoctorReport,
     InstanceType,
+    JobInfo,
     Manifest,
     SubmitRequest,
     Submitter,
@@ -39,6 +41,7 @@ from server_stub.service.cleaning import Cleanup
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup, text_of
+from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
@@ -85,6 +88,7 @@ class Service:
             self._store, runtime, self._clock, self._changes, self._attempts.newest, self._cleanup.on_end
         )
         self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
+        self._observer = Observer(runtime, self._clock, allowed=settings.observe)
         self._admission = Admission(runtime, snapshots, settings.secrets_file)
         self._submit = SubmitHandler(
             settings,
@@ -250,6 +254,18 @@ class Service:
             NoResult: the rank has no result (yet), with the reason.
         """
         return await self._lookup.result(await self._lookup.find(user, name, owner), rank)
+
+    async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
+        """The stacks of a running job. Requests for one job at the same moment share one answer.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it belongs to another user, and this one is no admin.
+            NotSupported: the server takes no stacks.
+            Conflict: the job does not run, or forbids it.
+        """
+        found = await self._lookup.find(user, name, owner)
+        return await self._observer.stacks(user, JobInfo.model_validate_json(text_of(found).json))
 
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""

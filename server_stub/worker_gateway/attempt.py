@@ -14,6 +14,7 @@ from client_lib.worker.directory import read_json, write_json
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.stacks import StackDump
 from server_stub.worker_gateway.views import (
     SILENT_S,
     Order,
@@ -128,6 +129,20 @@ class OpenAttempt:
         with self._notifying(worker):
             return await worker.add_records(records)
 
+    async def stacks(self, limit_s: float) -> list[StackDump]:
+        return list(await asyncio.gather(*(self._stacks_of(worker, limit_s) for worker in self._workers)))
+
+    async def _stacks_of(self, worker: RemoteWorker, limit_s: float) -> StackDump:
+        number = worker.view.worker
+        if worker.view.state != "started" or worker.view.report is not None:
+            return StackDump(number, [], f"worker {number} runs no ranks now")
+        if worker.stacks.supported is False:
+            return StackDump(number, [], f"worker {number} is of a version that can't take stacks")
+        taken = await worker.stacks.take(worker.wake, limit_s)
+        if taken is None:
+            return StackDump(number, [], f"worker {number} did not answer within {limit_s:g} s")
+        return StackDump(number, taken)
+
     def forget(self) -> None:
         for worker in self._workers:
             worker.forget()
@@ -181,13 +196,24 @@ class OpenAttempt:
             worker.wake()
         self._notify_if(changed)
 
-    async def next_order(self, worker: RemoteWorker, known: str, wait_s: float, stopping: asyncio.Event) -> Order:
-        """The worker's order, once it differs from `known`, or after `wait_s`, or when the server stops."""
+    async def next_order(
+        self,
+        worker: RemoteWorker,
+        known: str,
+        wait_s: float,
+        stopping: asyncio.Event,
+        known_stacks: str | None = None,
+    ) -> Order:
+        """The worker's order, once it differs from `known`, or with an order for stacks that has another mark than
+        `known_stacks`, or after `wait_s`, or when the server stops."""
+        worker.stacks.supported = known_stacks is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
             changed = worker.changed
             wanted = self._order(worker)
+            if worker.stacks.is_new(known_stacks):
+                return wanted._replace(stacks=worker.stacks.mark)
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
             await _first_of(changed, stopping, until - loop.time())

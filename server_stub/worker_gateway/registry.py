@@ -19,6 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import Unauthorized, Unavailable
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.attempt import OpenAttempt, expired_token, is_attempt_open
+from server_stub.worker_gateway.stacks import StackDump
 from server_stub.worker_gateway.views import WorkerGroup, WorkerView
 
 PREFIX = "clw_"  # lets scanners recognise a leaked token
@@ -135,6 +136,12 @@ class WorkerRegistry:
         """
         found = self._open.get(Holder(job_id, attempt))
         return await found.append(worker, pod_uid, records) if found else 0
+
+    async def stacks(self, job_id: str, attempt: int, limit_s: float) -> list[StackDump]:
+        """Take the stacks of the workers of an attempt, by number; a problem for a worker that has not sent them
+        within `limit_s`. [] for an attempt that is not open. One call at a time for each attempt."""
+        found = self._open.get(Holder(job_id, attempt))
+        return await found.stacks(limit_s) if found else []
 
     def forget(self, job_id: str, attempt: int) -> None:
         """Drop the state of all workers, so that new pods may take their places. Only after the pods are gone, and

@@ -107,6 +107,8 @@ class Order(NamedTuple):
     do: Literal["wait", "go", "stop", "exit"]
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL for `stop`; None: those of the worker's plan."""
+    stacks: str | None = None
+    """Mark of an order to send its stacks, beside `do`."""
 
 
 def next_order(

@@ -18,6 +18,7 @@ from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report, read_report
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.stacks import StackOrders
 from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView
 
 FACTS = "worker.json"
@@ -37,6 +38,7 @@ class RemoteWorker:
         self.last_contact = time.monotonic()
         self.changed = asyncio.Event()
         """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
+        self.stacks = StackOrders()
         self._folder = folder
         self._log = log
         self._spare = spare

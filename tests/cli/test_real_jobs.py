@@ -327,3 +327,17 @@ def test_a_module_in_the_current_folder_is_not_the_servers(
     (tmp_path / "queue.py").write_text("raise SystemExit('the wrong queue')")
     assert cli("serve", "--version").returncode == 0
     assert cli("server", "token", "ann", "--users-file", "users.toml").returncode == 0
+
+
+def test_stacks_of_a_running_job(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import time\ndef waits():\n    print('up', flush=True)\n    time.sleep(600)\nwaits()\n")
+    name = submit(cli, "--grace-s", "1", "train.py")
+    until(lambda: "up" in cli("logs", name).stdout)
+    shown = cli("stacks", name)
+    assert shown.stdout == "rank 0: waits (train.py:4) <- <module> (train.py:5)\n", shown.stderr
+    assert "main thread" in cli("stacks", name, "--rank", "0").stdout
+    assert json.loads(cli("stacks", name, "-o", "json").stdout)["ranks"][0]["rank"] == 0
+    wrong = cli("stacks", name, "--rank", "3")
+    assert wrong.returncode == 5
+    assert "nothing of rank 3; ranks: 0" in wrong.stderr
+    assert cli("cancel", name).returncode == 0

@@ -24,11 +24,12 @@ from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Su
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, outputs, plan, worker_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, outputs, plan, worker_dir
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, verdict
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, WorkerView
+from server_stub.worker_gateway.stacks import StackDump
 
 STAGES = {None: Stage.STARTING, "preparing": Stage.STARTING, "ready": Stage.READY, "started": Stage.STARTED}
 LOOK_S = 0.1
@@ -145,6 +146,9 @@ class PodsHere:
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         return tuple((view.log_length, view.signs_of_life) for view in self._registry.view(job_id, attempt))
+
+    async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
+        return await self._registry.stacks(job_id, attempt, STACKS_S)
 
     def instance_types(self) -> Sequence[InstanceType]:
         return []

@@ -66,6 +66,8 @@ class AgentEvent(NamedTuple):
     launcher: Optional[str] = None
     instruction: Optional[Instruction] = None
     replaced: bool = False
+    stacks: Optional[str] = None
+    """Mark of an order for the stacks of the ranks."""
 
 
 def main(root: str) -> int:
@@ -94,6 +96,7 @@ class Agent:
         self._terminated = False
         self._instruction: Optional[Instruction] = None
         self._replaced = False
+        self._stacks_ordered = ""
         self._ended_at = 0.0
         self._launcher = LauncherProcess(
             files.directory, lambda event: self._events.put(AgentEvent(launcher=event)), warn
@@ -115,7 +118,11 @@ class Agent:
             from client_lib.worker.pod.peer_channel import PeerChannel
 
             return PeerChannel(self._pod, self._token, on_instruction, on_replaced, warn)
-        return ServerChannel(self._new_server, self._spool.newest, on_instruction, on_replaced, warn)
+
+        def on_stacks(mark: str) -> None:
+            self._events.put(AgentEvent(stacks=mark))
+
+        return ServerChannel(self._new_server, self._spool.newest, on_instruction, on_replaced, warn, on_stacks)
 
     def _new_server(self) -> ServerClient:
         return ServerClient(self._pod, self._token, self._files.authorities)
@@ -278,6 +285,12 @@ class Agent:
             self._launcher.kill()
         elif event.launcher in (control.READY, control.STARTED):
             self._channel.send_state(event.launcher)
+        elif event.stacks is not None:
+            self._stacks_ordered = event.stacks
+            self._launcher.order_stacks()
+        elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
+            taken = read_json(self._files.directory.stacks_taken) or {"processes": []}
+            self._channel.send_stacks(self._stacks_ordered, taken["processes"])
         elif event.instruction is not None and event.instruction.do == "go":
             self._launcher.instruct(control.go())
         elif event.instruction is not None and event.instruction.do == "stop":

@@ -50,6 +50,12 @@ class LauncherProcess:
             if self._connection is not None:
                 self._send(self._connection, line)
 
+    def order_stacks(self) -> None:
+        """Send the order for stacks; without a connection it is lost."""
+        with self._lock:
+            if self._connection is not None:
+                self._send(self._connection, control.stacks())
+
     def kill(self) -> None:
         """Kill the launcher; its ranks die with it."""
         if self._pid and self.status is None:

@@ -22,8 +22,8 @@ class Replaced(Exception):
 
 
 class ServerChannel:
-    """`on_instruction` gets each new instruction, on another thread; `on_replaced` is called when another pod owns the
-    worker."""
+    """`on_instruction` gets each new instruction, and `on_stacks` the mark of each order for stacks, on another thread;
+    `on_replaced` is called when another pod owns the worker."""
 
     def __init__(
         self,
@@ -32,12 +32,14 @@ class ServerChannel:
         on_instruction: Callable[[Instruction], None],
         on_replaced: Callable[[], None],
         warn: Callable[[str], None],
+        on_stacks: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._new_server, self._signs_of_life = new_server, signs_of_life
         self._on_instruction, self._on_replaced, self._warn = on_instruction, on_replaced, warn
+        self._on_stacks = on_stacks
         self._state = self._sent = "preparing"
         self._changed = threading.Event()
-        self._known = "wait"
+        self._known, self._stacks = "wait", ""
         self._answered_at = time.monotonic()
 
     def claim(self) -> Optional[str]:
@@ -79,6 +81,20 @@ class ServerChannel:
             self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
         return self._insist(lambda: server.put_report(report), given_up)
 
+    def send_stacks(self, mark: str, processes: List[Any]) -> None:
+        """Send them once, on a thread of their own: nobody waits for them for long."""
+
+        def send() -> None:
+            server = self._new_server()
+            try:
+                server.put_stacks(mark, processes)
+            except (Rejected, Unreachable) as error:
+                self._warn("the stacks could not be sent: %s" % error)
+            finally:
+                server.close()
+
+        AgentThread("stacks", send, self._warn, again=False).start()
+
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
         backoff = Backoff()
         while not given_up():
@@ -110,9 +126,9 @@ class ServerChannel:
     def _wait_for_instructions(self) -> None:
         server, backoff = self._new_server(), Backoff()
         while True:
-            known, began = self._known, time.monotonic()
+            known, began = (self._known, self._stacks), time.monotonic()
             answered = self._exchange(server, self._state, WAIT_S)
-            if answered and (self._known != known or time.monotonic() - began > _SOON_S):
+            if answered and ((self._known, self._stacks) != known or time.monotonic() - began > _SOON_S):
                 backoff.reset()
             else:  # a server that shuts down answers at once, without news
                 backoff.sleep()
@@ -120,7 +136,7 @@ class ServerChannel:
     def _exchange(self, server: ServerClient, state: str, wait_s: float) -> bool:
         """False: there was no answer."""
         try:
-            instruction = server.put_state(state, self._signs_of_life(), self._known, wait_s)
+            instruction = server.put_state(state, self._signs_of_life(), self._known, wait_s, self._stacks)
         except Unreachable:
             return False
         except Rejected as rejected:
@@ -130,6 +146,9 @@ class ServerChannel:
                 self._on_instruction(Instruction("exit"))
             return False
         self._answered_at = time.monotonic()
+        if wait_s and instruction.stacks not in (None, self._stacks):
+            self._stacks = instruction.stacks or ""
+            self._on_stacks(self._stacks)
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
             self._on_instruction(instruction)

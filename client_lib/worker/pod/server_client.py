@@ -8,7 +8,7 @@ import http.client
 import json
 import os
 import ssl
-from typing import Any, BinaryIO, Callable, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
+from typing import Any, BinaryIO, Callable, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from client_lib.worker.disk import is_full
@@ -40,6 +40,8 @@ class Instruction(NamedTuple):
 
     do: str
     grace_s: Optional[float] = None
+    stacks: Optional[str] = None
+    """Mark of an order to send the stacks of the ranks, beside `do`."""
 
 
 def worker_path(pod: PodSettings) -> str:
@@ -71,10 +73,10 @@ class ServerClient:
         self._connection: Optional[http.client.HTTPConnection] = None
         self._kept = False  # the connection has carried an answer
 
-    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float) -> Instruction:
-        """Send the worker's state. Returns its instruction as soon as that is not `known`, at the latest after
-        `wait_s`."""
-        body = json.dumps({"state": state, "signs_of_life": signs_of_life}).encode()
+    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str = "") -> Instruction:
+        """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
+        those with the mark `stacks`; at the latest after `wait_s`."""
+        body = json.dumps({"state": state, "signs_of_life": signs_of_life, "stacks": stacks}).encode()
         query = {"knows": known, "wait": "%g" % wait_s}
         return self._put("/state?" + urlencode(query), body, _instruction, wait_s)
 
@@ -91,6 +93,9 @@ class ServerClient:
 
     def put_report(self, report: Mapping[str, Any]) -> None:
         self._put("/report", json.dumps(report).encode(), lambda _: None)
+
+    def put_stacks(self, mark: str, processes: List[Any]) -> None:
+        self._put("/stacks", json.dumps({"mark": mark, "processes": processes}).encode(), lambda _: None)
 
     def put_result(self, path: str) -> None:
         """The file of one rank, named by its number."""
@@ -188,7 +193,7 @@ class ServerClient:
 
 def _instruction(answer: Any) -> Instruction:
     do, grace_s = str(answer["do"]), answer.get("grace_s")
-    return Instruction(do, None if grace_s is None else float(grace_s))
+    return Instruction(do, None if grace_s is None else float(grace_s), answer.get("stacks"))
 
 
 def _numbers(answer: Any, first: str, second: str) -> Tuple[int, int]:

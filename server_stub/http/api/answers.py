@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
+from client_lib.spec import paths
 from client_lib.spec.validation import refused
 from client_lib.spec.wire import ErrorBody
 from server_stub.files.owned import OpenFile
@@ -93,7 +94,7 @@ async def _http_error(request: Request, problem: Exception) -> Response:
     if problem.status_code == HTTPStatus.BAD_REQUEST:
         return error(InvalidRequest(f"the body is no JSON object: {cause or problem.detail}"))
     if problem.status_code == HTTPStatus.NOT_FOUND:
-        return error(NotFound(f"there is nothing at {path}", hint="docs/openapi.json lists the paths of this API"))
+        return error(NotFound(f"{paths.NO_SUCH_PATH} {path}", hint="docs/openapi.json lists the paths of this API"))
     if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response = error(InvalidRequest(f"{path} does not know the method {request.method}"))
         response.headers["Allow"] = ", ".join(sorted(_methods(request)))

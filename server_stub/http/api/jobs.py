@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from client_lib.spec import paths
+from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
 from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
@@ -156,6 +157,12 @@ async def get_result(
 ) -> FileResponse:
     """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
     return OpenFileResponse(await parts.service.find_result(user, name, rank, owner), media_type=paths.RESULT)
+
+
+@router.get(f"{JOB}/stacks")
+async def get_stacks(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobStacks:
+    """The stacks of all threads of the running job, for its owner and admins."""
+    return await parts.service.stacks(user, name, owner)
 
 
 @router.post(f"{JOB}/cancel", response_model=JobInfo)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path as FilePath
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import BaseModel
@@ -98,8 +98,8 @@ async def put_worker_state(
     attempt, worker = caller
     worker.note_signs_of_life(state.signs_of_life)
     await attempt.report_state(worker, state.state)
-    order = await attempt.next_order(worker, knows, wait, parts.stopping)
-    return WorkerOrder.model_validate({"do": order.do, "grace_s": order.grace_s})
+    order = await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
+    return WorkerOrder.model_validate(order._asdict())
 
 
 @router.put(f"{paths.WORKERS}/log", openapi_extra=raw_body("text/plain"))
@@ -151,6 +151,21 @@ def _checked(report: WorkerReport, body: bytes) -> Report:
     except (KeyError, ValueError, TypeError) as error:  # the choice of the first failure needs each field
         raise InvalidRequest(f"the report of worker {report.worker} can't be read: {error!r}") from error
     return whole
+
+
+class WorkerStacks(BaseModel):
+    """The processes of a worker with their stacks, as its launcher has written them (client_lib.worker.stacks)."""
+
+    mark: str
+    """Mark of the order."""
+    processes: list[dict[str, Any]]
+
+
+@router.put(f"{paths.WORKERS}/stacks")
+async def put_worker_stacks(caller: Caller, taken: Annotated[WorkerStacks, JsonBody]) -> Answer:
+    """Send the stacks of the worker's ranks, as the server has ordered."""
+    caller.worker.stacks.answer(taken.mark, taken.processes)
+    return Answer(message="the stacks were received")
 
 
 @router.put(f"{paths.WORKERS}/results/{{rank}}", openapi_extra=raw_body(paths.RESULT))

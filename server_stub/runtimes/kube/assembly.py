@@ -43,6 +43,7 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
         pod_security=settings.pod_security,
         gang_timeout_s=settings.gang_timeout_s,
         log_limit_bytes=settings.log_limit_bytes,
+        observe=settings.observe,
         max_result_bytes=settings.max_snapshot_bytes,
         outputs_limit_bytes=settings.outputs_limit_bytes,
     )

@@ -31,5 +31,7 @@ class ClusterSettings:
     """Limit for the log of one job; its beginning and end are kept, and the lost lines are counted."""
     outputs_limit_bytes: int = 10 * 2**30
     """Limit for the outputs of a job, of all its workers and attempts together."""
+    observe: bool = True
+    """True: the stacks of running jobs can be taken."""
     max_result_bytes: int = 2 * 2**30
     """Largest pickled result of a function in one rank."""

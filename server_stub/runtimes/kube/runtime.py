@@ -16,7 +16,7 @@ from typing import TypeVar
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir
 from server_stub.runtimes.kube import doctor, record
 from server_stub.runtimes.kube.api import ApiError, call_in_thread
 from server_stub.runtimes.kube.api.watch import ObjectWatch
@@ -27,12 +27,14 @@ from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.parse import Workload
 from server_stub.runtimes.kube.render import masked, render, storage
 from server_stub.runtimes.tasks import Tasks
+from server_stub.worker_gateway.stacks import StackDump
 
 DISK_PAUSE_S = 5.0
 _OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
 _CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
 
 T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -146,6 +148,11 @@ class KubeRuntime:
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         return tuple((view.log_length, view.signs_of_life) for view in self._cluster.registry.view(job_id, attempt))
+
+    async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
+        if self._cluster.settings.server_url is None:
+            return [StackDump(0, [], "pods of jobs can't reach this server: it has no worker_server_url")]
+        return await self._cluster.registry.stacks(job_id, attempt, STACKS_S)
 
     def instance_types(self) -> Sequence[InstanceType]:
         return self._cluster.catalogue.shown()

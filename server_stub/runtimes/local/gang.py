@@ -27,6 +27,7 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, Step, Verdict, WorkerStatus
+from server_stub.worker_gateway.stacks import StackDump
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
 UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive
@@ -206,6 +207,10 @@ class Gang:
         """End every process of the attempt; the end is reported when none is alive."""
         self._stopped = self._stopped or not any(worker.failed for worker in self._counted)
         self._stop_launchers(grace_s)
+
+    async def stacks(self) -> list[StackDump]:
+        """The stacks of the ranks of each worker."""
+        return list(await asyncio.gather(*(launcher.stacks() for launcher in self._launchers)))
 
     # --- changes of its workers
 

@@ -20,13 +20,16 @@ from client_lib.worker.prepare import reason_of
 from client_lib.worker.report import Report, read_report
 from client_lib.worker.system import OPEN_FILES
 from server_stub.files.owned import open_to_append, opener
+from server_stub.runtimes import STACKS_S
 from server_stub.runtimes.local.accounts import Account, owner_of
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
+from server_stub.worker_gateway.stacks import StackDump
 
 OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
+
 _EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED}
 
 
@@ -44,6 +47,8 @@ class Launcher:
         self._child: subprocess.Popen[bytes] | None = None
         self._exit_code: int | None = None
         self._spawn_error: OSError | None = None
+        self._takes_stacks = False
+        self._stacks_taken = asyncio.Event()
 
     def was_launched(self) -> bool:
         """A launcher has held the lock of this directory: no other may start there."""
@@ -84,6 +89,26 @@ class Launcher:
             self._instructions.append(line)
             if self._writer is not None:
                 self._writer.write(line)
+
+    async def stacks(self) -> StackDump:
+        """Order the stacks of its ranks, and wait for them."""
+        number, writer = self.worker.number, self._writer
+        if self.worker.stage is not Stage.STARTED:
+            return StackDump(number, [], f"worker {number} runs no ranks now")
+        if writer is None:
+            return StackDump(number, [], f"the launcher of worker {number} can't be reached now")
+        if not self._takes_stacks:
+            return StackDump(number, [], f"the launcher of worker {number} is of a version that can't take stacks")
+        self._stacks_taken.clear()
+        writer.write(control.stacks())
+        try:
+            await asyncio.wait_for(self._stacks_taken.wait(), STACKS_S)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            return StackDump(number, [], f"the launcher of worker {number} did not answer within {STACKS_S:g} s")
+        taken = await asyncio.to_thread(read_json, self._files.stacks_taken, self._opener)
+        if taken is None:
+            return StackDump(number, [], f"the launcher of worker {number} could not take stacks")
+        return StackDump(number, taken.get("processes") or [])
 
     def kill(self) -> None:
         """Send SIGKILL to a launcher that does not answer; its ranks die with it."""
@@ -182,7 +207,10 @@ class Launcher:
 
     def _handle(self, message: control.Message) -> None:
         stage = _EVENTS.get(str(message.get("event")))
+        if message.get("event") == control.STACKS:
+            self._stacks_taken.set()
         if stage is Stage.STARTED:
+            self._takes_stacks = bool(message.get("stacks"))
             self._become(stage, warm=bool(message.get("warm")), fresh_because=message.get("fresh_because"))
         elif stage is not None:
             self._become(stage)

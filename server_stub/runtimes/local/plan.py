@@ -95,6 +95,7 @@ def _first_plan(
         rank_runner=environment.get(common.RANK_RUNNER, "1") != "0",
         no_new_privileges=setting.account is not None,
         record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
+        observe=spec.observe and options.settings.observe,
         grace_s=spec.grace_s,
         requirements=spec.requirements or [],
         requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,

@@ -30,6 +30,7 @@ from server_stub.runtimes.local.ports import Ports
 from server_stub.runtimes.local.scheduling import Capacity, Grant, Queued, Schedule, Waiting, WaitingQueue
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.runtimes.tasks import Tasks
+from server_stub.worker_gateway.stacks import StackDump
 
 LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event
 
@@ -132,6 +133,10 @@ class LocalRuntime:
         workers = range(gang.record.workers)
         files = [entry.stat() for worker in workers for entry in _scan(log_dir(gang.job_dir, attempt, worker))]
         return sum(file.st_size for file in files), sum(file.st_mtime_ns for file in files)
+
+    async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
+        gang = self._gangs.get(_key(job_id, attempt))
+        return [] if gang is None else await gang.stacks()
 
     # --- admission
 

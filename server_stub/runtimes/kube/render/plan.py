@@ -66,6 +66,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         elastic_min_workers=None if bounds is None else bounds.least,
         elastic_max_restarts=5 if bounds is None else bounds.returns,
         rank_runner=spec.environment().get(common.RANK_RUNNER, "1") != "0",
+        observe=spec.observe and cluster.observe,
         grace_s=spec.grace_s,
         log_limit_bytes=common.log_share(spec, cluster.log_limit_bytes),
     )

@@ -1,0 +1,219 @@
+"""Stacks of the processes of a running job: the answer of `GET /jobs/{name}/stacks`, how it is read from the text that
+faulthandler writes, and how it is shown. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from client_lib.spec.wire import Lenient
+
+_HEADER = re.compile(
+    r"(?P<kind>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first"
+)
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d")
+_RUNNERS = ("rank_runner.py", "function_runner.py")  # of client_lib.worker: their frames are below the script's
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for a disk or a device",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "I": "idle",
+}
+
+
+class Frame(Lenient):
+    """One call of a stack."""
+
+    function: str
+    file: str
+    line: int | None = None
+
+
+class ThreadStack(Lenient):
+    """The stack of one Python thread."""
+
+    id: str
+    """Identifier within its process, hexadecimal."""
+    name: str | None = None
+    """Name that the script gave it; known from Python 3.14 on."""
+    main: bool = False
+    """The thread that runs the script, as a rule: it has taken the signal."""
+    frames: list[Frame] = []
+    """Innermost first; empty for a thread that runs no Python code."""
+
+
+class ProcessStacks(Lenient):
+    """One process of a rank."""
+
+    pid: int
+    """Number of the process on its machine, or in its pod."""
+    parent: int | None = None
+    """Pid of its parent; that of the rank's own process is the launcher."""
+    name: str = ""
+    state: str = ""
+    """`running`, `sleeping`, and so on, from /proc."""
+    wchan: str | None = None
+    """Function of the kernel in which it sleeps, if the kernel tells it."""
+    cpu_s: float | None = None
+    """Seconds of CPU time that it has used."""
+    threads: list[ThreadStack] = []
+    problem: str | None = None
+    """The reason why there are no threads."""
+
+    @property
+    def main_thread(self) -> ThreadStack | None:
+        return next((thread for thread in self.threads if thread.main), self.threads[-1] if self.threads else None)
+
+
+class RankStacks(Lenient):
+    """One rank: its own process first, then its children."""
+
+    rank: int
+    worker: int
+    processes: list[ProcessStacks]
+
+
+class JobStacks(Lenient):
+    """The stacks of all processes of a job at one moment. `str()` groups the ranks that do the same."""
+
+    job: str
+    attempt: int
+    time: datetime
+    ranks: list[RankStacks]
+    problems: list[str] = []
+    """A sentence for each worker without an answer."""
+
+    def __str__(self) -> str:
+        return "\n".join([*groups(self.ranks), *self.problems])
+
+
+# --- reading
+
+
+def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankStacks]:
+    """The ranks of a worker. Raises ValueError for processes that no launcher has sent."""
+    ranks: dict[int, list[ProcessStacks]] = {}
+    for sent in processes:
+        ranks.setdefault(int(sent.get("rank", -1)), []).append(read_process(sent))
+    return [RankStacks(rank=rank, worker=worker, processes=found) for rank, found in ranks.items()]
+
+
+def read_process(sent: dict[str, Any]) -> ProcessStacks:
+    """The process as a launcher has sent it (client_lib.worker.stacks). Raises ValueError for other content."""
+    facts = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
+    state = str(sent.get("state", ""))
+    threads = parse(str(sent.get("dump") or ""))
+    problem = None if threads else str(sent.get("why") or "it has no Python threads")
+    shown = {"name": str(sent.get("name", "")), "state": _STATES.get(state, state), "problem": problem}
+    return ProcessStacks.model_validate({**facts, **shown}).model_copy(update={"threads": threads})
+
+
+def parse(text: str) -> list[ThreadStack]:
+    """The threads in a text of faulthandler, whatever else it contains. Frames of our own runners are left out."""
+    threads: list[ThreadStack] = []
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            is_main = header["kind"] != "Thread"
+            threads.append(ThreadStack(id=header["id"], name=header["name"] or None, main=is_main, frames=[]))
+        elif threads and (frame := _FRAME.match(line)):
+            number = int(frame["line"]) if frame["line"].isdigit() else None
+            threads[-1].frames.append(Frame(function=frame["function"], file=frame["file"], line=number))
+    return [thread.model_copy(update={"frames": _of_script(thread.frames)}) for thread in threads]
+
+
+def _of_script(frames: list[Frame]) -> list[Frame]:
+    """The frames above that of the runner that has started the script."""
+    runner = next((n for n, f in enumerate(frames) if _base(f) == _RUNNERS[0] and f.function == "_run"), len(frames))
+    end = next((n for n in range(runner, 0, -1) if _base(frames[n - 1]) not in _RUNNERS), 0)
+    return frames[:end]
+
+
+def _base(frame: Frame) -> str:
+    return posixpath.basename(frame.file)
+
+
+# --- showing
+
+
+def groups(ranks: Iterable[RankStacks]) -> list[str]:
+    """A line for all ranks with the same stack of the main thread, the largest group first; then their children."""
+    own = [(rank.rank, process) for rank in ranks for process in rank.processes[:1]]
+    children = [(rank.rank, process) for rank in ranks for process in rank.processes[1:]]
+    lines = [f"{_ranks(numbers)}: {what}" for numbers, what in _same(own)]
+    for numbers, what in _same(children):
+        processes = "process" if len(numbers) == 1 else "processes"
+        lines.append(f"{len(numbers)} child {processes} of {_ranks(numbers)}: {what}")
+    return lines
+
+
+def _same(processes: Sequence[tuple[int, ProcessStacks]]) -> list[tuple[list[int], str]]:
+    found: dict[object, list[tuple[int, ProcessStacks]]] = {}
+    for rank, process in processes:
+        thread = process.main_thread
+        key = tuple((f.function, f.file, f.line) for f in thread.frames) if thread else _without_stack(process)
+        found.setdefault(key, []).append((rank, process))
+    members = sorted(found.values(), key=lambda same: (-len(same), same[0][0]))
+    return [([rank for rank, _ in same], place(same[0][1])) for same in members]
+
+
+def place(process: ProcessStacks) -> str:
+    """The place of the main thread on a line: the innermost function, and the user's lines that lead to it."""
+    thread = process.main_thread
+    if thread is None:
+        return _without_stack(process)
+    if not thread.frames:
+        return "no Python code"
+    frames = _since_start(thread.frames)
+    inner, own = frames[0], [frame for frame in frames if not _INSTALLED.search(frame.file)]
+    if own[:1] == [inner]:
+        return " <- ".join(map(_at, own[:2]))
+    begin = own[0] if own else frames[-1]
+    return _at(inner) if begin is inner else f"{inner.function} <- {_at(begin)}"
+
+
+def _since_start(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The frames above multiprocessing's own: a forked child has all frames of the call that has forked it."""
+    of_process = [frame.file.endswith("/multiprocessing/process.py") for frame in frames]
+    return frames[: of_process.index(True)] or frames if True in of_process else frames
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.function} ({_base(frame)}:{frame.line or '?'})"
+
+
+def _without_stack(process: ProcessStacks) -> str:
+    where = f" in {process.wchan}" if process.wchan else ""
+    return f"{process.name} is {process.state}{where}, without a stack: {process.problem}"
+
+
+def details(rank: RankStacks) -> list[str]:
+    """All processes and threads of a rank, on lines."""
+    lines = []
+    for process in rank.processes:
+        where = f" in {process.wchan}" if process.wchan else ""
+        used = "" if process.cpu_s is None else f", {process.cpu_s:.2f} s of CPU"
+        lines.append(f"rank {rank.rank}, process {process.pid} ({process.name}): {process.state}{where}{used}")
+        lines += [f"  {process.problem}"] if process.problem else []
+        for thread in sorted(process.threads, key=lambda each: not each.main):
+            name = f" {thread.name}" if thread.name else ""
+            lines.append(f"  {'main thread' if thread.main else 'thread'} {thread.id}{name}")
+            lines += [f"    {frame.function} ({frame.file}:{frame.line or '?'})" for frame in thread.frames]
+            lines += [] if thread.frames else ["    no Python code"]
+    return lines
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0, 2-7`."""
+    one_each = sorted(set(numbers))
+    spans = []
+    for _, span in groupby(enumerate(one_each), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in span]
+        spans.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return f"{'rank' if len(one_each) == 1 else 'ranks'} {', '.join(spans)}"

@@ -1,0 +1,248 @@
+"""Takes the stacks of this worker's processes: the function and line in which each of their threads is.
+
+A rank registers a handler written in C before its script runs (rank_runner.py): at SIGNAL, faulthandler writes the
+stacks of all threads to a file of that rank, also while a thread holds the interpreter's lock in C. It needs no right
+to trace processes. Forked children inherit the handler and the open file, so one process per file is asked at a time.
+
+The signal would kill a process without a handler. It is sent only to a process that catches it (SigCgt in /proc) and
+has the file open: after an exec, and after a script has closed all descriptors, nothing is sent. Of such a process, and
+of one that does not answer, /proc tells the state.
+"""
+
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+
+from client_lib.worker.directory import MARKER, Directory, write_json
+from client_lib.worker.loop import Loop
+from client_lib.worker.system import System
+
+SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
+LIMIT_S = 1.8  # for all processes together
+_PROCESS_S = 1.0  # for one process, if others of its rank wait
+_POLL_S = 0.001
+_DUMP_MAX = 512 * 1024  # bytes of one process
+_ALL_MAX = 8 * 1024 * 1024  # of all: the server takes 16 MiB in one request
+_PROCESSES_MAX = 1000
+
+Taken = Dict[str, Any]
+"""One process as it is sent: rank, pid, parent, name, state, wchan, cpu_s; dump: the text of faulthandler, or None;
+why: the reason if there is none."""
+
+
+class StackTaker:
+    """Takes them in a forked process: a rank that does not answer must not delay the launcher."""
+
+    def __init__(self, loop: Loop, system: System, directory: Directory, on_taken: Callable[[], None]) -> None:
+        """`on_taken` is called when the file `stacks.json` is there, or could not be written."""
+        self._loop, self._system, self._directory, self._on_taken = loop, system, directory, on_taken
+        self._running = False
+
+    def take(self, ranks: Dict[int, int]) -> None:
+        """Begin; nothing happens while an earlier call is not answered. `ranks`: the pids of the ranks and their
+        numbers; -1 for an agent of torchrun."""
+        if self._running:
+            return
+        self._running = True
+        _remove(self._directory.stacks_taken)
+        pids = sorted({*ranks, *self._system.descendants(MARKER)})
+        ended, child_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._run_child(ranks, pids)
+        os.close(child_end)
+        self._loop.watch(ended, lambda: self._ended(ended, pid))
+
+    def _ended(self, fd: int, pid: int) -> None:
+        self._loop.forget(fd)
+        os.close(fd)
+        self._system.rank_ended(pid)
+        self._running = False
+        self._on_taken()
+
+    def _run_child(self, ranks: Dict[int, int], pids: List[int]) -> None:
+        """Write the file and end. The end of the process closes its end of the pipe."""
+        try:
+            signal.set_wakeup_fd(-1)  # a signal to this process must not wake the launcher
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(signum, signal.SIG_DFL)
+            os.setsid()
+            self._system.before_exec()
+            taken = take(self._directory.stacks, ranks, pids, time.monotonic() + LIMIT_S)
+            write_json(self._directory.stacks_taken, {"processes": taken})
+        finally:
+            os._exit(0)
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    state: str
+    cpu_s: float
+    name: str
+    file: Optional[str]
+    """The open file to which it writes its stacks."""
+
+
+def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[Taken]:
+    """The stacks of the processes that belong to a rank, the rank's own process before its children. `folder` has the
+    files of the ranks; `until`: monotonic time."""
+    processes = {pid: seen for pid in pids[:_PROCESSES_MAX] for seen in [_look(pid, folder)] if seen is not None}
+    taken: Dict[int, Taken] = {}
+    queues: Dict[Optional[str], List[_Process]] = {}
+    for seen in sorted(processes.values(), key=lambda each: (_depth(each, processes), each.pid)):
+        rank = _rank_of(seen, processes, ranks)
+        if rank >= 0:
+            taken[seen.pid] = _facts(seen, rank)
+            queues.setdefault(seen.file, []).append(seen)
+    queues.pop(None, None)
+    threads = [threading.Thread(target=_ask_all, args=(queue, taken, until)) for queue in queues.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _within_bounds(sorted(taken.values(), key=lambda each: int(each["rank"])))
+
+
+def _look(pid: int, folder: str) -> Optional[_Process]:
+    """None: there is no such process."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            before, _, after = file.read().decode("utf-8", "replace").rpartition(")")
+    except OSError:
+        return None
+    fields = after.split()
+    if fields[0] in "ZX":
+        return None
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    name = before.partition("(")[2]
+    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, name, _open_file(pid, folder))
+
+
+def _open_file(pid: int, folder: str) -> Optional[str]:
+    """The file of `folder` that the process has open."""
+    beginning = os.path.realpath(folder) + os.sep
+    try:
+        for name in os.listdir("/proc/%d/fd" % pid):
+            path = _link("/proc/%d/fd/%s" % (pid, name))
+            if path.startswith(beginning):
+                return path
+    except OSError:  # gone, or another user's
+        pass
+    return None
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int, int]) -> int:
+    """The rank to which a process belongs: by its file, by its nearest ancestor, or, if that is gone, by its session;
+    negative: none, as for torchrun's own agent."""
+    at: Optional[_Process] = process
+    while at is not None:
+        name = os.path.basename(at.file or "")
+        if name.isdigit():
+            return int(name)
+        if at.pid in ranks:
+            return ranks[at.pid]
+        at = processes.get(at.parent)
+    return ranks.get(process.session, -1)
+
+
+def _depth(process: _Process, processes: Dict[int, _Process]) -> int:
+    parent = processes.get(process.parent)
+    return 0 if parent is None else 1 + _depth(parent, processes)
+
+
+def _facts(process: _Process, rank: int) -> Taken:
+    why = None if process.file else "it has no handler for stacks: it is no Python process of the rank runner"
+    return {
+        "rank": rank,
+        "pid": process.pid,
+        "parent": process.parent,
+        "name": process.name,
+        "state": process.state,
+        "wchan": _read("/proc/%d/wchan" % process.pid).strip("0\n") or None,
+        "cpu_s": process.cpu_s,
+        "dump": None,
+        "why": why,
+    }
+
+
+def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
+    """Ask the processes that share one file, one after the other."""
+    for number, process in enumerate(queue):
+        now = time.monotonic()
+        last = number == len(queue) - 1
+        dump = ask(process.pid, process.file or "", until if last else min(until, now + _PROCESS_S))
+        taken[process.pid]["dump"] = dump
+        if dump is None:
+            taken[process.pid]["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
+
+
+def ask(pid: int, path: str, until: float) -> Optional[str]:
+    """The stacks that a process writes to the file; None: it does not answer, or would not survive the signal."""
+    bit = 1 << (SIGNAL - 1)
+    if not _mask("/proc/%d/status" % pid, "SigCgt:") & bit:
+        return None
+    blocked_before = _blocked_in(pid, bit)
+    try:
+        os.truncate(path, 0)  # it appends
+        os.kill(pid, SIGNAL)
+        while time.monotonic() < until:
+            # the kernel blocks the signal in the thread that handles it: read after the size, that tells the end
+            if os.path.getsize(path) and not _blocked_in(pid, bit) - blocked_before:
+                with open(path, "rb") as file:
+                    return file.read(_DUMP_MAX).decode("utf-8", "replace")
+            time.sleep(_POLL_S)
+    except OSError:  # it has ended
+        pass
+    return None
+
+
+def _blocked_in(pid: int, bit: int) -> Set[str]:
+    """The threads of a process that block a signal."""
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return set()
+    return {tid for tid in threads if _mask("/proc/%d/task/%s/status" % (pid, tid), "SigBlk:") & bit}
+
+
+def _mask(path: str, name: str) -> int:
+    """A set of signals in a status file of /proc; 0: unknown."""
+    for line in _read(path).splitlines():
+        if line.startswith(name):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _within_bounds(taken: List[Taken]) -> List[Taken]:
+    room = _ALL_MAX
+    for each in taken:
+        room -= len(each["dump"] or "")
+        if room < 0 and each["dump"] is not None:
+            each.update(dump=None, why="left out: the stacks of this worker are larger than %d MiB" % (_ALL_MAX >> 20))
+    return taken
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,71 @@
+"""Who may see the stacks of a job, and when there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_lib import Client
+from client_lib.errors import NotSupported
+from client_lib.spec import paths
+from tests.http.conftest import Api, Running
+
+STACKS = paths.job_stacks("train")
+
+
+@pytest.fixture
+def running(server: Running, ann: Api) -> str:
+    """A job of ann that runs."""
+    return runs(server, ann)
+
+
+def runs(server: Running, user: Api, **fields: Any) -> str:
+    job = user.submit(name="train", **fields).json()
+    server.call(lambda: server.runtime.runs(job["id"]))
+    while job["state"] != "RUNNING":
+        job = user("GET", paths.job("train"), params={"after_version": job["version"]}).json()
+    name: str = job["id"]
+    return name
+
+
+def test_the_owner_and_admins_see_them(running: str, ann: Api, ben: Api, root: Api) -> None:
+    for answer in (ann("GET", STACKS), root("GET", STACKS, params={"owner": "ann"})):
+        assert answer.status_code == 200, answer.text
+        (rank,) = answer.json()["ranks"]
+        assert rank["processes"][0]["name"] == f"{running}.1"
+    assert ben("GET", STACKS).status_code == 404
+    assert ben("GET", STACKS, params={"owner": "ann"}).status_code == 404
+
+
+def test_no_other_user_sees_them_where_the_server_shares_jobs(start_server: Callable[..., Running]) -> None:
+    server = start_server(share_jobs=True)
+    runs(server, server.as_user("ann"))
+    answer = server.as_user("ben")("GET", STACKS, params={"owner": "ann"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+def test_a_job_that_does_not_run_has_none(server: Running, ann: Api) -> None:
+    ann.submit(name="train")
+    answer = ann("GET", STACKS)
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert "PENDING" in answer.json()["message"]
+
+
+def test_a_job_and_a_server_may_forbid_them(start_server: Callable[..., Running], ann: Api, server: Running) -> None:
+    runs(server, ann, observe=False)
+    assert "observe=False" in ann("GET", STACKS).json()["message"]
+    forbidding = start_server(observe=False)
+    runs(forbidding, forbidding.as_user("ann"))
+    answer = forbidding.as_user("ann")("GET", STACKS)
+    assert (answer.status_code, answer.json()["code"]) == (422, "not_supported")
+
+
+def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(
+    running: str, ann: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del running
+    monkeypatch.setattr(paths, "job_stacks", lambda name: f"{paths.job(name)}/unknown-to-earlier-ones")
+    with pytest.raises(NotSupported, match="version"):
+        Client(ann.url, ann.token).job_stacks("train")

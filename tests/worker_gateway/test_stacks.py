@@ -1,0 +1,62 @@
+"""Stacks of ranks whose agents are elsewhere: real agents, and what other ones may do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from client_lib.spec import paths
+from client_lib.spec.stacks import JobStacks
+from server_stub.worker_gateway.stacks import StackOrders
+from tests.faults.conftest import poll
+from tests.worker_gateway.conftest import Start
+
+FORKS = """
+import os, time
+def reads():
+    time.sleep(600)
+def waits():
+    if os.fork() == 0:
+        reads()
+    os.wait()
+waits()
+"""
+
+
+@pytest.mark.process
+def test_the_ranks_of_all_workers(site: Start) -> None:
+    server = site()
+    server.accepted("gang", FORKS, n_workers=2)
+
+    server.running("gang")
+    found: list[JobStacks] = []
+
+    def taken() -> bool:
+        answer = server.call("GET", paths.job_stacks("gang"))
+        found.append(JobStacks.model_validate_json(answer.text))
+        return "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)" in str(found[-1])
+
+    for _ in range(3):  # each order is a new one for the agents
+        poll(taken)
+        assert found[-1].problems == []
+        assert [(rank.rank, rank.worker) for rank in found[-1].ranks] == [(0, 0), (1, 1)]
+
+
+def test_an_answer_without_its_order_is_dropped() -> None:
+    async def run() -> None:
+        orders = StackOrders()
+        orders.answer("none", [{}])
+        assert await orders.take(lambda: None, 0.01) is None
+        assert not orders.is_new("")
+        taking = asyncio.create_task(orders.take(lambda: None, 10))
+        await asyncio.sleep(0)
+        orders.answer("another", [{}])
+        assert orders.is_new("")
+        assert orders.mark is not None
+        assert not orders.is_new(orders.mark)
+        assert not orders.is_new(None), "a worker of an older version gets no such order"
+        orders.answer(orders.mark, [{"pid": 1}])
+        assert await taking == [{"pid": 1}]
+
+    asyncio.run(run())
