@@ -60,14 +60,14 @@ class WarmPool:
             return json.loads(packet) if packet else None
         return None
 
-    def waits_for(self, event: str) -> dict[str, Any]:
-        while message := self.message():
+    def waits_for(self, event: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        while message := self.message(deadline_s):
             if message["event"] == event:
                 return message
         raise AssertionError(f"the pool ended before {event!r}: {self.said.decode()}")
 
-    def ready(self) -> WarmPool:
-        self.waits_for("ready")
+    def ready(self, deadline_s: float = DEADLINE_S) -> WarmPool:
+        self.waits_for("ready", deadline_s)
         return self
 
     def launch(self, worker_dir: str) -> None:

@@ -5,8 +5,8 @@ the guarantees of fresh ones (they die with it, their descendants are found, it 
 start differs: a warm rank runs its script in the forked process, where a fresh one execs the interpreter.
 
     pool      the process: preloads, then forks a launcher per request
-    preload   imports packages, and detects those that must not be imported before a fork, and later changes
-    hidden    keeps the imported packages out of a rank's sys.modules until it imports them
+    preload   decides what is imported, and detects what must not be imported before a fork, and later changes
+    hidden    imports modules and hides them, with all that they change, until a rank imports them
     fit       decides which ranks may be warm: the table of variables that libraries read at import. Pure
     rank      makes a forked process like a fresh one, up to the script
 """

@@ -13,10 +13,13 @@ def main() -> None:
         del sys.path[0]
     root = __file__.replace("\\", "/").rsplit("/", 4)[0]
     sys.path.insert(0, root)
+    from client_lib.worker.warm.hidden import Hidden
+
+    hidden = Hidden(_AT_START)
     from client_lib.worker.warm import pool
 
     sys.path.remove(root)  # the first one: an installation of this package may follow later in the list
-    pool.main(sys.argv, _AT_START)
+    pool.main(sys.argv, hidden)
 
 
 if __name__ == "__main__":

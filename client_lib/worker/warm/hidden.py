@@ -1,170 +1,463 @@
-"""Hides the packages that the pool has imported until a rank imports them, so that a rank begins as a fresh process.
+"""Imports modules into the pool, hides them, and gives them back to the rank that imports them.
 
-Modules are kept in groups, in the order in which the pool imported them. The first import of one restores its group and
-all groups before it, on which it may depend, with their side effects: attributes of packages, warnings filters,
-variables, finders, calls at exit. Modules of the standard library stay visible: they keep no state of a script, and
-other modules look them up without an import.
+A group is what one import loads in a process that has imported nothing else: its modules, the groups that it needs, and
+its effects: entries in dictionaries, lists and sets of other modules and of their classes (submodules of packages,
+registries, loggers, warnings filters, finders, caches), environment variables, calls at exit. After each import all of
+it is taken away: the next import, and each rank, begins in the state of a fresh interpreter. An import of a module that
+is not known yet, of another package, suspends the one that requests it and is learned as a group of its own.
+
+The pool imports this module before all others. It imports nothing that a fresh interpreter has not imported itself.
 """
 
-import atexit
+from __future__ import annotations
+
+import _codecs
+import _operator
+import _thread
+import _warnings
+import builtins
+import encodings
 import os
 import sys
-import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
 
-class Callback(NamedTuple):
-    """A call that a package has registered with atexit."""
-
-    function: Callable[..., Any]
-    arguments: Tuple[Any, ...]
-    named: Dict[str, Any]
-
-    def register(self) -> None:
-        atexit.register(self.function, *self.arguments, **self.named)
-
-
-class Group(NamedTuple):
-    """Modules and side effects of one import."""
-
-    modules: Dict[str, Any]
-    attributes: List[Tuple[Any, str, Any]]
-    """Package, name and module of the submodules that it added to packages of groups before it."""
-    filters: List[Any]
-    """Warnings filters that it added before the others."""
-    variables: Dict[str, str]
-    """Environment variables that it set."""
-    finders: List[Any]
-    """Finders that it added to sys.meta_path."""
-    callbacks: List[Callback]
-    """Calls at exit."""
+OURS = "client_lib"
+_KINDS = (dict, list, set)
+_SET_BY_AN_IMPORT = ("__spec__", "__loader__", "__package__", "__path__", "__file__", "__cached__")
 
 
 class Hidden:
-    """A finder of hidden modules."""
+    """A finder of hidden modules. While it learns, it hides what is imported; in a rank it gives it back."""
 
-    def __init__(self, groups: List[Group], on_return: Callable[[List[str]], None]) -> None:
-        """`on_return` is called with the names of restored modules."""
-        self._groups = groups
-        self._left = 0  # groups before this one are restored
-        self._on_return = on_return
-        self._group_of = {name: number for number, group in enumerate(groups) for name in group.modules}
+    def __init__(self, at_start: frozenset[str]) -> None:
+        """`at_start`: names in sys.modules that every process has."""
+        self.groups: list[Group] = []
+        self.on_return: Callable[[list[Group]], None] | None = None
+        """It is called with the groups that an import has restored."""
+        self._at_start = at_start
+        self._environment = dict(os.environ)
+        self._group_of: dict[str, Group] = {}
+        self._specs: dict[str, Any] = {}
+        self._order: dict[str, int] = {}
+        self._now = 0
+        self._learning = True
+        self._lock = _thread.RLock()
+        for name in [name for name in sys.modules if not self._stays(name)]:
+            del sys.modules[name]  # __future__, _operator: another copy does no harm
+        self._owned = {id(sys.modules), id(sys.path), id(sys.path_importer_cache), id(vars(os.environ)["_data"])}
+        sys.meta_path.insert(0, self)
+        self._start = Group()
+        self._start.watched = self._containers([sys.modules[name] for name in at_start - {"__main__"}])
+        self._running = [Group()]  # imports that have not ended, the innermost one last; the first: this process
+        atexit: Any = sys.modules.get("atexit") or self.module("atexit")
+        self._atexit, self._register = atexit, atexit.register
+        atexit.register = self._record_call_at_exit
+        for watched in [watched for group in self.groups for watched in group.watched]:
+            watched.copy = watched.container.copy()  # the change above is no effect of an import
 
-    def hide(self) -> None:
-        for name in self._group_of:
-            sys.modules.pop(name, None)
-        for group in self._groups:
-            for package, name, _ in group.attributes:
-                delattr(package, name)
-        hidden = [finder for group in self._groups for finder in group.finders]
-        sys.meta_path[:] = [self] + [finder for finder in sys.meta_path if finder not in hidden]
+    def names(self) -> Iterable[str]:
+        """Names of all hidden modules."""
+        return self._group_of
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[Any]:
-        del path, target
-        number = self._group_of.get(name, -1)
-        if number < self._left:
-            return None
-        module = self._groups[number].modules[name]
-        loader: Any = _RestoringLoader(self, number, module)
-        known, spec = module.__spec__, type(sys.__spec__)(name, loader)
-        for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
-            setattr(spec, attribute, getattr(known, attribute, None))  # for callers of importlib.util.find_spec
-        return spec
+    def count_packaged(self) -> int:
+        """Number of hidden modules outside of the standard library."""
+        return sum(len(group.modules) for group in self.groups if not group.standard)
 
-    def restore(self, number: int) -> None:
-        """Restore all groups up to this one."""
-        names: List[str] = []
-        for group in self._groups[self._left : number + 1]:
+    # --- learning, in the pool
+
+    def in_order(self, names: list[str]) -> Iterator[str]:
+        """Those of `names` to learn, which are in the order in which their imports ended once.
+
+        A module that needs one that ended later is part of a circle, and is learned with that one: it may fail if it
+        is the first of them. So is one that its package imports itself.
+        """
+        self._order = {name: number for number, name in enumerate(names)}
+        for name, number in self._order.items():
+            self._now = number
+            packages = [name[:place] for place, letter in enumerate(name) if letter == "."]
+            if name not in self._group_of and all(self._order.get(package, 0) < number for package in packages):
+                yield name
+
+    def learn(self, name: str, judge: Callable[[str], None] | None = None) -> None:
+        """Import a module as if it was the first, and hide it. `judge` is called before that, and may raise."""
+        outer, group = self._running[-1], Group(name.partition(".")[0])
+        self._suspend(outer)
+        self._running.append(group)
+        group.visible = True
+        try:
+            builtins.__import__(name)
+            if judge:
+                judge(name)
+            group.watched = self._containers(self._own(group).values())
+        except BaseException as error:
+            self._suspend(group)
+            self._running.pop()
+            if isinstance(error, Later):
+                for other in group.modules:
+                    del self._group_of[other]
+                self._resume(outer)
+                raise
+            self._resume(outer)
+            for needed in group.needs:  # a failed import leaves in sys.modules what it has imported
+                self._apply(needed)
             for name, module in group.modules.items():
-                sys.modules.setdefault(name, module)
-            for package, name, module in group.attributes:
-                setattr(package, name, module)
-            names += group.modules
-            warnings.filters[:0] = group.filters  # type: ignore[index]
-            for name, value in group.variables.items():
-                os.environ.setdefault(name, value)
-            sys.meta_path += group.finders
-            for callback in group.callbacks:
-                callback.register()
-        self._left = max(self._left, number + 1)
-        filters_changed()
-        self._on_return(names)
+                sys.modules[name] = module
+                del self._group_of[name]
+            raise
+        self._suspend(group)
+        self._running.pop()
+        group.standard = any(map(is_standard, group.modules.values()))
+        self.groups.append(group)
+        self._resume(outer)
+
+    def end_learning(self) -> None:
+        """Learn nothing from now on. What this process imports later is taken away from a rank all the same."""
+        self._learning = False
+        self._atexit.register = self._register
+        for group in self.groups:
+            for watched in group.watched:
+                watched.copy = None
+            group.watched = []
+
+    def _suspend(self, group: Group) -> None:
+        """Note what the import has done so far, and take it away with all that it needs."""
+        group.visible = False
+        group.modules = self._own(group)
+        visible = [self._start, *group.needs]
+        group.changes = [change for one in visible for held in one.watched for change in held.changes()]
+        given = dict(self._environment)
+        for needed in group.needs:
+            given.update(needed.variables)
+        group.variables = {name: value for name, value in os.environ.items() if given.get(name) != value}
+        for change in reversed(group.changes):
+            change.undo(noted=False)
+        self._take_away([name for name in sys.modules if not self._stays(name)], group.needs)
+        if group is not self._running[0]:
+            self._group_of.update(dict.fromkeys(group.modules, group))
+
+    def _own(self, group: Group) -> dict[str, Any]:
+        """Modules in sys.modules that the import itself has loaded."""
+        restored = {name for needed in group.needs for name in needed.modules}
+        return {n: module for n, module in sys.modules.items() if n not in restored and not self._stays(n)}
+
+    def _containers(self, modules: Iterable[Any]) -> list[Watched]:
+        """Those of modules and of their classes which no module before them has."""
+        found = []
+        for container in _containers(modules):
+            if id(container) not in self._owned:
+                self._owned.add(id(container))
+                found.append(Watched(container))
+        return found
+
+    def _take_away(self, modules: Iterable[str], groups: list[Group]) -> None:
+        for name in modules:
+            del sys.modules[name]
+        for group in reversed(groups):
+            group.visible = False
+            for change in reversed(group.changes):
+                change.undo()
+        for name in [name for name in os.environ if name not in self._environment]:
+            del os.environ[name]
+        os.environ.update(self._environment)
+        _forget_cached()
+
+    def _resume(self, group: Group) -> None:
+        group.visible = True
+        needs, group.needs = group.needs, []
+        for needed in needs:
+            self._apply(needed)
+        sys.modules.update(group.modules)
+        for change in group.changes:
+            change.redo(noted=False)
+        os.environ.update(group.variables)
+        _forget_cached()
+
+    def _record_call_at_exit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Takes the place of atexit.register, also for packages that keep a reference to it.
+
+        A call of the standard library belongs to its module, which makes it once in a process; but for importlib, which
+        calls compiled modules.
+        """
+        if len(self._running) == 1 or not self._learning:
+            return self._register(function, *arguments, **named)
+        caller = self._group_of.get(sys._getframe(1).f_globals.get("__name__", ""))
+        group = caller if caller is not None and caller.standard and caller.root != "importlib" else self._running[-1]
+        group.callbacks.append((function, arguments, named))
+        return function
+
+    # --- giving back
+
+    def hide(self, environment: dict[str, str]) -> None:
+        """Take away all that was imported by this process, which has this environment from now on."""
+        others = [name for name in sys.modules if name not in self._at_start]
+        self._environment = environment
+        self._atexit._clear()
+        self._take_away(others, self._running[0].needs)
+        self._running[0].needs = []
+        for change in [change for watched in self._start.watched for change in watched.changes()]:
+            change.undo()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name in self._specs:
+            return self._specs.pop(name)
+        if name in self._group_of:
+            return self._spec_of_known(name)
+        root = name.partition(".")[0]
+        if not self._learning or root == OURS:
+            return None
+        if root in [group.root for group in self._running]:
+            if self._order.get(name, 0) > self._now:
+                raise Later
+            return None  # a module of the same package: it belongs to the group
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec: Any = finder.find_spec(name, path, target)
+            if spec is not None:
+                return _spec(name, spec, _Unknown(self, name, spec))
+        return None
+
+    def _spec_of_known(self, name: str) -> Any:
+        group = self._group_of[name]
+        with self._lock:  # another thread may be restoring it
+            if group.visible and name not in sys.modules:
+                return None
+        module = group.modules[name]
+        return _spec(name, getattr(module, "__spec__", None), _Known(self, name, module))
+
+    def module(self, name: str, spec: Any = None) -> Any:
+        """A module that is known, or is learned now. `spec`: where it was found."""
+        if name not in self._group_of:
+            if spec is not None:
+                self._specs[name] = spec
+            self.learn(name)
+        return self._group_of[name].modules[name]
+
+    def restore(self, name: str) -> None:
+        """Restore a module with its group and those that this needs."""
+        with self._lock:
+            restored = self._running[-1].needs
+            count = len(restored)
+            self._apply(self._group_of[name])
+            if self.on_return:
+                self.on_return(restored[count:])
+
+    def _apply(self, group: Group) -> None:
+        if group.visible:
+            return
+        group.visible = True
+        for needed in group.needs:
+            self._apply(needed)
+        for name, module in group.modules.items():
+            sys.modules.setdefault(name, sys.modules["__main__"] if name == "__mp_main__" else module)
+        for change in group.changes:
+            change.redo()
+        for name, value in group.variables.items():
+            os.environ.setdefault(name, value)
+        if not self._learning:
+            for function, arguments, named in group.callbacks:
+                self._register(function, *arguments, **named)
+        _filters_changed()
+        self._running[-1].needs.append(group)
+
+    def _stays(self, name: str) -> bool:
+        return name in self._at_start or name.partition(".")[0] == OURS
 
 
-class _RestoringLoader:
-    """Loader of one hidden module."""
+class Group:
+    """The modules and the effects of one import."""
 
-    def __init__(self, hidden: Hidden, number: int, module: Any) -> None:
-        self._hidden, self._number, self._module = hidden, number, module
-        self._spec = module.__spec__
+    def __init__(self, root: str = "") -> None:
+        self.root = root
+        self.modules: dict[str, Any] = {}
+        self.needs: list[Group] = []
+        """Groups that its import restores, in this order."""
+        self.changes: list[Change] = []
+        self.variables: dict[str, str] = {}
+        """Environment variables that it sets."""
+        self.callbacks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        """Calls at exit."""
+        self.watched: list[Watched] = []
+        """Its own containers, which later groups may change."""
+        self.standard = False
+        """It is of the standard library."""
+        self.visible = False
+
+
+class Later(BaseException):
+    """The module must be learned with one that follows it."""
+
+
+class Watched:
+    """A container, and what it holds."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self.copy: Any = container.copy()
+
+    def changes(self) -> list[Change]:
+        """The difference from the copy, if there is one."""
+        now, before = self.container, self.copy
+        if len(now) != len(before) or any(map(_operator.is_not, _values(now), _values(before))):
+            return [Change(self)]
+        return []
+
+
+def _values(container: Any) -> Iterable[Any]:
+    """Those whose identity tells that one was replaced."""
+    return container.values() if isinstance(container, dict) else container if isinstance(container, list) else ()
+
+
+class Change:
+    """The difference between a container and its copy."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        before, now = watched.copy, watched.container
+        self._replaces = True
+        self._old, self._new = before.copy(), now.copy()
+        if isinstance(now, list):
+            first = _place(before, now)
+            self._replaces = first < 0
+            self._before, self._behind = now[: max(first, 0)], now[first + len(before) :]
+        elif isinstance(now, set):
+            self._old, self._new = before - now, now - before
+        else:
+            missing = object()
+            self._old = {key: value for key, value in before.items() if now.get(key, missing) is not value}
+            self._new = {key: value for key, value in now.items() if before.get(key, missing) is not value}
+
+    def redo(self, noted: bool = True) -> None:
+        """`noted`: change the copy, too."""
+        for container in self._targets(noted):
+            if not isinstance(container, list):
+                _replace(container, self._old, self._new)
+            elif self._replaces:
+                container[:] = self._new
+            else:
+                container[:] = self._before + container + self._behind
+
+    def undo(self, noted: bool = True) -> None:
+        for container in self._targets(noted):
+            if not isinstance(container, list):
+                _replace(container, self._new, self._old)
+            elif self._replaces:
+                container[:] = self._old
+            else:
+                container[:] = container[len(self._before) : len(container) - len(self._behind)]
+
+    def _targets(self, noted: bool) -> list[Any]:
+        noted = noted and self._watched.copy is not None
+        return [self._watched.container, self._watched.copy] if noted else [self._watched.container]
+
+
+def _replace(container: Any, old: Any, new: Any) -> None:
+    if isinstance(container, set):
+        container -= old
+        container |= new
+        return
+    for key in old:
+        if key not in new:
+            container.pop(key, None)
+    container.update(new)
+
+
+def _place(part: list[Any], whole: list[Any]) -> int:
+    """The index of `part` in `whole`; -1: it is not there."""
+    for first in range(len(whole) - len(part) + 1):
+        if all(whole[first + place] is entry for place, entry in enumerate(part)):
+            return first
+    return -1
+
+
+def _containers(modules: Iterable[Any]) -> Iterator[Any]:
+    for module in modules:
+        if getattr(module, "__name__", "") == "logging":
+            yield module.root.manager.loggerDict
+        names = getattr(module, "__dict__", None)
+        if type(names) is not dict:
+            continue
+        yield names
+        for name, value in list(names.items()):
+            if type(value) in _KINDS and name != "__builtins__":
+                yield value
+            elif issubclass(type(value), type) and value.__module__ == names.get("__name__"):
+                yield from [held for held in vars(value).values() if type(held) in _KINDS]
+
+
+class _Known:
+    """Loader of a hidden module."""
+
+    def __init__(self, hidden: Hidden, name: str, module: Any) -> None:
+        self._hidden, self._name = hidden, name
+        self._take(module)
+
+    def _take(self, module: Any) -> None:
+        self._module, self._spec = module, getattr(module, "__spec__", None)
+        names = getattr(module, "__dict__", {})
+        self._names = {name: names[name] for name in _SET_BY_AN_IMPORT if name in names}
 
     def create_module(self, spec: Any) -> Any:
         del spec
         return self._module
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spec.loader, name)  # readers of resources
-
     def exec_module(self, module: Any) -> None:
-        module.__spec__ = self._spec  # the import system has set another one
-        self._hidden.restore(self._number)
+        names = getattr(module, "__dict__", {})
+        for name in _SET_BY_AN_IMPORT:  # the import system has set others
+            names.pop(name, None)
+        names.update(self._names)
+        self._hidden.restore(self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spec.loader, name)  # type: ignore[union-attr]  # readers of resources
 
 
-def filters_changed() -> None:
+class _Unknown(_Known):
+    """Loader of a module that is learned when it is loaded."""
+
+    def __init__(self, hidden: Hidden, name: str, spec: Any) -> None:
+        self._hidden, self._name, self._spec = hidden, name, spec
+
+    def create_module(self, spec: Any) -> Any:
+        del spec
+        self._take(self._hidden.module(self._name, self._spec))
+        return self._module
+
+
+def _spec(name: str, known: Any, loader: Any) -> Any:
+    spec = type(sys.__spec__)(name, loader)
+    for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
+        setattr(spec, attribute, getattr(known, attribute, None))  # for callers of importlib.util.find_spec
+    return spec
+
+
+def _filters_changed() -> None:
     """Invalidate the caches of the warnings module after a change of its list of filters."""
     for name in ("_filters_mutated", "_filters_mutated_lock_held"):
-        if hasattr(warnings, name):
-            getattr(warnings, name)()
+        if hasattr(_warnings, name):
+            getattr(_warnings, name)()
             return
 
 
-class AtExitRecorder:
-    """Replaces `atexit.register` inside of `with`, and records the calls of packages, so that only a process that
-    imports them makes these calls at its end. Packages that keep a reference to it can use it later.
-
-    The standard library's calls are passed on: its modules are visible in every rank.
-    """
-
-    def __init__(self) -> None:
-        self._real = atexit.register
-        self._records = False
-        self._kept: List[Callback] = []
-
-    def __enter__(self) -> "AtExitRecorder":
-        self._records = True
-        atexit.register = self  # type: ignore[assignment]
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._records = False
-        atexit.register = self._real
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Callable[..., Any]:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if self._records and not is_standard(caller):
-            self._kept.append(Callback(function, arguments, named))
-        else:
-            self._real(function, *arguments, **named)
-        return function
-
-    def take(self) -> List[Callback]:
-        """The calls recorded since the last `take`."""
-        taken, self._kept = self._kept, []
-        return taken
+def _forget_cached() -> None:
+    """Make the next search for a codec an import again, which it is in a fresh process."""
+    _filters_changed()
+    if hasattr(_codecs, "unregister"):  # new in 3.10
+        _codecs.unregister(encodings.search_function)
+        _codecs.register(encodings.search_function)
 
 
-def standard() -> Tuple[str, ...]:
+def standard() -> tuple[str, ...]:
     """Folders of the standard library."""
     home = os.path.dirname(os.__file__)
     return (home, os.path.join(home, "lib-dynload"))
 
 
-def is_standard(name: str) -> bool:
-    """A loaded module belongs to the standard library."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    if spec is None and "." in name:  # made by its package, without an import
-        return is_standard(name.partition(".")[0])
-    origin = getattr(spec, "origin", None)
+def is_standard(module: Any) -> bool:
+    """It belongs to the standard library."""
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen"):
         return True
     roots = tuple(path + os.sep for path in standard())

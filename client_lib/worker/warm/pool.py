@@ -27,15 +27,16 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Dict, FrozenSet, List, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import Directory, acquire, read_json, write_json
 from client_lib.worker.launcher import Launcher, last_words
 from client_lib.worker.plan import from_json
 from client_lib.worker.system import Linux, memory_is_short, restore_open_files
+from client_lib.worker.warm.hidden import Hidden
 from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
-from client_lib.worker.warm.rank import AtStart, Warm
+from client_lib.worker.warm.rank import Warm, given_environment
 
 _POLL_S = 2.0
 _REFUSED_MAX = 5  # with more, the modules after the first refused one are not imported
@@ -45,8 +46,9 @@ LAUNCHER_OUTPUT = "launcher.out"
 class PoolProcess:
     """One per process. `run` never returns."""
 
-    def __init__(self, runtime: socket.socket, config_path: str, at_start: AtStart) -> None:
-        self._runtime, self._config_path, self._at_start = runtime, config_path, at_start
+    def __init__(self, runtime: socket.socket, config_path: str, hidden: Hidden) -> None:
+        self._runtime, self._config_path, self._hidden = runtime, config_path, hidden
+        self._environment = given_environment()
         self._config: Dict[str, Any] = read_json(config_path) or {}
         self._launchers: Dict[int, str] = {}  # pid -> worker_dir
         self._packages = fingerprint(folders())
@@ -57,13 +59,14 @@ class PoolProcess:
         rank_runner.hook_imports()
         gc.disable()
         try:
-            groups = preload(self._modules())
+            preload(self._modules(), self._hidden)
         except Unfit as unfit:
             self._restart(unfit)
-        self._warm = Warm(str(self._config["python"]), self._at_start, groups)
+        self._hidden.end_learning()
+        self._warm = Warm(str(self._config["python"]), self._environment, self._hidden)
         gc.collect()
         gc.freeze()
-        self._send({"event": "ready", "modules": sum(len(group.modules) for group in groups)})
+        self._send({"event": "ready", "modules": self._hidden.count_packaged()})
         self._serve()
 
     def _modules(self) -> List[str]:
@@ -77,7 +80,7 @@ class PoolProcess:
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
         end_children()
-        os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._at_start.environment)
+        os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
     def _serve(self) -> NoReturn:
         wakeup, wakeup_write = os.pipe()
@@ -163,8 +166,7 @@ class PoolProcess:
             pass
 
 
-def main(argv: List[str], at_start: FrozenSet[str]) -> NoReturn:
-    """`at_start`: names in sys.modules before any import."""
+def main(argv: List[str], hidden: Hidden) -> NoReturn:
     restore_open_files()
     os.set_inheritable(int(argv[1]), True)  # it survives the exec of `_restart`; launchers close it
-    PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], AtStart(at_start)).run()
+    PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], hidden).run()

@@ -9,7 +9,6 @@ import builtins
 import decimal
 import faulthandler
 import gc
-import importlib
 import locale
 import logging
 import os
@@ -19,13 +18,13 @@ import socket
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from client_lib.worker.warm.hidden import AtExitRecorder, Group, is_standard, standard
+from client_lib.worker.warm.hidden import OURS, Hidden, Later, standard
 
 _MARKS = (".dist-info", ".egg-info", ".pth", ".egg-link")
 Fingerprint = Dict[str, int]
-_OURS = ("client_lib", "__main__", "__mp_main__")
+_OURS = (OURS, "__main__", "__mp_main__")
 
 
 class Unfit(Exception):
@@ -36,63 +35,31 @@ class Unfit(Exception):
         self.module, self.why = module, why
 
 
-def preload(names: Sequence[str]) -> List[Group]:
-    """Import those of `names` that are installed. Raises Unfit."""
-    with AtExitRecorder() as recorder:
-        return _groups(names, recorder)
-
-
-def _groups(names: Sequence[str], recorder: AtExitRecorder) -> List[Group]:
-    groups = []
+def preload(names: Sequence[str], hidden: Hidden) -> None:
+    """Import those of `names` that are installed, and hide them. Raises Unfit."""
     initial = _interpreter_state()
-    for name in names:
-        if name in sys.modules:
-            continue
-        before, filters, variables = set(sys.modules), list(warnings.filters), dict(os.environ)
-        finders = list(sys.meta_path)
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if name.startswith(str(error.name)):  # uninstalled meanwhile
-                continue
-            raise Unfit(name, str(error)) from error
-        except Exception as error:  # noqa: BLE001  (a package may raise anything: it is left out)
-            raise Unfit(name, "its import fails: %s" % type(error).__name__) from error
-        new = [other for other in sys.modules if other not in before]
+    checked: Set[str] = set()
+
+    def judge(name: str) -> None:
+        new = [other for other in sys.modules if other not in checked]
+        checked.update(new)
         changed = _changed(initial, _interpreter_state())
         why = trouble() or _foreign(new) or (changed and "it changes " + changed)
         if why:
             raise Unfit(name, why)
-        added = [finder for finder in sys.meta_path if finder not in finders]
-        modules = _packaged(new)
-        attributes = _submodules(modules)
-        groups.append(Group(modules, attributes, _added(filters), _set(variables), added, recorder.take()))
-    return groups
 
-
-def _packaged(names: List[str]) -> Dict[str, Any]:
-    """Those outside of the standard library."""
-    return {name: sys.modules[name] for name in names if not name.startswith(_OURS) and not is_standard(name)}
-
-
-def _submodules(modules: Dict[str, Any]) -> List[Tuple[Any, str, Any]]:
-    """Those of a package that was there before: `torch.distributed` has no attribute `tensor` without its import."""
-    found = []
-    for name, module in modules.items():
-        package, _, attribute = name.rpartition(".")
-        parent = sys.modules.get(package)
-        if parent is not None and package not in modules and vars(parent).get(attribute) is module:
-            found.append((parent, attribute, module))
-    return found
-
-
-def _added(filters: List[Any]) -> List[Any]:
-    count = len(warnings.filters) - len(filters)
-    return list(warnings.filters[:count]) if count > 0 else []
-
-
-def _set(variables: Dict[str, str]) -> Dict[str, str]:
-    return {name: value for name, value in os.environ.items() if variables.get(name) != value}
+    for name in hidden.in_order(list(names)):
+        try:
+            hidden.learn(name, judge)
+        except Later:
+            pass
+        except Unfit:
+            raise
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):  # otherwise uninstalled meanwhile
+                raise Unfit(name, str(error)) from error
+        except Exception as error:  # noqa: BLE001  (a package may raise anything: it is left out)
+            raise Unfit(name, "its import fails: %s" % type(error).__name__) from error
 
 
 def _foreign(names: List[str]) -> Optional[str]:

@@ -4,6 +4,7 @@
 three streams, and never returns.
 """
 
+import builtins
 import ctypes
 import gc
 import os
@@ -12,17 +13,15 @@ import signal
 import sys
 import time
 import traceback
-import warnings
-from typing import Any, Callable, Dict, FrozenSet, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import Process
-from client_lib.worker.warm import ROOM, fit, hidden
+from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.hidden import Group, Hidden
 
-_OURS = "client_lib"
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
 _SETTERS = (
@@ -35,25 +34,17 @@ _SETTERS = (
 _Setter = Callable[[int], Any]
 
 
-class AtStart:
-    """State of the pool's interpreter before it imported anything."""
-
-    def __init__(self, modules: FrozenSet[str]) -> None:
-        self.modules = modules
-        self.filters = list(warnings.filters)
-        self.environment = _given_environment()
-        self.added = {name: value for name, value in os.environ.items() if self.environment.get(name) != value}
-        """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
-
-
 class Warm:
     """A pool as its launchers see it: decides whether ranks may be warm, and runs them."""
 
-    def __init__(self, python: str, at_start: AtStart, groups: List[Group]) -> None:
-        names = {name.partition(".")[0] for name in sys.modules if name not in at_start.modules} - {_OURS}
-        self._pool = fit.PoolState(python, at_start.environment, frozenset(names))
-        self._at_start, self._groups = at_start, groups
-        self._thread_counts = ThreadCounts()
+    def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden) -> None:
+        """`environment`: the one that the pool was started with."""
+        names = {name.partition(".")[0] for name in hidden.names()}
+        self._pool = fit.PoolState(python, environment, frozenset(names))
+        self._hidden = hidden
+        self._added = {name: value for name, value in os.environ.items() if environment.get(name) != value}
+        """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
+        self._thread_counts: Optional[ThreadCounts] = ThreadCounts()
 
     def refusal(self, plan: WorkerPlan, processes: Sequence[Process]) -> Optional[str]:
         """The reason why the ranks of this worker must start fresh; None: they may be warm."""
@@ -78,31 +69,35 @@ class Warm:
 
     def _forget(self, argv: List[str], environment: Dict[str, str]) -> None:
         """Reset the interpreter to the state of one that was started for this script."""
-        os.environ.clear()
-        os.environ.update({**environment, **self._at_start.added})
+        self._hidden.on_return = lambda groups: self._adapt(groups, environment)
+        self._hidden.hide({**environment, **self._added})
         time.tzset()
-        _new_seeds()
-        _reset_multiprocessing()
-        for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
-            del sys.modules[name]
-        warnings.filters[:] = self._at_start.filters  # type: ignore[index]
-        hidden.filters_changed()
-        Hidden(self._groups, lambda names: self._adapt(names, environment)).hide()
+        builtins.__import__("__future__")  # the rank runner of a fresh process imports it
         if "orig_argv" in vars(sys):  # new in 3.10
             vars(sys)["orig_argv"][:] = [argv[0]] + argv[2:]
         gc.freeze()  # the launcher's objects: their descriptors are closed
         gc.enable()
 
-    def _adapt(self, back: List[str], environment: Dict[str, str]) -> None:
-        """Set what packages would have read at their import. Before the first one, a script has no threads."""
-        self._thread_counts.apply(environment)
+    def _adapt(self, groups: List[Group], environment: Dict[str, str]) -> None:
+        """Set what modules would have read at their import. Before the first package, a script has no threads."""
+        back = {name for group in groups for name in group.modules}
+        if self._thread_counts and not all(group.standard for group in groups):
+            self._thread_counts.apply(environment)
+            self._thread_counts = None
+        if "multiprocessing.process" in back:
+            process: Any = sys.modules["multiprocessing.process"]
+            process.ORIGINAL_DIR = os.getcwd()
+            process.current_process().authkey = os.urandom(32)
+        if "numpy.random" in back:
+            sys.modules["numpy.random"].seed()
         if "torch" in back:
+            sys.modules["torch"].default_generator.seed()
             _set_torch(sys.modules["torch"], environment)
         if "matplotlib" in back and environment.get("MPLBACKEND"):
             sys.modules["matplotlib"].rcParams["backend"] = environment["MPLBACKEND"]  # as its import does
 
 
-def _given_environment() -> Dict[str, str]:
+def given_environment() -> Dict[str, str]:
     """The environment with which this process was started."""
     with open("/proc/self/environ", "rb") as file:
         entries = os.fsdecode(file.read()).split("\0")
@@ -133,24 +128,6 @@ def _default_signals() -> None:
         signal.signal(signum, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _new_seeds() -> None:
-    """Seed numpy and torch; Python's own `random` does so itself after a fork."""
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.seed()
-
-
-def _reset_multiprocessing() -> None:
-    """Replace the values that multiprocessing read when it was imported."""
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.ORIGINAL_DIR = os.getcwd()
-        process.current_process().authkey = os.urandom(32)
 
 
 class ThreadCounts:
@@ -188,7 +165,7 @@ def _cores() -> int:
     found = set()
     for cpu in os.sched_getaffinity(0):
         try:
-            with open("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list" % cpu, encoding="ascii") as file:
+            with open("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list" % cpu, "rb") as file:
                 found.add(file.read())
         except OSError:
             return 0
