@@ -1,7 +1,8 @@
 """The programs that are built from pinned Go modules: one folder `go/<family>` with go.mod and go.sum each.
 
-A family is its own module, so that one family's newer libraries are not forced on another. A program is built when it
-is first wanted and kept under a digest of its go.mod, go.sum and flags: once built, no Go is needed.
+A family is its own module. Where two of them need the same library they name the same version, so that Go compiles it
+once for both (a test compares them). A program is built when it is first wanted and kept under a digest of its go.mod,
+go.sum and flags: once built, no Go is needed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ FAMILIES = (
             "kustomize/stage/pod/fast/pod-delete.yaml",
         ),
     ),
-    _family("coredns", "github.com/coredns/coredns", {"coredns": "github.com/coredns/coredns"}),
+    _family("coredns", "github.com/coredns/coredns", {"coredns": "cluster.test/coredns"}),
     _family("kubectl", "k8s.io/kubectl", {"kubectl": "cluster.test/kubectl"}),
     _family("pause", "cluster.test/pause", {"pause": "cluster.test/pause"}),
 )

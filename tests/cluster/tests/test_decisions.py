@@ -182,3 +182,15 @@ def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     assert file is not None
     return file.read()
+
+
+def test_families_that_need_the_same_library_name_the_same_version() -> None:
+    versions: dict[str, set[str]] = {}
+    for recipe in programs.SOURCES.glob("*/go.mod"):
+        required = recipe.read_text().partition("replace (")[0]
+        for module, version in re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", required, re.MULTILINE):
+            versions.setdefault(module, set()).add(version)
+    different = {module for module, found in versions.items() if len(found) > 1}
+    # the API server comes with a newer client of etcd than the newest etcd that it is tested with
+    assert {module for module in different if not module.startswith("go.etcd.io/etcd/")} == set()
+    assert len(versions) > 200
