@@ -83,11 +83,11 @@ def _register_stacks() -> None:
     try:
         import faulthandler
 
-        fd = os.open(os.path.join(folder, os.environ["RANK"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(os.path.join(folder, os.environ.get("RANK", "0")), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(fd, _STACKS_FD, inheritable=False)
         os.close(fd)
         faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
-    except (OSError, KeyError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
+    except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
         pass
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from client_lib.worker import control, rank_runner, stacks
 from client_lib.worker.directory import STACKS, read_json
+from client_lib.worker.rank_environment import RANK_VARIABLES
 from tests.interpreters import EACH_PYTHON
 from tests.worker.conftest import Worker, until
 
@@ -76,6 +77,18 @@ def test_a_rank_that_holds_the_interpreters_lock_in_c(worker: Make) -> None:
     )
     (only,) = taken(runs(one))
     assert 'train.py", line 5 in in_c' in only["dump"]
+
+
+def test_the_one_process_of_a_python_line_which_sees_no_rank(worker: Make) -> None:
+    line: dict[str, Any] = {"environment": {**os.environ, RANK_VARIABLES: "0"}, "user_variables": [RANK_VARIABLES]}
+    script = """
+        import os, time
+        print("RANK" in os.environ or "runs", flush=True)
+        time.sleep(1000)
+    """
+    (only,) = taken(runs(worker(script, **line)))
+    assert only["rank"] == 0
+    assert "train.py" in only["dump"]
 
 
 def test_stacks_are_taken_again_and_all_threads_are_shown(worker: Make) -> None:
