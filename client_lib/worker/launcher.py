@@ -155,15 +155,18 @@ class Launcher:
             self._take_stacks()
 
     def _take_stacks(self) -> None:
-        """Take the stacks of all ranks, and tell the peers when they are there."""
+        """Take the stacks of all ranks. The peers get an event when the file is written, or cannot be."""
         if not self._plan.observe or not self._ranks.running:
             self._answer_stacks()
             return
-        if self._stacks is None:
-            from client_lib.worker.stacks import StackTaker  # here: few jobs are looked at
+        try:
+            if self._stacks is None:
+                from client_lib.worker.stacks import StackTaker  # here: few jobs need it
 
-            self._stacks = StackTaker(self._loop, self._system, self._directory, self._answer_stacks)
-        self._stacks.take(self._ranks.pids())
+                self._stacks = StackTaker(self._loop, self._system, self._directory, self._answer_stacks)
+            self._stacks.take(self._ranks.pids())
+        except (OSError, ImportError):  # no descriptor or process is free: the job must not end for that
+            self._answer_stacks()
 
     def _answer_stacks(self) -> None:
         if self._control:

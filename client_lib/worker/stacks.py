@@ -42,17 +42,25 @@ class StackTaker:
 
     def take(self, ranks: Dict[int, int]) -> None:
         """Begin; nothing happens while an earlier call is not answered. `ranks`: the pids of the ranks and their
-        numbers; -1 for an agent of torchrun."""
+        numbers; -1 for an agent of torchrun.
+
+        Raises OSError: no descriptor or process is free.
+        """
         if self._running:
             return
-        self._running = True
         _remove(self._directory.stacks_taken)
         pids = sorted({*ranks, *self._system.descendants(MARKER)})
         ended, child_end = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            self._run_child(ranks, pids)
-        os.close(child_end)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._run_child(ranks, pids)
+        except OSError:
+            os.close(ended)
+            raise
+        finally:
+            os.close(child_end)
+        self._running = True
         self._loop.watch(ended, lambda: self._ended(ended, pid))
 
     def _ended(self, fd: int, pid: int) -> None:

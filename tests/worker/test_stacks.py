@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -89,6 +90,22 @@ def test_the_one_process_of_a_python_line_which_sees_no_rank(worker: Make) -> No
     (only,) = taken(runs(worker(script, **line)))
     assert only["rank"] == 0
     assert "train.py" in only["dump"]
+
+
+@pytest.mark.parametrize("taken_before", [False, True])
+def test_a_launcher_without_free_descriptors_answers_and_goes_on(worker: Make, taken_before: bool) -> None:
+    one = runs(worker(TWO_RANKS, processes_per_worker=2), 2)
+    if taken_before:
+        taken(one)
+    assert one.process
+    assert one.connection
+    limits = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    one.connection.send(control.stacks())
+    assert one.event() == control.STACKS
+    resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, limits)
+    assert read_json(one.directory.stacks_taken) is None
+    assert len(taken(one)) == 2
 
 
 def test_stacks_are_taken_again_and_all_threads_are_shown(worker: Make) -> None:
