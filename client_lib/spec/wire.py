@@ -78,10 +78,14 @@ left out of answers where it has its default."""
 
 def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
     sent: dict[str, Any] = serialize(spec)
-    for name in SINCE_0_1:
-        if getattr(spec, name) == JobSpec.model_fields[name].default:
-            sent.pop(name, None)
+    for name in newer_defaults(spec):
+        sent.pop(name, None)
     return sent
+
+
+def newer_defaults(spec: JobSpec) -> set[str]:
+    """Fields of `SINCE_0_1` that have their default."""
+    return {name for name in SINCE_0_1 if getattr(spec, name) == JobSpec.model_fields[name].default}
 
 
 SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]

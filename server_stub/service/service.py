@@ -26,6 +26,7 @@ from client_lib.spec.wire import (
     SubmitRequest,
     Submitter,
     WarmPoolInfo,
+    newer_defaults,
 )
 from server_stub.files.owned import OpenFile
 from server_stub.files.request_log import RequestLog
@@ -214,7 +215,9 @@ class Service:
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
             shown = shown.model_copy(update={"spec": shown.spec.masked()})
-        return shown.model_dump_json().encode()
+        # a client of version 0.1.0 refuses the request if it has a field that it does not know
+        unknown: dict[str, bool | set[str]] = {"checkpoints_name": True, "spec": newer_defaults(shown.spec)}
+        return shown.model_dump_json(exclude=unknown).encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The

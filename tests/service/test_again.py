@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from client_lib.errors import Forbidden, NotFound, NotShared
-from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
+from client_lib.spec.wire import SINCE_0_1, CodeInPlace, JobInfo, SubmitRequest, Submitter
 from server_stub.service import JobSearch
 from server_stub.service.values import User
 from tests.service.bench import ANN, Bench
@@ -38,6 +39,24 @@ def test_nobody_starts_another_s_job_again(bench: Bench) -> None:
                 await bench.service.resubmit(BEN, "first")
             with pytest.raises(Forbidden):  # it would run with ann's secrets as root's
                 await bench.service.resubmit(ROOT, "first")
+
+    asyncio.run(main())
+
+
+def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench) -> None:
+    """It refuses a field that it does not know."""
+
+    async def main() -> None:
+        async with bench.server():
+            first = await bench.submit(name="first")
+            asked = {"checkpoints_of": first.id}
+            await bench.service.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
+            sent = json.loads(await bench.service.request(ANN, "second"))
+            assert sent["checkpoints_of"] == first.id
+            assert "checkpoints_name" not in sent
+            assert not {*SINCE_0_1} & sent["spec"].keys()
+            await bench.submit(name="third", observe=False)
+            assert json.loads(await bench.service.request(ANN, "third"))["spec"]["observe"] is False
 
     asyncio.run(main())
 
