@@ -114,9 +114,22 @@ def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: 
     if not wanted:
         way_out = "" if resume is False else "; --resume (resume=True) starts from them"
         return Checkpoints(False, f"it starts fresh, without the checkpoints of {before.name}{reason}{way_out}")
+    return _copied(before, must=bool(resume))
+
+
+def _copied(before: JobInfo, *, must: bool) -> Checkpoints:
+    """A copy in the new job's own directory. Raises InvalidRequest: there `must` be one, and there can't be."""
+    its_own = before.spec.checkpoint_dir
+    if its_own is not None:
+        if must:
+            raise InvalidRequest(
+                f"the checkpoints of {before.name} are in checkpoint_dir={its_own}, which is not copied",
+                hint="leave checkpoint_dir as it was to start from them",
+            )
+        return Checkpoints(False, f"checkpoint_dir: a new one; those of {before.name} stay in {its_own}")
     if before.state.final:
         return Checkpoints(True, f"checkpoint_dir: a copy of what {before.name} has left there")
-    if resume:
+    if must:
         raise InvalidRequest(
             f"{before.name} has not ended, and still writes its checkpoints",
             hint=f"wait until it has ended, or stop it: client-lib cancel {before.name}",

@@ -103,6 +103,14 @@ def test_a_directory_of_another_experiment_is_not_used_unless_on_demand() -> Non
     assert checkpoints(old, elsewhere, ["args"], None).message == "checkpoint_dir=/other, as it was left"
 
 
+def test_a_directory_that_the_old_job_named_is_not_copied() -> None:
+    old = before(checkpoint_dir="/data")
+    new = changed(old.spec, {"checkpoint_dir": None})
+    assert checkpoints(old, new, [], None) == (False, "checkpoint_dir: a new one; those of old stay in /data")
+    with pytest.raises(InvalidRequest, match="the checkpoints of old are in checkpoint_dir=/data, which is not copied"):
+        checkpoints(old, new, [], True)
+
+
 def test_a_function_keeps_its_arguments() -> None:
     function = FunctionCode(sha256="a" * 64, name="train", python="3.11", cloudpickle="3.0")
     with pytest.raises(InvalidRequest, match="args can't be changed: the job calls train"):
