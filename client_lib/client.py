@@ -98,8 +98,8 @@ def resubmit(
     warning says so. `resume`: True starts from the checkpoints in any case, False never. `new_name` None: a new name
     is drawn. `python`: the interpreter for a job on this machine; None: this one.
 
-    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code, or checkpoints that
-    can't be had.
+    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code, or a `resume` that
+    contradicts the state or the `checkpoint_dir` of the old job.
     """
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
@@ -146,7 +146,7 @@ class RemoteFunction(Generic[P, R]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Submit the job and return it without waiting."""
         job = self.job(*args, **kwargs)
-        job.submit_raises = True  # nobody reads the text that it would return
+        job.submit_raises = True  # False would return an error as a text, which is ignored here
         job.submit()
         return job
 

@@ -72,7 +72,7 @@ def notebook_launcher(
         monitor_interval=(monitor_interval, 0.1),
         log_line_prefix_template=(log_line_prefix_template, None),
     )
-    job.submit_raises = True  # nobody reads the text that it would return
+    job.submit_raises = True  # False would return an error as a text, which is ignored here
     job.submit()
     job.logs()
     return job.result()

@@ -91,7 +91,7 @@ class TorchDistributor:
         return min(self.num_processes, gpus)
 
     def _follow(self, job: Job) -> None:
-        job.submit_raises = True  # nobody reads the text that it would return
+        job.submit_raises = True  # False would return an error as a text, which is ignored here
         job.submit()
         job.logs()
 

@@ -1,4 +1,4 @@
-"""Options of ours behind SCRIPT: the script gets them, and most often it does not know them. Pure."""
+"""Finds options of client-lib that stand behind SCRIPT, and that the script does not declare. Pure."""
 
 from __future__ import annotations
 

@@ -65,12 +65,13 @@ def _dashed(name: str) -> str:
 
 
 def _is_fp16(config: Mapping[str, Any]) -> bool:
-    """The older key counts where the newer one is missing."""
+    """True if the older key `fp16` is on, and the newer one is missing."""
     return bool(config.get("fp16")) and "mixed_precision" not in config
 
 
 def check_place(config: Mapping[str, Any], given: Mapping[str, str], ways_out: Mapping[str, str]) -> None:
-    """`given`: the options of the line. `ways_out`: by the name of the option with the same meaning.
+    """Check that the file asks for nothing that does not exist here. `given`: the options of the line. `ways_out`:
+    hints by the name of the option with the same meaning.
 
     Raises NotSupported: it asks for a service or library that does not exist here.
     """
@@ -95,7 +96,7 @@ def check_place(config: Mapping[str, Any], given: Mapping[str, str], ways_out: M
 
 
 def without_effect(config: Mapping[str, Any], *, fsdp: bool, precision: str) -> dict[str, str]:
-    """Keys that have no effect -> the reason of each; a value that each file has is not named."""
+    """Keys that have no effect, with the reason for each. Keys with their usual value are left out."""
     reasons: dict[str, str] = {}
     in_use = {"fsdp_config": fsdp, "fp8_config": precision == "fp8"}
     for name, value in config.items():

@@ -193,7 +193,7 @@ class PythonLine:
 
 
 def split_python(words: Sequence[str]) -> PythonLine | None:
-    """None: options of the interpreter that no field can say, or no script; then the whole line is a command."""
+    """None: options of the interpreter without a field, or no script; then the whole line is a command."""
     named = None if words[0] in _PLAIN else words[0]
     rest = list(words[1:])
     while rest and rest[0] in _NEEDLESS:
@@ -206,8 +206,8 @@ def split_python(words: Sequence[str]) -> PythonLine | None:
 
 
 def read_python(words: Sequence[str], line: PythonLine | None) -> LaunchLine:
-    """One process of it per GPU, as with a script alone; a single one sees no variables of ranks, as in a shell.
-    `line`: the words, split."""
+    """The fields of a line of Python: one process per GPU, as with a script alone. The only process of a job gets no
+    variables of ranks, as in a shell. `line`: the words, split; None: all words are a command."""
     launcher = os.path.basename(words[0])
     return LaunchLine(
         launcher,

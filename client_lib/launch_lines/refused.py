@@ -1,4 +1,4 @@
-"""Lines of launchers that need what the workers of a job lack: each is refused with the line to write instead. Pure."""
+"""Refuses lines of launchers that do not work inside a job, with the line to write instead. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LAUNCHERS: dict[str, _Launcher] = {
     ),
     "srun": _Launcher("starts its tasks inside an allocation of Slurm, and a job has none", _SIZES, counts=_SLURM),
     "sbatch": _Launcher(
-        "hands a script to Slurm; here the queue is the server's, and #SBATCH lines are not read", _SIZES, counts=_SLURM
+        "gives a script to Slurm; here the server has the queue, and #SBATCH lines are not read", _SIZES, counts=_SLURM
     ),
     "mpirun": _MPI,
     "mpiexec": _MPI,
@@ -49,7 +49,7 @@ _LAUNCHERS: dict[str, _Launcher] = {
         "",
         "after `uv sync` and with .venv activated it runs in that environment; `--requirement` adds packages to it",
     ),
-    "ray": _Launcher("needs a cluster of Ray, and the workers of a job are none", _SIZES),
+    "ray": _Launcher("needs a Ray cluster, which the workers of a job do not form", _SIZES),
 }
 
 

@@ -34,7 +34,7 @@ EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
 _RUN_AGAIN = "`client-lib resubmit {name}` runs it again"
-_MORE_RETRIES = f"{_RUN_AGAIN}, a larger max_infrastructure_retry by itself"
+_MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
 _LOGS = "`client-lib logs {name}` has what it printed"
 
 NEXT: dict[Reason, str] = {

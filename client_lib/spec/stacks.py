@@ -98,7 +98,7 @@ class JobStacks(Lenient):
 
 
 def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankStacks]:
-    """The ranks of a worker. Raises ValueError for processes that no launcher has sent."""
+    """The ranks of a worker. Raises ValueError for content that launchers do not send."""
     ranks: dict[int, list[ProcessStacks]] = {}
     for sent in processes:
         ranks.setdefault(int(sent.get("rank", -1)), []).append(read_process(sent))
@@ -116,7 +116,7 @@ def read_process(sent: dict[str, Any]) -> ProcessStacks:
 
 
 def parse(text: str) -> list[ThreadStack]:
-    """The threads in a text of faulthandler, whatever else it contains. Frames of our own runners are left out."""
+    """The threads in a text of faulthandler; other lines are ignored. Frames of our own runners are left out."""
     threads: list[ThreadStack] = []
     for line in text.splitlines():
         if header := _HEADER.match(line):

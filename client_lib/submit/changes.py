@@ -20,7 +20,7 @@ _CODE = ("script", "code", "working_dir")
 _CALL = ("args", "flags")
 """Fields that a function does not read: it was stored with its arguments."""
 _EXPERIMENT = ("script", "args", "flags", "env_variables")
-"""Fields that the program reads: checkpoints of other values are another experiment's."""
+"""Fields that the program reads: a run with other values is another experiment, and needs checkpoints of its own."""
 
 
 def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | None = None) -> JobSpec:
@@ -58,7 +58,7 @@ def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:
 
 
 def _same_program(spec: JobSpec, script: Any) -> bool:
-    """The same file, with other words behind it."""
+    """True if `script` is the same file, with any words behind it."""
     path = spec.python_script
     return path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
 
@@ -80,7 +80,7 @@ def what_differs(stored: SubmitRequest, after: JobSpec, sha256_now: str | None) 
     """The fields that make the new run another experiment. `sha256_now`: see `code_message`."""
     differ = [
         name for name in _EXPERIMENT if _shown(getattr(stored.spec, name)) != _shown(getattr(after, name))
-    ]  # as text: the program reads no other
+    ]  # compared as the text that the program gets
     edited = isinstance(stored.code, CodeInPlace) and None not in (stored.code.sha256, sha256_now)
     if edited and stored.code.sha256 != sha256_now and "script" not in differ:
         differ.insert(0, "script")
@@ -98,7 +98,7 @@ class Checkpoints(NamedTuple):
 def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None) -> Checkpoints:
     """`differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of the same experiment are used.
 
-    Raises InvalidRequest: the directories of the two jobs don't allow it.
+    Raises InvalidRequest: `resume` contradicts the state of the old job or a `checkpoint_dir`.
     """
     wanted = not differ if resume is None else resume
     reason = f": {', '.join(differ)} {'differs' if differ == ['script'] else 'differ'}" if differ else ""
@@ -162,7 +162,7 @@ def _shown(value: object) -> str:
 
 
 def _pair(key: str, value: object) -> str:
-    """`--flag` and `--env` take it so."""
+    """The form that `--flag` and `--env` take."""
     if value is None:
         return key
     return f"{key}={value if value == MASK else shlex.quote(str(value))}"

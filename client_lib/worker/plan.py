@@ -60,9 +60,9 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     rank_runner: bool = True
     """False: `python script` itself, without the rank runner."""
     no_new_privileges: bool = False
-    """True: no program can give the processes rights that the launcher lacks (Linux), as `sudo` does."""
+    """True: a program such as `sudo` cannot give the processes rights that the launcher lacks (Linux)."""
     observe: bool = True
-    """False: nothing looks into the processes while they run (stacks.py)."""
+    """False: the stacks of the processes are not taken (stacks.py)."""
     record_imports: bool = False
     """Local rank 0 writes the names of the installed modules that it has imported to a file, for the warm pool."""
     elastic_min_workers: Optional[int] = None

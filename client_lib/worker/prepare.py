@@ -101,7 +101,7 @@ def _check_script(script: str) -> None:
 
 
 def _check_mount(folder: str) -> None:
-    """Raises CannotStart: a mounted folder can't be written to, which the first checkpoint would show too late."""
+    """Raises CannotStart: a mounted folder can't be written to. The job would fail at its first checkpoint."""
     if not os.path.ismount(folder) or os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
         return
     raise CannotStart(
@@ -121,7 +121,7 @@ def _copy_checkpoints(pattern: str, checkpoints: str, keep_free: int) -> None:
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
-    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has any. May take long.
+    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has content. May take long.
 
     Worker 0 does so before any rank starts, for a volume that only workers see; the local
     runtime copies a folder itself. Raises OSError if there is no room.

@@ -10,7 +10,7 @@ RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
 STDIN = "CLIENT_LIB_STDIN"
 """Variable of a plan: a terminal, pipe or file of the submitter that rank 0 reads. Ranks do not get the variable."""
 RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
-"""Variable of a job; with 0 its process sees no variables of ranks if it is the only one. It does not get this one."""
+"""Variable of a job: with 0 its process gets no variables of ranks if it is the only one. No process gets this one."""
 
 _BINARY = ("binary", "binary_exp")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
@@ -149,7 +149,8 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
 
 
 def _of_several(plan: WorkerPlan, ranks: Dict[str, str]) -> Tuple[str, ...]:
-    """Variables that the one process of a job does not see. Programs for MPI need an address that can be resolved."""
+    """Variables that the one process of a job does not see. MASTER_ADDR and MASTER_PORT stay for programs
+    of type binary, which get no other address."""
     master = () if plan.type in _BINARY else [name for name in _MASTER if name not in plan.user_variables]
     return (*ranks, *master)
 

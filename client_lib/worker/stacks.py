@@ -5,8 +5,8 @@ stacks of all threads to a file of that rank, also while a thread holds the inte
 to trace processes. Forked children inherit the handler and the open file, so one process per file is asked at a time.
 
 The signal would kill a process without a handler. It is sent only to a process that catches it (SigCgt in /proc) and
-has the file open: after an exec, and after a script has closed all descriptors, nothing is sent. Of such a process, and
-of one that does not answer, /proc tells the state.
+has the file open: after an exec, and after a script has closed all descriptors, nothing is sent. For such a
+process, and for one that does not answer, only the state in /proc is read.
 """
 
 import os
@@ -33,7 +33,7 @@ why: the reason if there is none."""
 
 
 class StackTaker:
-    """Takes them in a forked process: a rank that does not answer must not delay the launcher."""
+    """Takes the stacks in a forked process: a rank that does not answer must not delay the launcher."""
 
     def __init__(self, loop: Loop, system: System, directory: Directory, on_taken: Callable[[], None]) -> None:
         """`on_taken` is called when the file `stacks.json` is there, or could not be written."""
@@ -116,7 +116,7 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
 
 
 def _look(pid: int, folder: str) -> Optional[_Process]:
-    """None: there is no such process."""
+    """Read a process from /proc; None: there is no such process."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             before, _, after = file.read().decode("utf-8", "replace").rpartition(")")
@@ -205,7 +205,7 @@ def ask(pid: int, path: str, until: float) -> Optional[str]:
         os.truncate(path, 0)  # it appends
         os.kill(pid, SIGNAL)
         while time.monotonic() < until:
-            # the kernel blocks the signal in the thread that handles it: read after the size, that tells the end
+            # the kernel blocks the signal in the thread that handles it, and unblocks it after the text is written
             if os.path.getsize(path) and not _blocked_in(pid, bit) - blocked_before:
                 with open(path, "rb") as file:
                     return file.read(_DUMP_MAX).decode("utf-8", "replace")

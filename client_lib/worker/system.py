@@ -29,7 +29,7 @@ def restore_open_files() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """No program that this process or a descendant executes gets rights that this process lacks (Linux).
+    """Prevent programs that this process or a descendant executes from getting rights that it lacks (Linux).
 
     Raises OSError: the kernel refuses it.
     """
@@ -163,7 +163,8 @@ def parent(pid: int) -> Optional[int]:
 
 
 def user_of(pid: int) -> Optional[int]:
-    """Real user id of the process (Linux); None: no such process. Its folder in /proc may belong to root."""
+    """Real user id of the process (Linux); None: no such process. The owner of its folder in /proc may be
+    root instead."""
     try:
         with open("/proc/%d/status" % pid, "rb") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), None)

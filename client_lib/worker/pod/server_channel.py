@@ -82,7 +82,7 @@ class ServerChannel:
         return self._insist(lambda: server.put_report(report), given_up)
 
     def send_stacks(self, mark: str, processes: List[Any]) -> None:
-        """Send them once, on a thread of their own: nobody waits for them for long."""
+        """Send the stacks once, on a thread of their own. They are not sent again: the server waits for seconds."""
 
         def send() -> None:
             server = self._new_server()

@@ -70,10 +70,10 @@ class Hidden:
     # --- learning, in the pool
 
     def in_order(self, names: list[str]) -> Iterator[str]:
-        """Those of `names` to learn, which are in the order in which their imports ended once.
+        """The names to learn. `names` are in the order in which their imports ended in an earlier job.
 
-        A module that needs one that ended later is part of a circle, and is learned with that one: it may fail if it
-        is the first of them. So is one that its package imports itself.
+        A module that imports one that ended later is part of a circle of imports. It is learned with that one, because
+        it may fail if it is imported first. A module that its own package imports is learned with the package.
         """
         self._order = {name: number for number, name in enumerate(names)}
         for name, number in self._order.items():
@@ -83,7 +83,7 @@ class Hidden:
                 yield name
 
     def learn(self, name: str, judge: Callable[[str], None] | None = None) -> None:
-        """Import a module as if it was the first, and hide it. `judge` is called before that, and may raise."""
+        """Import a module as a fresh process does, and hide it. `judge` is called before that, and may raise."""
         outer, group = self._running[-1], Group(name.partition(".")[0])
         self._suspend(outer)
         self._running.append(group)
