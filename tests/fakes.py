@@ -45,7 +45,7 @@ class FakeRuntime:
             raise NeverFits(f"n_workers {spec.n_workers}: this place has room for 64")
         return ["base_image is not used here"] if spec.base_image else []
 
-    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+    async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         return None
 
     def render(self, attempt: Attempt) -> Manifest:

@@ -129,9 +129,9 @@ class Runtime(Protocol):
         """
         ...
 
-    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
-        """The reason why a worker of such a job of this user can't read this folder or file of the server's machine, at
-        the same path; None: all can. It may block for milliseconds."""
+    async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
+        """The reason why a worker of such a job of `owner` can't read this folder or file of the server's machine at
+        the same path; None: all workers can."""
         ...
 
     def render(self, attempt: Attempt) -> Manifest:

@@ -32,6 +32,7 @@ _SUFFIX = 5
 _SHIFTS = range(0, 5 * _SUFFIX, 5)
 _ALPHABET = string.ascii_lowercase + "234567"  # the alphabet of base32: no characters that look alike
 _PROOF_BYTES = 256
+_UPLOAD = "submit with code='auto' or 'snapshot': the folder is then uploaded"
 MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each answer
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys have no order."""
@@ -86,9 +87,9 @@ class Admission:
                 hint="hand data to the script in a file, not in arguments or variables",
             )
 
-    def check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
-        """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
-        and that the workers see it, the script and the working directory too. Reads a file, so it may block.
+    def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
+        """Check by the proof that this machine sees the folder of the script (of a command: its working directory).
+        Reads a file, so it may block.
 
         Raises:
             NotShared: with a hint.
@@ -98,16 +99,21 @@ class Admission:
         folder = folder_of(request, script_path)
         if folder is None:  # a command that names no folder of the submitter runs anywhere
             return
-        proved = code.proof is not None and _proves(code.proof, [folder, request.submitter.working_dir])
-        unseen = f"this server does not see the folder {folder} of the submitter"
-        if why := self._why_hidden(user, request, folder, script_path) if proved else unseen:
-            raise NotShared(why, hint="submit with code='auto' or 'snapshot': the folder is then uploaded")
+        if code.proof is None or not _proves(code.proof, [folder, request.submitter.working_dir]):
+            raise NotShared(f"this server does not see the folder {folder} of the submitter", hint=_UPLOAD)
 
-    def _why_hidden(self, user: User, request: SubmitRequest, folder: str, script_path: str | None) -> str | None:
-        paths = [folder, request.spec.working_dir or request.submitter.working_dir or folder, script_path or folder]
-        absolute = [os.path.normpath(os.path.join(request.submitter.working_dir or folder, path)) for path in paths]
-        reasons = (self._runtime.why_hidden(request.spec, path, user.name) for path in dict.fromkeys(absolute))
-        return next(filter(None, reasons), None)
+    async def check_visible(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
+        """Check that the workers can read the folder of the script, the script and the working directory.
+
+        Raises:
+            NotShared: with a hint.
+        """
+        folder = folder_of(request, script_path)
+        if folder is None:
+            return
+        for path in _paths_of_workers(request, folder, script_path):
+            if why := await self._runtime.why_hidden(request.spec, user.name, path):
+                raise NotShared(why, hint=_UPLOAD)
 
     def _with_secrets(self, request: SubmitRequest) -> SubmitRequest:
         wanted = request.spec.secrets
@@ -132,6 +138,13 @@ class Admission:
                     f"there is no snapshot {part.sha256} of {user.name}",
                     hint="upload it first: PUT /api/v1/snapshots/{sha256}",
                 )
+
+
+def _paths_of_workers(request: SubmitRequest, folder: str, script_path: str | None) -> list[str]:
+    """The absolute paths that the workers of a job in place read: `folder`, the working directory and the script."""
+    submitted_in = request.submitter.working_dir or folder
+    paths = [folder, request.spec.working_dir or submitted_in, script_path or folder]
+    return list(dict.fromkeys(os.path.normpath(os.path.join(submitted_in, path)) for path in paths))
 
 
 def _watchdog_notice(spec: JobSpec) -> list[str]:

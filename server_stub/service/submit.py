@@ -103,9 +103,10 @@ class SubmitHandler:
     async def _check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
         folder = folder_of(request, script_path) or ""
         if self._on_network(folder):  # a server that does not answer must not block the event loop
-            await asyncio.to_thread(self._admission.check_shared, user, request, script_path)
+            await asyncio.to_thread(self._admission.check_shared, request, script_path)
         else:
-            self._admission.check_shared(user, request, script_path)
+            self._admission.check_shared(request, script_path)
+        await self._admission.check_visible(user, request, script_path)
 
     def _check_unfinished(self) -> None:
         if len(self._reconciler) >= MAX_UNFINISHED_JOBS:

@@ -487,6 +487,19 @@ def test_it_does_not_start_where_the_accounts_cant_enter(folder: Path, tmp_path:
     assert "--data-dir" in said
 
 
+class _OfSlowFiles(accounts.Account):
+    """An account whose processes wait for a file system that does not answer."""
+
+    def run(self, command: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
+        return super().run(["sleep", "600"], limit_s)
+
+
+def test_a_file_system_that_does_not_answer_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "READ_S", 0.1)
+    account = accounts.of_users({"ann": ANN})["ann"]
+    assert not _OfSlowFiles(*account).can_read("/")
+
+
 @pytest.mark.parametrize(
     ("names", "says"),
     [

@@ -74,7 +74,7 @@ class PodsHere:
     def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
         return []
 
-    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+    async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         return None
 
     def render(self, attempt: Attempt) -> Manifest:

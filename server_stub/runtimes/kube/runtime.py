@@ -59,7 +59,7 @@ class KubeRuntime:
         cluster = self._cluster
         return check(spec, owner, submitter, cluster.kind, cluster.settings, cluster.catalogue)
 
-    def why_hidden(self, spec: JobSpec, path: str, owner: str) -> str | None:
+    async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         if storage.is_shared(path, storage.claims(spec, owner, self._cluster.catalogue)):
             return None
         return f"the workers of this server do not see the folder {path} of the submitter"

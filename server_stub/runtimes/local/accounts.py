@@ -21,6 +21,7 @@ from client_lib.worker.directory import launcher_command
 _WAY_OUT = (
     'make it (useradd), name another one in the users file (account = "..."), or start with --insecure-shared-uid'
 )
+READ_S = 5.0  # in which an account must have read a file: its file system may not answer, as one of FUSE can
 _USAGE = 2  # exit code of a launcher without arguments
 
 
@@ -47,18 +48,31 @@ class Account(NamedTuple):
         """Make the account the owner of a file or folder; of a link, not of its target."""
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
-    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with the rights of the account and nothing of the server's environment."""
+    def run(self, command: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, with the rights of the account and nothing of the server's environment.
+
+        Raises subprocess.TimeoutExpired: it was killed after `limit_s`.
+        """
         environment = {"PATH": os.defpath, "LC_ALL": "C"} | self.environment
         return subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, check=False, **self.rights
+            command,
+            env=environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+            **self.rights,
         )
 
     def can_read(self, path: str) -> bool:
-        """True if the account can read this file, or list and enter this folder. Starts a process."""
-        return (
-            self.run(["/bin/sh", "-c", '[ -r "$1" ] && { [ ! -d "$1" ] || [ -x "$1" ]; }', "sh", path]).returncode == 0
-        )
+        """True if the account can read this file, or list and enter this folder, within READ_S. Starts a process and
+        blocks."""
+        command = ["/bin/sh", "-c", '[ -r "$1" ] && { [ ! -d "$1" ] || [ -x "$1" ]; }', "sh", path]
+        try:
+            return self.run(command, READ_S).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def why_unusable(self, data_dir: Path, python: str) -> str | None:
         """The reason why no job can run under the account; None: it can. Starts two processes."""
