@@ -101,7 +101,7 @@ def owner_of(folder: Path) -> Account | None:
     try:
         return _account(pwd.getpwuid(there.st_uid))
     except KeyError:  # it was removed while its job ran
-        return Account(str(there.st_uid), there.st_uid, there.st_gid, (), "/")
+        return Account(str(there.st_uid), there.st_uid, there.st_gid, (there.st_gid,), "/")
 
 
 class UserAccounts:
