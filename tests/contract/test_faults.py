@@ -171,7 +171,7 @@ def test_an_eviction_ends_a_job_that_has_no_retries_for_it(kube: ClusterPlace) -
 
 
 def evict(place: ClusterPlace, name: str) -> None:
-    """As `kubectl drain` does it."""
+    """Evict a pod in the way of `kubectl drain`."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     place.cluster.api.create(f"/api/v1/namespaces/{place.namespace}/pods/{name}/eviction", eviction)
 

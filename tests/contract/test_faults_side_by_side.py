@@ -198,7 +198,7 @@ def stop_agent(place: ClusterPlace, job: Job, worker: int) -> int:
 
 
 def process_1(pod: dict[str, Any]) -> int:
-    """The one of the pod's Python container; the other is that of its sandbox."""
+    """Pid of process 1 in the pod's Python container, not in its sandbox."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             of_pod = f"pod{pod['metadata']['uid']}" in (folder / "cgroup").read_text()

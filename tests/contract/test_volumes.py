@@ -46,7 +46,7 @@ time.sleep(0 if step else 600)
 
 
 class Volumes(ClusterPlace):
-    """With volumes whose files lie below `folder`."""
+    """A cluster with volumes whose files lie below `folder`."""
 
     def choose(self, mount: str) -> None:
         """Write the catalogue; the server reads it at its start."""
@@ -109,7 +109,7 @@ def test_a_job_that_is_submitted_again_begins_with_a_copy_of_the_checkpoints(pla
 
 
 def test_checkpoints_of_a_version_that_mounted_the_whole_volume_are_found(place: Volumes) -> None:
-    """By a retry of a job that runs while the server is replaced, and by a job that is submitted again."""
+    """A job that runs while the server is replaced finds them at its retry, and so does a resubmitted job."""
     place.restart(signal.SIGTERM, pause=lambda: place.choose(", mount: whole"))
     job = place.job(CONTINUES, max_retry=1)
     job.submit()

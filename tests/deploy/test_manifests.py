@@ -145,7 +145,7 @@ def test_with_two_namespaces_the_rights_alone_are_in_that_of_the_jobs(
 
 @pytest.mark.cluster
 def test_monitoring_finds_the_service_and_names_the_namespace(kubectl_program: Path, manifests: Path) -> None:
-    """As a comment of the overlay says."""
+    """Edit the overlay as its comments say."""
     folder = manifests / "overlays" / "production"
     for path in (folder / "kustomization.yaml", folder / "namespace.yaml"):
         path.write_text(path.read_text().replace("# components:", "components:").replace(": client-lib #", ": other #"))

@@ -188,7 +188,7 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
 def test_in_two_namespaces_the_account_reads_no_secret_of_its_own_namespace(
     kubectl_program: Path, kubectl: Kubectl, control_plane: Cluster, manifests: Path, tmp_path: Path
 ) -> None:
-    """In one namespace it does: jobs have Secrets there."""
+    """A server with its jobs in one namespace can read Secrets, because the jobs have some there."""
     overlay = manifests / "overlays" / "two-namespaces"
     edit(overlay / "kustomization.yaml", "value: client-lib-jobs", "value: apart-jobs")
     edit(manifests / "overlays" / "production" / "kustomization.yaml", "namespace: client-lib #", "namespace: apart #")

@@ -56,7 +56,7 @@ def named(content: Any) -> Iterator[str]:
 
 
 def replaced(entry: dict[str, str]) -> str:
-    """What a kustomization's entry makes of an image."""
+    """The image after the change that a kustomization's entry makes."""
     tag, digest = entry.get("newTag"), entry.get("digest")
     return entry.get("newName", entry["name"]) + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
 

@@ -37,7 +37,7 @@ def mounts(catalogue: str, owner: str = "ann", **fields: Any) -> dict[str, str |
 @example(one="A" * 60, other="A" * 59 + "B")
 @example(one="", other="%%")
 def test_no_two_users_share_a_folder(one: str, other: str) -> None:
-    """Also on a volume where names in upper and lower case are the same."""
+    """The folders differ also on a volume that ignores case."""
     assume(one != other)
     first, second = storage.owner_folder(one).lower(), storage.owner_folder(other).lower()
     assert first != second
@@ -84,7 +84,7 @@ def test_a_job_sees_a_folder_of_its_user_or_the_whole_volume_as_the_catalogue_sa
 
 
 def test_a_job_sees_its_own_checkpoints_and_those_that_it_begins_with() -> None:
-    """In the folders where earlier versions of the server had them, which mounted the whole volume."""
+    """The checkpoints lie in the folders of earlier versions of the server, which mounted the whole volume."""
     own = {"/models/train-3f2a3f2a": "train-3f2a3f2a"}
     assert mounts(SMALL + VOLUMES) == own
     assert mounts(SMALL + VOLUMES, parent="before") == own | {"/models/before-5c6d7e8f": "before-5c6d7e8f"}

@@ -315,7 +315,7 @@ os.kill(os.getppid(), signal.SIGKILL)
 """
 
 
-def test_what_a_job_plants_leads_nowhere(ann: User, server: Server) -> None:
+def test_the_server_uses_no_link_or_record_that_a_job_has_forged(ann: User, server: Server) -> None:
     """Links to a file of root in place of outputs, logs, reports and plans, and records that name a process of root."""
     secret = server.folder / "secret"
     victim = subprocess.Popen(["sleep", "600"], start_new_session=True)

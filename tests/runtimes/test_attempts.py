@@ -23,7 +23,7 @@ SHOW = (
 
 
 async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_start(tmp_path: Path) -> None:
-    """It is no loss of a machine, after which it would be started again."""
+    """The reason is none of those after which a job starts again, as after the loss of a machine."""
     async with running(tmp_path) as site:
         end = await site.ended(site.submit("large", "true", type="binary", gpus=[999]))
         assert (end.reason, end.ranks) == (Reason.START_FAILED, ())

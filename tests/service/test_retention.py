@@ -105,7 +105,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
 
 @pytest.mark.parametrize("settings", [{"retention_gb": 0.001}, {"runtime": "kubernetes"}])
 def test_the_size_of_a_finished_job_counts(bench: Bench, settings: dict[str, Any]) -> None:
-    """It is more than the limit, or than a share of a disk that is almost full."""
+    """The job is larger than the limit, or than its share of a disk that is almost full."""
 
     async def run(service: Service) -> None:
         for name in ("first", "second"):

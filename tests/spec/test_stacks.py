@@ -127,7 +127,7 @@ _THREADS = st.builds(
 
 
 def written(threads: list[ThreadStack]) -> str:
-    """As faulthandler writes it."""
+    """The threads in the format of faulthandler."""
     lines = []
     for thread in threads:
         kind, name = "Current thread" if thread.main else "Thread", f" [{thread.name}]" if thread.name else ""

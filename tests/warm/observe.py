@@ -47,7 +47,7 @@ def registries_of_classes(module):
 
 
 def finders():
-    """All but those of the rank runner and the pool."""
+    """The finders of modules, without those of the rank runner and the pool."""
     return [
         repr(finder).partition(" at ")[0]
         for finder in sys.meta_path

@@ -59,7 +59,7 @@ def text(script: str) -> str:
 
 
 def seen(worker: Worker) -> list[dict[str, Any]]:
-    """At the first and the last line of the script."""
+    """The notes of a script at its first and its last line."""
     return json.loads((worker.folder / "seen.json").read_text())  # type: ignore[no-any-return]
 
 
