@@ -107,8 +107,8 @@ CAUSES = (
             rf"(?:{_UNRESOLVED})[^\n]{{0,100}}?(?P<host_behind>{_PLATFORM_HOST})"
         ),
         "`...-mpimaster-0` and `...-mpiworker-N` are host names of pods on ML Space, which do not exist here. "
-        "MASTER_ADDR and MASTER_PORT in the environment of each process lead to rank 0 of its own job, and no name "
-        "leads to another job: start the processes that work together as one job (n_workers)",
+        "MASTER_ADDR and MASTER_PORT in the environment of each process are the address of rank 0 of this job. Other "
+        "jobs have no host names: start the processes that work together as one job (n_workers)",
     ),
     Cause(
         "prints `CUDA out of memory`",

@@ -1,8 +1,8 @@
 """Opens files of jobs whose processes may run under another account than this server.
 
-A server that runs as root starts the jobs of each user under an account of the user. Such processes can put a link, a
-pipe or a hard link to somebody else's file where the server expects a file of theirs. The folders given here lie in
-folders that only the server can change, so that their own owner is known for certain.
+A server that runs as root starts the jobs of each user under an account of the user. Such a process can replace a file
+that the server reads by a symbolic link, a pipe, or a hard link to a file of another account. Each `folder` given here
+lies in a folder that only the server can change, so the server can rely on its owner.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def open_to_append(path: Path) -> int:
 
 
 class OpenFile:
-    """A descriptor for reading that is closed with its last reference, so that a thread that still reads keeps it
-    open."""
+    """A descriptor for reading. It is closed with the last reference to this object, so a thread that still reads keeps
+    it open."""
 
     def __init__(self, path: str, folder: Path) -> None:
         """Raises FileNotFoundError: see `opener`."""

@@ -1,6 +1,6 @@
 """Authentication: the Bearer token of a request belongs to a user, or below the paths of workers to an attempt.
 
-An ASGI layer in front of every route, so that no route can forget it: without a token only the health paths
+An ASGI layer in front of every route, so that it protects all of them: without a token only the health paths
 answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
 """
 
@@ -44,7 +44,7 @@ class FileTokens:
     restart."""
 
     def __init__(self, path: Path, check: Callable[[Mapping[str, str]], object] | None = None) -> None:
-        """`check`: gets the account's name of each user, and raises InvalidRequest if no job can run under one.
+        """`check` is called with the name of each user's account. It raises InvalidRequest if no job can run under one.
 
         Raises its error and those of users_file.read: a server does not start with a file that it can't use.
         """

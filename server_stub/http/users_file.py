@@ -7,9 +7,9 @@
     account = "ann"
 
 `account` is the account of this machine under which the jobs of the user run, if the server runs as root; without it,
-that with the name of the user. Tokens themselves are never stored. They have 256 random bits, so that a plain digest
-can't be searched. A user may have several entries: a token is replaced without a gap. `python -m server_stub token`
-adds one.
+the account with the name of the user. Tokens themselves are never stored. They have 256 random bits, so that a plain
+digest can't be searched. A user may have several entries, so that a new token works before the old one is removed.
+`python -m server_stub token` adds one.
 """
 
 from __future__ import annotations

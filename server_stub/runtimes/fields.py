@@ -13,7 +13,7 @@ from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.job import JobSpec, JobType
 
 ON_CPU = "the job runs on the CPU"
-"""Words of each notice that a job which asks for GPUs gets none."""
+"""Part of each notice about a job that asks for GPUs and gets none."""
 _FUNCTION = re.compile(r"\w+\(\)")
 
 

@@ -49,7 +49,7 @@ class JobStatus(NamedTuple):
     max_retry: int = 0
     max_infrastructure_retry: int = 0
     infrastructure_retries: int = 0
-    """Number of attempts that were lost with their machines and followed by another within max_infrastructure_retry."""
+    """Number of new attempts so far that followed the loss of a machine; at most max_infrastructure_retry."""
     stop: Stop | None = None
     resume_at: datetime | None = None
     """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have

@@ -1,4 +1,4 @@
-"""Looks into running jobs: the stacks of their processes."""
+"""Takes the stacks of the processes of running jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Observer:
 
     def _check(self, user: User, job: JobInfo) -> None:
         if job.owner != user.name and not user.admin:
-            raise Forbidden(f"job {job.name} belongs to {job.owner}, who alone sees its stacks, with the admins")
+            raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins can see its stacks")
         if not self._allowed:
             raise NotSupported(
                 "this server takes no stacks (observe=False)",
@@ -59,7 +59,7 @@ class Observer:
             try:
                 ranks += read_worker(dump.worker, dump.processes)
             except (ValueError, TypeError, AttributeError) as error:  # a worker may send anything
-                problems.append(f"what worker {dump.worker} has sent can't be read: {error}")
+                problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
             problems += [dump.problem] if dump.problem else []
         ranks.sort(key=lambda each: each.rank)
         return JobStacks(job=job.name, attempt=job.attempt, time=self._clock.now(), ranks=ranks, problems=problems)

@@ -25,7 +25,7 @@ from server_stub.store.errors import StoreUnavailable
 HEAD = "0005"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
-SILENCE_S = 6.0  # of PostgreSQL after a statement; together with connect_timeout it bounds the time of a call
+SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
 _CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a server whose connection was not closed
@@ -101,8 +101,11 @@ def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> Non
 
 
 def limit_silence(engine: Engine) -> None:
-    """Close a connection of PostgreSQL on which no byte has come for SILENCE_S after a statement: the process at its
-    other end is frozen, which no keepalive notices. Not for migrations, whose statements may take long."""
+    """Close a connection of PostgreSQL if no byte arrives for SILENCE_S after a statement.
+
+    The process that serves it is then frozen, which no keepalive detects. Engines for migrations have no such limit,
+    as their statements may take long.
+    """
 
     def limit(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         if not record.info.setdefault("limited", False):
@@ -115,8 +118,8 @@ def limit_silence(engine: Engine) -> None:
 
 
 def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, int, Any]:
-    """The steps of the driver, which get 0 for each tenth of a second without a byte. Raises the driver's error for a
-    lost connection."""
+    """Pass on the steps of the driver, which receive 0 for each tenth of a second without a byte. Raises the driver's
+    error for a lost connection."""
     heard_at = time.monotonic()
     try:
         wanted = next(steps)
@@ -128,7 +131,7 @@ def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, i
                 from psycopg import OperationalError  # here: SQLite needs no psycopg
 
                 connection.close()
-                raise OperationalError(f"the database has said nothing for {SILENCE_S:g} s")
+                raise OperationalError(f"the database has sent nothing for {SILENCE_S:g} s")
             wanted = steps.send(ready)
     except StopIteration as end:
         return end.value

@@ -106,7 +106,7 @@ def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
     ],
 )
 def test_hint_the_address_of_another_job(text: str) -> None:
-    assert "no name leads to another job" in (hint_for(said(text), IN_PLACE) or "")
+    assert "Other jobs have no host names" in (hint_for(said(text), IN_PLACE) or "")
     assert hint_for(said("socket.gaierror: [Errno -2] Name or service not known"), IN_PLACE) is None
 
 

@@ -49,7 +49,7 @@ def json_text(content: bytes, status: int = 200) -> Response:
 
 
 class OpenFileResponse(FileResponse):
-    """The bytes of an open file, whatever has its name by now."""
+    """Sends the bytes of an open file, also if another file has its name meanwhile."""
 
     def __init__(self, opened: OpenFile, **options: Any) -> None:
         super().__init__(f"/dev/fd/{opened.descriptor}", **options)

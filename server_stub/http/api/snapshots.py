@@ -39,8 +39,8 @@ Archive = Annotated[Path, Depends(_archive)]
 
 @router.head(SNAPSHOT, response_class=Response)
 async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response:
-    """200 if this user has uploaded the archive, else 404, also for users who may read it: their submit needs an upload
-    of their own."""
+    """200 if this user has uploaded the archive, else 404. A user who may only read it gets 404, too, because a submit
+    needs an upload by the same user."""
     archive = parts.snapshots.find(sha256, user.name)
     if archive is None:
         raise _missing(sha256)

@@ -44,8 +44,8 @@ class KubeRuntime:
     name = "kubernetes"
 
     def __init__(self, cluster: Cluster, job_dir: Callable[[str], Path], catalogue_problem: str = "") -> None:
-        """`job_dir` returns the directory of a job by its id. `catalogue_problem`: the reason why the catalogue is an
-        earlier one; '': it is that of the file."""
+        """`job_dir` returns the directory of a job by its id. `catalogue_problem`: the reason why an earlier
+        catalogue is used; '': that of the file is used."""
         self._cluster, self._job_dir = cluster, job_dir
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}

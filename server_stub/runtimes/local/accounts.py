@@ -1,8 +1,8 @@
 """The accounts of this machine under which the jobs of users run, if the server runs as root.
 
-The owner of a worker's folder says under which account its processes run: the folder lies in one that only the server
-can change, so a restarted server finds the account of a running job there. In a folder of root it is the account of the
-server, as in a data directory of an earlier version.
+The processes of a worker run under the account that owns the worker's folder. Only the server can change the folder
+above it, so a restarted server can rely on this owner to find the account of a running job. If the owner is root, as in
+a data directory of an earlier version, the processes run under the account of the server.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def owner_of(folder: Path) -> Account | None:
 
 
 class UserAccounts:
-    """`names` returns the account's name of each user."""
+    """Finds the accounts of users. `names` returns the name of each user's account."""
 
     def __init__(self, names: Callable[[], Mapping[str, str]]) -> None:
         self._names = names
@@ -114,7 +114,7 @@ class UserAccounts:
         """Raises InvalidRequest: the user has no account."""
         name = self._names().get(user)
         if name is None:
-            raise InvalidRequest(f"the users file has no user {user}: under which account is the job to run?")
+            raise InvalidRequest(f"the users file has no user {user}, so there is no account for the job")
         return of_users({user: name})[user]
 
     def all(self) -> list[Account]:

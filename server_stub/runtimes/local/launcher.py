@@ -140,8 +140,8 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def lose_with_machine(self) -> None:
-        """Read the report after a reboot of the machine. A worker without one is lost, and one that the shutdown has
-        stopped."""
+        """Read the report after a reboot of the machine. The worker is lost if there is none, or if it says that the
+        worker was stopped, because the shutdown of the machine did that."""
         report = self._report()
         self.give_up_reserve()
         if report is not None and report["reason"] != Reason.CANCELLED:
@@ -168,11 +168,12 @@ class Launcher:
             return None
 
     def _checked(self, connection: socket.socket) -> socket.socket:
-        """The connection to a launcher of the folder's owner. Raises ConnectionRefusedError: a link leads elsewhere."""
+        """The connection to a launcher of the folder's owner. Raises ConnectionRefusedError: another
+        account listens there."""
         owner = os.lstat(self._path).st_uid
         if owner != os.geteuid() and peer_uid(connection) != owner:
             connection.close()
-            raise ConnectionRefusedError(f"{self._files.control} is another account's")
+            raise ConnectionRefusedError(f"{self._files.control} belongs to another account")
         return connection
 
     def _is_over(self) -> bool:

@@ -147,7 +147,7 @@ def checkpoint_dir(attempt: Attempt) -> Path:
 
 
 def _environments_dir(setting: Setting, options: LocalOptions) -> str:
-    """The cache of environments, one per account: what an account has installed, no other may run."""
+    """The cache of environments, one per account: no account runs what another one has installed."""
     folder = options.settings.data_dir.absolute() / "environments"
     return str(folder / str(setting.account.uid) if setting.account else folder)
 

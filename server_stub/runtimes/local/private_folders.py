@@ -4,8 +4,8 @@
     workers/<n>, outputs, checkpoints, environments/<uid>      the account's, mode 0700
     attempts/<n>/code.tar.gz, function                         the account's copies of what the client has uploaded
 
-The server follows no link in the account's folders (`files.owned`). What writes there, such as the copy of checkpoints,
-has the rights of the account.
+The server follows no link in the account's folders (`files.owned`). Programs that write there, such as the copy of
+checkpoints, have the rights of the account.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def with_own_copies(attempt: Attempt) -> Attempt:
 
 
 def prepare(attempt: Attempt, plan: WorkerPlan, account: Account) -> None:
-    """Make all folders but those of the workers. What an interrupted start has left is removed.
+    """Make all folders but those of the workers. Files of an interrupted start are removed.
 
     Raises OSError, also if fewer bytes of the disk would stay free than the plan says.
     """
@@ -85,7 +85,8 @@ def _let_enter(folder: Path) -> None:
 
 
 def _make_private(folder: Path, account: Account) -> None:
-    """Make a folder of the account. One of a job that ran as root is given to the account with all that is in it.
+    """Make a folder of the account. The account also becomes the owner of a folder of root, which a job
+    that ran as root has left, and of all files in it.
 
     Raises PermissionError: it belongs to another account.
     """
@@ -96,7 +97,7 @@ def _make_private(folder: Path, account: Account) -> None:
         return
     if owner != os.geteuid():
         raise PermissionError(
-            errno.EPERM, f"it belongs to uid {owner}, and the account {account.name} can't use it", folder
+            errno.EPERM, f"the folder belongs to uid {owner}, and the account {account.name} can't use it", folder
         )
     for _, folders, files, descriptor in os.fwalk(folder):
         for name in (*folders, *files):

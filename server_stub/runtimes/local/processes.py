@@ -3,8 +3,8 @@
 A process belongs to a worker if its environment holds the worker's marker, or if it belongs to a recorded group whose
 leader has the recorded start time. (macOS shows environments through ps only.)
 
-Where the worker's folder belongs to another account than that of this server, only processes of that account are
-killed: they write the records, and could name any process of the machine.
+If the worker's folder belongs to another account than that of this server, only processes of that account are killed.
+They write the records themselves, so a record could name any process of the machine.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _signal(pid: int, worker_dir: Path) -> None:
         if not _is_foreign(worker_dir):
             os.kill(pid, signal.SIGKILL)
             return
-        process = os.pidfd_open(pid)  # the pid may get another meaning after the check, the descriptor does not
+        process = os.pidfd_open(pid)  # after the check the pid may pass to another process
         try:
             if _may_kill(pid, worker_dir):
                 signal.pidfd_send_signal(process, signal.SIGKILL)

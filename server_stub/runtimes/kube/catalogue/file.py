@@ -57,13 +57,13 @@ class Loaded(NamedTuple):
 
     catalogue: ClusterCatalogue
     problem: str = ""
-    """The reason why it is that of the kept copy; '': it is that of the file."""
+    """The reason why the kept copy was read; '': the file was read."""
 
 
 def load_or_kept(
     path: Path | None, kept: Path, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted"
 ) -> Loaded:
-    """The catalogue in a YAML file, which is copied to `kept`; in place of a file that is not valid, that of the copy.
+    """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy.
 
     Raises InvalidRequest, as `load` does: the file is not valid, and there is no valid copy.
     """

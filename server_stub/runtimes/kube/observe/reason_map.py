@@ -86,7 +86,7 @@ TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
     },
     StatusField.REFUSED: {
         "": _LOST,
-        # by the limit on its own files: where the node lacks resources, the pod has the condition DisruptionTarget, too
+        # the worker exceeded the limit of its files; if the node lacks resources, the pod has DisruptionTarget as well
         "Evicted": Meaning(Reason.STORAGE_FULL),
         "Preempting": _TAKEN,
         "NodeLost": _NODE,

@@ -1,4 +1,4 @@
-"""Renders the NetworkPolicy of an attempt: sources of connections, and destinations with `internet=False`. Pure.
+"""Renders the NetworkPolicy of an attempt: who may connect to its pods, and where they may connect to. Pure.
 
 It has an effect only with a network plugin that enforces policies, which a server can't find out.
 """
@@ -64,8 +64,8 @@ def _egress(pods: dict[str, str], cluster: ClusterSettings, network: Network) ->
 
 
 def _servers(cluster: ClusterSettings, given: Sequence[Peer]) -> list[dict[str, Any]] | None:
-    """The peers that are this server; none if pods don't reach it. None: its URL has a name from outside the
-    cluster."""
+    """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of a host outside the
+    cluster, which no policy can select."""
     if given:
         return [_peer(peer) for peer in given]
     if cluster.server_url is None:

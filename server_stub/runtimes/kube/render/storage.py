@@ -28,12 +28,13 @@ SHM, TMP = "/dev/shm", "/tmp"
 _TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 ON_DISK = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP}
 """Paths of the emptyDirs on the node's disk, by volume name."""
-_UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # upper case, too: some volumes take Ann and ann for the same
+_UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
 _ENCODED_MAX = 150  # with the digest that follows it is still the name of a file
 SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
 _LOG_MIB = SPOOL_BYTES // 2**20
 DISK_GIB = 1024.0
-"""Limit of a type without disk_gib: more than the disks of most nodes, so that it ends no job that ran without it."""
+"""Limit of a type without disk_gib: larger than the disks of most nodes, so that it ends no job of an
+earlier version."""
 OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
 
 
@@ -145,7 +146,7 @@ def owner_folder(owner: str) -> str:
 
 
 def job_folder(job_name: str, job_id: str) -> str:
-    """Folder of a job's checkpoints. It is none of `owners`, as it ends with the id."""
+    """Folder of a job's checkpoints. It ends with the id of the job, so it is never the folder `owners`."""
     return f"{job_name}-{_mark(job_id)}"
 
 
