@@ -55,6 +55,13 @@ def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
     return "--local_rank", True
 
 
-def log_share(spec: JobSpec, limit_bytes: int) -> int:
-    """Log limit of one worker in one attempt, in bytes, if the whole job has `limit_bytes`."""
-    return max(1, limit_bytes // (spec.n_workers * (1 + (spec.max_retry or 0))))
+def log_share(attempt: Attempt, limit_bytes: int) -> int:
+    """Log limit of one worker in this attempt, in bytes, if the whole job has `limit_bytes`.
+
+    Attempts that the spec allows in any case share one half of it. The other half is for those that are added after the
+    loss of a machine, if the spec allows any.
+    """
+    spec = attempt.spec
+    planned, added = 1 + (spec.max_retry or 0), spec.max_infrastructure_retry
+    shares = 2 * (planned if attempt.number <= planned else added) if added else planned
+    return max(1, limit_bytes // (spec.n_workers * shares))

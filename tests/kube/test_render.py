@@ -31,7 +31,7 @@ def each(request: pytest.FixtureRequest) -> Case:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_manifest_is_what_its_golden_file_says(name: str) -> None:
-    """`python -m tests.kube.cases` writes them anew."""
+    """`python -m tests.kube.cases` writes new ones."""
     assert text(case(name).objects()) == (GOLDEN / f"{name}.yaml").read_text()
 
 

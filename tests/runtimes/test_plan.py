@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_the_whole_plan_of_a_second_worker() -> None:
         local_rank_auto=True,
         rank_runner=True,
         grace_s=5,
-        log_limit_bytes=5 * 2**30,
+        log_limit_bytes=10 * 2**30 // (2 * 2 * 3),  # attempt 2 is one of three for infrastructure
     )
 
 
@@ -199,9 +200,17 @@ def test_elastic_bounds_reach_the_agents() -> None:
     assert (order.elastic_min_workers, order.elastic_max_restarts) == (1, 0)
 
 
-def test_the_logs_of_all_workers_in_all_attempts_share_the_limit_of_the_job() -> None:
-    assert first(attempt()).log_limit_bytes == OPTIONS.settings.log_limit_bytes
-    assert first(attempt(n_workers=2, max_retry=3)).log_limit_bytes == OPTIONS.settings.log_limit_bytes // 8
+@pytest.mark.parametrize("max_retry", [None, 3])
+@pytest.mark.parametrize("max_infrastructure_retry", [0, 1, 3, 100])
+def test_the_logs_of_all_workers_in_all_attempts_share_the_limit_of_the_job(
+    max_retry: int | None, max_infrastructure_retry: int
+) -> None:
+    limit = OPTIONS.settings.log_limit_bytes
+    job = attempt(n_workers=2, max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry)
+    last = 1 + (max_retry or 0) + max_infrastructure_retry
+    shares = [first(replace(job, number=number)).log_limit_bytes for number in range(1, last + 1)]
+    assert limit - 2 * last <= 2 * sum(shares) <= limit
+    assert shares[0] == limit // (2 * (1 + (max_retry or 0)) * (2 if max_infrastructure_retry else 1))
 
 
 def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:

@@ -88,7 +88,7 @@ class Cluster:
             processes_per_worker=self._processes(attempt.spec),
             snapshot=attempt.snapshot,
             function=attempt.function,
-            log_limit_bytes=plan.log_share(attempt.spec, self.settings.log_limit_bytes),
+            log_limit_bytes=plan.log_share(attempt, self.settings.log_limit_bytes),
             may_return=ending.may_return(attempt.spec),
         )
         self.registry.open(group, changed)

@@ -101,7 +101,7 @@ def _first_plan(
         requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,
         environments_dir=_environments_dir(setting, options) if spec.requirements else None,
         outputs_limit_bytes=options.settings.outputs_limit_bytes,
-        log_limit_bytes=common.log_share(spec, options.settings.log_limit_bytes),
+        log_limit_bytes=common.log_share(attempt, options.settings.log_limit_bytes),
     )
 
 

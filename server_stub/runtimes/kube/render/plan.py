@@ -68,7 +68,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         rank_runner=spec.environment().get(common.RANK_RUNNER, "1") != "0",
         observe=spec.observe and cluster.observe,
         grace_s=spec.grace_s,
-        log_limit_bytes=common.log_share(spec, cluster.log_limit_bytes),
+        log_limit_bytes=common.log_share(attempt, cluster.log_limit_bytes),
     )
 
 
