@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for server in started:
         server.kill()
     for pid in processes_of(tmp_path):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ends by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 def poll(true: Callable[[], Any], within_s: float = PATIENCE_S) -> None:

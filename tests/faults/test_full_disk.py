@@ -137,6 +137,7 @@ def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
     waiting = [f"waits-{number}" for number in range(10)]
     for name in waiting:
         small.accepted(name, "print('hello')")
+    poll(lambda: small.job("sleeps")["state"] == "RUNNING")  # its launcher needs the disk for its start
     assert small.job("waits-0")["state"] == "PENDING"
     fill()
     for name in waiting:

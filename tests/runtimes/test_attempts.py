@@ -25,7 +25,7 @@ SHOW = (
 async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_start(tmp_path: Path) -> None:
     """The reason is none of those after which a job starts again, as after the loss of a machine."""
     async with running(tmp_path) as site:
-        end = await site.ended(site.submit("large", "true", type="binary", gpus=[999]))
+        end = await site.ended(site.submit("large", "true", type="binary", instance_type="no-longer-there"))
         assert (end.reason, end.ranks) == (Reason.START_FAILED, ())
 
 

@@ -58,4 +58,4 @@ def test_the_deepspeed_launcher_is_refused_with_the_way_out(shell: Shell) -> Non
     refused = shell.start("client-lib submit deepspeed --hostfile hosts torchrun_env.py")
     _, said = refused.communicate(timeout=30)
     assert refused.returncode == 5
-    assert "client-lib submit -N MACHINES --processes-per-worker GPUS" in said
+    assert "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py" in said

@@ -38,8 +38,8 @@ TWO_RANKS = """
 def taken(worker: Worker) -> list[dict[str, Any]]:
     assert worker.connection
     worker.connection.send(control.stacks())
-    while worker.event() != control.STACKS:
-        pass
+    while (event := worker.event()) != control.STACKS:
+        assert event is not None, "the launcher has ended"
     found = read_json(worker.directory.stacks_taken)
     assert found is not None
     processes: list[dict[str, Any]] = found["processes"]
@@ -72,12 +72,13 @@ def test_a_rank_that_holds_the_interpreters_lock_in_c(worker: Make) -> None:
         import ctypes
         def in_c():
             print("runs", flush=True)
-            ctypes.PyDLL(None).sleep(1000)
+            while True:  # sleep(3) returns at a signal
+                ctypes.PyDLL(None).sleep(1000)
         in_c()
         """
     )
     (only,) = taken(runs(one))
-    assert 'train.py", line 5 in in_c' in only["dump"]
+    assert 'train.py", line 6 in in_c' in only["dump"]
 
 
 def test_the_one_process_of_a_python_line_which_sees_no_rank(worker: Make) -> None:

@@ -53,7 +53,7 @@ def speak(server: Site) -> Speaker:
 
 
 def test_the_first_pod_owns_the_place_and_another_is_refused(speak: Speaker) -> None:
-    assert speak().json() in ({"do": "wait", "grace_s": None}, {"do": "go", "grace_s": None})
+    assert speak().json()["do"] in ("wait", "go")
     other = speak(uid="another")
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
     assert "belongs to pod" in other.json()["message"]
