@@ -55,8 +55,12 @@ async def make(
 
     async def pause(_: float) -> None:
         """Nobody collects garbage here."""
-        owned = (f"configmaps/{names.plan_name(goes or '')}", f"secrets/{names.secret_name(goes or '')}")
-        for path in (f"{JOBS}/{goes}", *(f"/api/v1/namespaces/{NAMESPACE}/{each}" for each in owned)):
+        owned = (
+            f"/api/v1/namespaces/{NAMESPACE}/configmaps/{names.plan_name(goes or '')}",
+            f"/api/v1/namespaces/{NAMESPACE}/secrets/{names.secret_name(goes or '')}",
+            f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies/{names.policy_name(goes or '')}",
+        )
+        for path in (f"{JOBS}/{goes}", *owned):
             cluster.api.delete(path)
 
     settings, registry = replace(CLUSTER, namespace=NAMESPACE), cast(Any, None)
