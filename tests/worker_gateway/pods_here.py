@@ -33,6 +33,8 @@ from server_stub.worker_gateway.stacks import StackDump
 
 STAGES = {None: Stage.STARTING, "preparing": Stage.STARTING, "ready": Stage.READY, "started": Stage.STARTED}
 LOOK_S = 0.1
+MASTER_PORT = str(23456 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+"""Each process of a test run has its own: pods have an address each, and those of this machine share one."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ def start_pod(launcher: Path, root: Path, uid: str, worker: int, world_size: int
         "WORLD_SIZE": str(world_size),
         "PET_NNODES": "7",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "23456",
+        "MASTER_PORT": MASTER_PORT,
         "CLIENT_LIB_POD_UID": uid,
         "CLIENT_LIB_POD_NAME": f"pod-{worker}",
         "http_proxy": "http://127.0.0.1:9",  # no proxy listens there, and none must be used

@@ -12,6 +12,7 @@ import pytest
 from client_lib.worker.format import parse
 from tests.faults.conftest import poll
 from tests.worker_gateway.conftest import Start
+from tests.worker_gateway.pods_here import MASTER_PORT
 
 pytestmark = pytest.mark.process
 
@@ -45,7 +46,7 @@ def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "23456",
+        "MASTER_PORT": MASTER_PORT,
         "PYTHONUNBUFFERED": "1",
         "CLIENT_LIB_JOB_NAME": "gang",
         "CLIENT_LIB_ATTEMPT": "1",
