@@ -9,8 +9,11 @@ from typer.main import get_command
 
 from client_lib.cli import PROGRAM, exits, printer
 from client_lib.cli.app import app
+from server_stub.__main__ import app as server_app
 
 WIDTH = 110  # columns of the help texts
+_server: Any = get_command(server_app)
+ANSWERED_BY_SERVER = {"client-lib serve": _server, "client-lib server token": _server.get_command(None, "token")}
 
 
 def text() -> str:
@@ -33,9 +36,11 @@ def _sections(context: Any, depth: int) -> Iterator[str]:
     command = context.command
     yield f"{'#' * depth} `{context.command_path}`"
     yield f"```\n{_help(context)}\n```"
-    if hasattr(command, "list_commands"):
+    if hasattr(command, "list_commands") and command is not _server:
         for name in command.list_commands(context):
-            yield from _sections(_context(command.get_command(context, name), name, context), 3)
+            child = _context(command.get_command(context, name), name, context)
+            child.command = ANSWERED_BY_SERVER.get(child.command_path, child.command)
+            yield from _sections(child, 3)
 
 
 def _context(command: Any, name: str, parent: Any) -> Any:

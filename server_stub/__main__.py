@@ -1,4 +1,4 @@
-"""`python -m server_stub`: starts the server, makes a token, or checks a catalogue.
+"""`python -m server_stub`, to users `client-lib serve`: starts the server, makes a token, or checks a catalogue.
 
 The module parses flags and imports the server only when it is needed. A failed start is one message on stderr and exit
 code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
@@ -6,112 +6,151 @@ code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest
 
-FLAGS_OF_SETTINGS = (
-    "state_dir",
-    "data_dir",
-    "host",
-    "port",
-    "users_file",
-    "insecure_shared_uid",
-    "database_url",
-    "idle_exit_s",
-)
+FAILED, WRONG = 1, 2  # exit codes
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    options = _parser().parse_args(argv)
+def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -> int:
+    """Run the command line `args` (None: that of this process); returns its exit code. Help names `program`."""
     try:
-        return _COMMANDS.get(options.command, _serve)(options)
+        return get_command(app).main(args, prog_name=program, standalone_mode=False) or 0
+    except typer.TyperException as wrong:
+        print(f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes", file=sys.stderr)  # noqa: T201
+        return WRONG
     except ClientLibError as error:
         _print_error(error)
-        return 1
+        return FAILED
 
 
 def _print_error(error: ClientLibError) -> None:
-    print(f"server_stub: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
+    print(f"Error: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="server_stub",
-        description="The server of client_lib. Every setting is a variable CLIENT_LIB_SERVER_<NAME>; flags win.",
-    )
-    parser.add_argument("--version", action="version", version=f"server_stub {__version__}")
-    parser.add_argument("--state-dir", type=_path, help="server.json, token, lock and log of this machine and user")
-    parser.add_argument("--data-dir", type=_path, help="database, jobs, logs, snapshots (default: <state-dir>/data)")
-    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="0: a free one (default)")
-    parser.add_argument("--users-file", type=_path, help="TOML of users and digests of their tokens")
-    shared = "let the jobs of all users run as this account, where each can read the others' secrets"
-    parser.add_argument("--insecure-shared-uid", action="store_true", default=None, help=shared)
-    parser.add_argument("--database-url", help="sqlite:///... or postgresql+psycopg://...")
-    parser.add_argument("--idle-exit-s", type=float, help="end after this time without a job and a request")
-    parser.add_argument(
-        "--recover", action="store_true", help="rebuild a lost or damaged database from the files of its jobs"
-    )
-    commands = parser.add_subparsers(dest="command", metavar="")
-    token = commands.add_parser("token", help="make a token for a user; it is shown once")
-    token.add_argument("name")
-    token.add_argument("--admin", action="store_true", help="may see and change the jobs of all users")
-    token.add_argument("--users-file", type=_path, required=True, help="appended to; made if it is missing")
-    check = commands.add_parser("check", help="check the catalogue of a cluster, or with .toml that of a local server")
-    check.add_argument("file", type=Path)
-    return parser
-
-
-def _path(text: str) -> Path:
+def _absolute(text: str) -> Path:
     return Path(os.path.abspath(os.path.expanduser(text)))
 
 
-def _make_token(options: argparse.Namespace) -> int:
-    from server_stub.http import users_file
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"client-lib {__version__}")  # noqa: T201
+        raise typer.Exit
 
-    print(users_file.add(options.users_file, options.name, admin=options.admin))  # noqa: T201
-    return 0
+
+_PATH: Any = {"parser": _absolute, "metavar": "PATH"}
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 
 
-def _check(options: argparse.Namespace) -> int:
-    """Print all errors of a catalogue. Exit code 2: there are some."""
+@app.callback()
+def _group(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
+    ] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(**_PATH, help="server.json, token, lock and log of this machine and user.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(**_PATH, help="Database, jobs, logs, snapshots. Default: STATE_DIR/data.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="Default: 0, which is a free one.")] = None,
+    users_file: Annotated[Path | None, typer.Option(**_PATH, help="TOML of users and digests of their tokens.")] = None,
+    insecure_shared_uid: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure-shared-uid",
+            help="Let the jobs of all users run as this account, where each can read the others' secrets.",
+        ),
+    ] = None,
+    database_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="sqlite:///... or postgresql+psycopg://...")
+    ] = None,
+    idle_exit_s: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End after this time without a job and a request.")
+    ] = None,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Rebuild a lost or damaged database from the files of its jobs.")
+    ] = False,
+) -> None:
+    """Run a server in the foreground. Every setting is a variable CLIENT_LIB_SERVER_<NAME>; options win."""
+    del version
+    if ctx.invoked_subcommand is None:
+        settings = {
+            "state_dir": state_dir,
+            "data_dir": data_dir,
+            "host": host,
+            "port": port,
+            "users_file": users_file,
+            "insecure_shared_uid": insecure_shared_uid,
+            "database_url": database_url,
+            "idle_exit_s": idle_exit_s,
+        }
+        _serve({name: value for name, value in settings.items() if value is not None}, recover=recover)
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
+    users_file: Annotated[Path, typer.Option(**_PATH, help="Gets the token's digest; it is made if it is missing.")],
+    admin: Annotated[bool, typer.Option("--admin", help="The user may see and change the jobs of all users.")] = False,
+) -> None:
+    """Make a token for a user and print it; it is shown once."""
+    from server_stub.http import users_file as users
+
+    print(users.add(users_file, name, admin=admin))  # noqa: T201
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")],
+) -> int:
+    """Check a catalogue before a server gets it, and print all errors with their lines."""
     from server_stub.runtimes import instance_types
-    from server_stub.runtimes.kube.catalogue import file
+    from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
 
     settings = _settings({})
     try:
-        if options.file.suffix == ".toml":
-            names = [each.name for each in instance_types.load(options.file, by_pattern=True).sizes]
+        if file.suffix == ".toml":
+            names = [each.name for each in instance_types.load(file, by_pattern=True).sizes]
         else:
-            names = [each.name for each in file.load(options.file, pod_security=settings.pod_security).instance_types]
+            loaded = cluster_catalogue.load(file, pod_security=settings.pod_security)
+            names = [each.name for each in loaded.instance_types]
     except InvalidRequest as error:
         _print_error(error)
-        return 2
-    print(f"the catalogue {options.file} is valid; its instance types are {', '.join(names)}")  # noqa: T201
+        return WRONG
+    print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")  # noqa: T201
     return 0
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(given: dict[str, Any], *, recover: bool) -> None:
     _close_inherited()
     from server_stub.serve import serve
     from server_stub.server_log import log_to_stderr
     from server_stub.settings import unknown_variables
 
-    given = {name: getattr(options, name) for name in FLAGS_OF_SETTINGS if getattr(options, name) is not None}
     settings = _settings(given)
     log_to_stderr(settings.log_level)
     for name in unknown_variables(os.environ):
         logging.getLogger(__name__).warning("%s is no setting of this server; it is ignored", name)
-    serve(settings, recover=options.recover)
-    return 0
+    serve(settings, recover=recover)
 
 
 def _settings(given: dict[str, Any]) -> Any:
@@ -136,8 +175,6 @@ def _close_inherited() -> None:
             except OSError:  # the descriptor of the listing itself
                 pass
 
-
-_COMMANDS = {"token": _make_token, "check": _check}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,7 @@
 """The settings of the server, with unit, meaning of None and the reason for the default.
 
 `server_stub.__main__` reads them once and passes them on. Each field is a variable `CLIENT_LIB_SERVER_<NAME>`; the
-flags of `python -m server_stub` win over variables. Values that no operator needs to change are constants in the code.
+options of `client-lib serve` win over variables. Values that no operator needs to change are constants in the code.
 """
 
 from __future__ import annotations

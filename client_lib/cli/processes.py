@@ -51,15 +51,15 @@ def _on_path(environ: Mapping[str, str]) -> str | None:
 LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
 """They come with the extra `server`."""
 
-# As `python -m server_stub`, but without the current folder on the path: a user's `queue.py` there is not the server's.
+# Without the current folder on the path: a user's `queue.py` there is not the server's.
 _START = (
-    "import runpy, sys; sys.path = [p for p in sys.path if p]; "
-    "runpy.run_module('server_stub', run_name='__main__', alter_sys=True)"
+    "import sys; sys.path = [p for p in sys.path if p]; "
+    "from server_stub.__main__ import main; sys.exit(main(sys.argv[2:], sys.argv[1]))"
 )
 
 
-def server_command(args: Sequence[str]) -> list[str]:
-    """The command of `python -m server_stub` with these arguments: nothing of the server is imported here.
+def server_command(program: str, args: Sequence[str]) -> list[str]:
+    """The server's own command line, whose help says `program`. Nothing of the server is imported here.
 
     Raises NotSupported naming the extra where the server's libraries are missing.
     """
@@ -69,12 +69,12 @@ def server_command(args: Sequence[str]) -> list[str]:
             f"the server's libraries are not installed here ({', '.join(missing)})",
             hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them",
         )
-    return [sys.executable, "-c", _START, *args]
+    return [sys.executable, "-c", _START, program, *args]
 
 
-def replace_by_server(args: Sequence[str]) -> int:
+def replace_by_server(program: str, args: Sequence[str]) -> int:
     """Replace this process by the server: signals and the exit code are its own. Windows has no exec: a child there."""
-    line = server_command(args)
+    line = server_command(program, args)
     sys.stdout.flush()
     if os.name == "posix":
         os.execv(line[0], line)

@@ -252,7 +252,7 @@ def _said(log: Path, begin: int) -> str:
 
 
 def _foreground(directory: Path) -> str:
-    return f"`{sys.executable} -m server_stub --state-dir {directory}` runs it where you can see it"
+    return f"`client-lib serve --state-dir {directory}` runs it where you can see it"
 
 
 def _until(condition: Callable[[], bool], within_s: float) -> bool:

@@ -63,7 +63,27 @@ def test_the_help_of_each_command_says_what_it_does_and_shows_examples(cli: Run,
 @pytest.mark.process
 @pytest.mark.smoke
 def test_the_help_of_serve_is_the_servers(cli: Run) -> None:
-    assert "--users-file" in cli("serve", "--help").stdout
+    shown = cli("serve", "--help").stdout
+    assert shown.startswith("Usage: client-lib serve [OPTIONS]")
+    assert "--users-file" in shown
+    assert cli("server", "token", "--help").stdout.startswith("Usage: client-lib server token [OPTIONS]")
+
+
+@pytest.mark.process
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("wrong", "code", "named"),
+    [
+        (["--prot", "80"], 2, "--prot"),
+        (["--port", "x"], 2, "'x'"),
+        (["--users-file", "/nowhere.toml"], 1, "/nowhere.toml"),
+    ],
+)
+def test_a_server_that_can_not_start_says_why(cli: Run, wrong: list[str], code: int, named: str) -> None:
+    ended = cli("serve", *wrong)
+    assert ended.returncode == code
+    assert ended.stderr.startswith("Error: ")
+    assert named in ended.stderr.splitlines()[0]
 
 
 def test_the_version(cli: Run) -> None:

@@ -27,3 +27,8 @@ def test_the_reference_is_up_to_date(reference: str) -> None:
 def test_every_command_is_in_it(reference: str) -> None:
     for name in COMMANDS:
         assert f"### `client-lib {name}`" in reference
+
+
+def test_no_page_for_users_names_the_package_of_the_server() -> None:
+    pages = {*DOCUMENT.parent.glob("*.md"), DOCUMENT.parents[1] / "README.md"} - {DOCUMENT.with_name("architecture.md")}
+    assert [page.name for page in pages if "server_stub" in page.read_text()] == []

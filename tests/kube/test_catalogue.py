@@ -145,4 +145,4 @@ def test_a_server_does_not_start_with_a_catalogue_that_is_wrong(tmp_path: Path) 
     ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     said = f"the catalogue {file}: line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
-    assert ended.stderr.splitlines() == [f"server_stub: {said}", "docs/catalogue.md describes all entries"]
+    assert ended.stderr.splitlines() == [f"Error: {said}", "docs/catalogue.md describes all entries"]

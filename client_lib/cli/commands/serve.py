@@ -19,5 +19,5 @@ app = CommandApp()
 def serve(
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Flags of the server.")] = None,
 ) -> int:
-    """Run a server in the foreground, with the flags of `python -m server_stub`; `serve --help` shows them."""
-    return processes.replace_by_server(args or ())
+    """Run a server in the foreground, for this machine's user or for several; `serve --help` shows its options."""
+    return processes.replace_by_server("client-lib serve", args or ())

@@ -100,7 +100,7 @@ def stop() -> None:
 @app.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
-    return processes.replace_by_server(["token", *(args or ())])
+    return processes.replace_by_server("client-lib server", ["token", *(args or ())])
 
 
 @app.command(
@@ -114,4 +114,4 @@ Exit code: 0 it is valid, 2 it isn't.
 )
 def check(file: Annotated[str, typer.Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""
-    return processes.replace_by_server(["check", "--", file])
+    return processes.replace_by_server("client-lib server", ["check", "--", file])
