@@ -11,6 +11,7 @@ from server_stub.runtimes.kube.workload import Object
 from tests.kube.cases import BUILDERS, CLUSTER, SMALL, Builder, Case, case
 
 SERVER = {"app.kubernetes.io/name": "client-lib-server"}
+NAMESPACE = {"matchLabels": {"kubernetes.io/metadata.name": "ns"}}
 
 
 def spec_of(made: Case) -> dict[str, Any]:
@@ -51,7 +52,12 @@ def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other
 @pytest.mark.parametrize(
     ("url", "sources"),
     [
-        ("http://client-lib.ns.svc:8080", [{"namespaceSelector": {}, "podSelector": {"matchLabels": SERVER}}]),
+        ("http://client-lib.ns.svc:8080", [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}]),
+        (
+            "http://client-lib.ns.svc.cluster.local:8080",
+            [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}],
+        ),
+        ("http://client-lib:8080", [{"podSelector": {"matchLabels": SERVER}}]),  # in the namespace of the jobs
         ("http://10.1.2.3:8000", [{"ipBlock": {"cidr": "10.1.2.3/32"}}]),
         ("https://train.example.com", []),  # a policy knows no names
         (None, []),

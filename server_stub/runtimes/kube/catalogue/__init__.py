@@ -262,7 +262,7 @@ class Network(Strict):
     """The cluster's DNS, on port 53. Default: kube-system; NodeLocal DNS needs its ip_block."""
     server: list[Peer] = []
     """This server. Empty: the address in its URL, else pods with the label
-    `app.kubernetes.io/name: client-lib-server`."""
+    `app.kubernetes.io/name: client-lib-server` in the namespace that its URL names."""
     allow: list[Egress] = []
     """Further destinations, such as an object store."""
 

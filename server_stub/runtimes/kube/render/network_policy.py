@@ -74,10 +74,20 @@ def _servers(cluster: ClusterSettings, given: Sequence[Peer]) -> list[dict[str, 
     try:
         address = ip_address(host)
     except ValueError:
-        if "." in host and ".svc." not in f"{host}.":
-            return None
-        return [{"namespaceSelector": {}, "podSelector": {"matchLabels": SERVER_PODS}}]
+        return _pods_of_service(host)
     return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
+
+
+def _pods_of_service(host: str) -> list[dict[str, Any]] | None:
+    """The server's pods, by the name of their Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`.
+    None: it is no name of a Service."""
+    pods = Peer(pods=SERVER_PODS)
+    if "." in host:
+        _, namespace, *rest = host.split(".")
+        if rest[:1] != ["svc"]:
+            return None
+        pods = Peer(pods=SERVER_PODS, namespaces={"kubernetes.io/metadata.name": namespace})
+    return [_peer(pods)]
 
 
 def _host(cluster: ClusterSettings) -> str:
