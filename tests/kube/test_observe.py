@@ -339,7 +339,10 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
             "51712Mi to its own disk",
         ),
         ('Container pytorch exceeded its local ephemeral storage limit "1.5Gi". ', "more than 1.5Gi to its own disk"),
-        ("Some text of a later release.", "Some text of a later release."),
+        (
+            'Usage of EmptyDir volume "shm" exceeds the limit "2Gi". ',
+            "more than 2Gi to /dev/shm; take a larger shm_size_class",
+        ),
     ],
 )
 def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it(
@@ -354,6 +357,8 @@ def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_nod
     low = parse.StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
     full = replace(pod, disruption=low)
     assert lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0] is Reason.NODE_LOST
+    other = replace(pod, refused=parse.StatusReason("Evicted", "The node had condition: [MemoryPressure]. "))
+    assert lost(observe(replace(sight("running", 1), pods=(other,), views=views)))[0] is Reason.PREEMPTED
 
 
 def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:

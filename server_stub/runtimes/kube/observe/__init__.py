@@ -143,9 +143,9 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Meaning, str]:
         word = meaning(StatusField.DISRUPTION, pod.disruption.word)
         return word, f"worker {number} was taken away{_from(pod)}: {_words(pod.disruption)}"
     if pod.refused is not None:
-        word = meaning(StatusField.REFUSED, pod.refused.word)
-        why = messages.disk_excess(pod.refused.text, storage.ON_DISK) or _words(pod.refused)
-        return word, f"worker {number} was ended{_from(pod, 'on')}: {why}"
+        excess = messages.disk_excess(pod.refused.text, storage.EMPTY_DIRS)
+        word = Meaning(Reason.STORAGE_FULL) if excess else meaning(StatusField.REFUSED, pod.refused.word)
+        return word, f"worker {number} was ended{_from(pod, 'on')}: {excess or _words(pod.refused)}"
     if ended is not None:
         word = meaning(StatusField.ENDED, ended.reason)
         return word, _container_end(number, pod, word)

@@ -195,15 +195,15 @@ def out_of_memory(worker: int, limit: str | None) -> str:
 
 def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
     """`it wrote more than 100Gi to /client-lib/home`, from the kubelet's text about an evicted pod; None: the pod was
-    evicted for another reason. `folders` has the path of each volume on the node's disk."""
+    evicted for another reason. `folders` has the path of each emptyDir."""
     found = _DISK_LIMIT.match(f"{text.strip()} ")
     if found is None:
         return None
     where = folders.get(found.group("volume") or "", "its own disk")
-    return (
-        f"it wrote more than {found.group('limit')} to {where}; put large files on a volume, or in /tmp with a large "
-        "enough tmp_storage"
-    )
+    way_out = "put large files on a volume, or in /tmp with a large enough tmp_storage"
+    if where == "/dev/shm":
+        way_out = "take a larger shm_size_class, or fewer workers of the DataLoader"
+    return f"it wrote more than {found.group('limit')} to {where}; {way_out}"
 
 
 def lost_lines(worker: int, count: int) -> str:

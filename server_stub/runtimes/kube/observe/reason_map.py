@@ -86,8 +86,7 @@ TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
     },
     StatusField.REFUSED: {
         "": _LOST,
-        # the worker exceeded the limit of its files; if the node lacks resources, the pod has DisruptionTarget as well
-        "Evicted": Meaning(Reason.STORAGE_FULL),
+        "Evicted": _TAKEN,  # a worker that exceeded the limit of its files is told apart by the text
         "Preempting": _TAKEN,
         "NodeLost": _NODE,
         "NodeShutdown": _NODE,

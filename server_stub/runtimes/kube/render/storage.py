@@ -26,8 +26,8 @@ LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secr
 RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
 SHM, TMP = "/dev/shm", "/tmp"
 _TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
-ON_DISK = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP}
-"""Paths of the emptyDirs on the node's disk, by volume name."""
+EMPTY_DIRS = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP, "shm": SHM}
+"""Paths of the emptyDirs, by volume name."""
 _UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
 _ENCODED_MAX = 150  # with the digest that follows it is still the name of a file
 SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
