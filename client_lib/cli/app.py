@@ -24,6 +24,7 @@ from client_lib.errors import ClientLibError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module under commands/, its line in `client-lib --help`)
+    "init": ("init", "Write a first example into a folder."),
     "submit": ("submit", "Run a script as a job."),
     "run": ("run", "Run a script in the foreground, as torchrun would."),
     "list": ("lists", "List your jobs, newest first."),

@@ -67,6 +67,21 @@ def submit(cli: Run, *line: str) -> str:
     return done.stdout.strip()
 
 
+def test_the_first_example_runs_in_an_empty_folder(shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
+    written = cli("init", "first")
+    assert written.stdout.splitlines() == ["first/train.py", "first/job.yaml"]
+    done = cli("submit", "-f", "-c", "first/job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert [line.split(" loss=")[0] for line in done.stdout.splitlines()] == [
+        f"[0] step {n}/100" for n in range(20, 101, 20)
+    ]
+    (tmp_path / "first" / "train.py").write_text("mine")
+    again = cli("init", "first")
+    assert again.returncode == 2
+    assert "first/train.py" in again.stderr
+    assert (tmp_path / "first" / "train.py").read_text() == "mine"
+
+
 @pytest.mark.smoke
 def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     shell: dict[str, str], cli: Run, script: Path

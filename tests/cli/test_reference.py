@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli.app import COMMANDS
+from client_lib.cli.commands.init import TRAIN
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -32,3 +33,7 @@ def test_every_command_is_in_it(reference: str) -> None:
 def test_no_page_for_users_names_the_package_of_the_server() -> None:
     pages = {*DOCUMENT.parent.glob("*.md"), DOCUMENT.parents[1] / "README.md"} - {DOCUMENT.with_name("architecture.md")}
     assert [page.name for page in pages if "server_stub" in page.read_text()] == []
+
+
+def test_the_tutorial_shows_the_first_example() -> None:
+    assert TRAIN in DOCUMENT.with_name("tutorial.md").read_text()
