@@ -72,6 +72,8 @@ NEXT: dict[Reason, str] = {
 def explain(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
     """The state with its reason, the workers' messages, the last events and the next step."""
     lines = [*_state_lines(info, events, now), *_worker_lines(info), *_event_lines(info, events)]
+    if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
+        lines[1:1] = _stack_lines(info)
     return "\n".join([*lines, "next: " + "\n      ".join(_next_steps(info))])
 
 
@@ -87,6 +89,7 @@ def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanat
         attempt=info.attempt,
         workers=_workers_with_message(info),
         failure=info.failure,
+        stacks=info.stacks,
         events=list(events),
         next=_next_steps(info),
     )
@@ -173,15 +176,19 @@ def failure_report(info: JobInfo) -> str:
     first = f"job {info.name} FAILED ({info.reason}): {_end_of_rank(failure) or info.message or 'no reason is known'}"
     if info.attempt > 1:
         first += f" in attempt {info.attempt}"
+    lines = [first, *_stack_lines(info)]
     if failure is None:
-        return first
-    lines = [first]
+        return "\n".join(lines)
     if failure.exception:
         lines.append(failure.exception)
     if failure.last_lines:
         lines.append(f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:")
         lines += [f"    {line}" for line in failure.last_lines[-FAILURE_LINES:]]
     return "\n".join(lines)
+
+
+def _stack_lines(info: JobInfo) -> list[str]:
+    return ["Before it was stopped:", *(f"    {line}" for line in info.stacks)] if info.stacks else []
 
 
 def failure_hint(info: JobInfo) -> str:

@@ -282,6 +282,9 @@ class JobInfo(Lenient):
     notices: list[str] = []
     """The runtime's messages about fields that it interprets differently."""
     failure: Failure | None = None
+    stacks: list[str] = []
+    """The places of the ranks before the last attempt was stopped, if they had printed nothing for 10 s: a line for all
+    ranks that were at the same place."""
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         """A line or two; `model_dump()` has everything."""
@@ -481,6 +484,8 @@ class Explanation(Lenient):
     """The workers that have a message of their own."""
     failure: Failure | None
     """The first failing rank of a failed job."""
+    stacks: list[str] = []
+    """The places of the ranks before they were stopped, see `JobInfo`."""
     events: list[Event]
     """All events, oldest first."""
     next: list[str]

@@ -8,11 +8,11 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory, write_json
+from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan
@@ -35,6 +35,9 @@ _LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
 _PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
 _POLL_S = 0.01
 _RETRY_S = 0.5
+_STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
+_STACKS_S = 2.0  # longest delay of the stop for that
+_STACKS_MAX = 1024 * 1024  # characters of them in the report
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
 
@@ -65,6 +68,8 @@ class Launcher:
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
         self._stacks: Optional[StackTaker] = None
+        self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
+        self._last_stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
 
     def run(self) -> None:
         _reset_ignored_signals()
@@ -152,21 +157,21 @@ class Launcher:
             grace_s = instruction.get("grace_s")
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
-            self._take_stacks()
+            self._take_stacks(self._answer_stacks)
 
-    def _take_stacks(self) -> None:
-        """Take the stacks of all ranks. The peers get an event when the file is written, or cannot be."""
+    def _take_stacks(self, on_taken: Callable[[], None]) -> None:
+        """Take the stacks of all ranks. `on_taken` is called when the file is written, or cannot be."""
         if not self._plan.observe or not self._ranks.running:
-            self._answer_stacks()
+            on_taken()
             return
         try:
             if self._stacks is None:
                 from client_lib.worker.stacks import StackTaker  # here: few jobs need it
 
-                self._stacks = StackTaker(self._loop, self._system, self._directory, self._answer_stacks)
-            self._stacks.take(self._ranks.pids())
+                self._stacks = StackTaker(self._loop, self._system, self._directory)
+            self._stacks.take(self._ranks.pids(), on_taken)
         except (OSError, ImportError):  # no descriptor or process is free: the job must not end for that
-            self._answer_stacks()
+            on_taken()
 
     def _answer_stacks(self) -> None:
         if self._control:
@@ -216,9 +221,31 @@ class Launcher:
             self._never_ran(CANCELLED, "stopped before its processes were started")
         elif self._ranks.running:
             self._cancelled = self._cancelled or not any(exit.exit_code != 0 for exit in self._ranks.exits)
-            self._end_ranks(grace_s)
+            self._end_with_stacks(grace_s)
         if self._outputs:
             self._outputs.hurry(grace_s)
+
+    def _end_with_stacks(self, grace_s: float) -> None:
+        """End the ranks. If they have printed nothing for long, take their stacks before, for the report."""
+        if self._grace_after_stacks is not None:
+            self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
+        elif self._last_stacks is not None or not self._plan.observe or self._silent_s() < _STILL_S:
+            self._end_ranks(grace_s)
+        else:
+            self._grace_after_stacks = grace_s
+            self._loop.call_later(_STACKS_S, self._end_after_stacks)
+            self._take_stacks(self._end_after_stacks)
+
+    def _end_after_stacks(self) -> None:
+        if self._grace_after_stacks is None:
+            return
+        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
+        self._last_stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
+        self._end_ranks(grace_s)
+
+    def _silent_s(self) -> float:
+        """Seconds since a rank has printed something, or since their start."""
+        return min(time.monotonic() - self._log.active_at, time.time() - (self._started_at or 0.0))
 
     def _end_ranks(self, grace_s: float) -> None:
         """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace."""
@@ -329,6 +356,10 @@ class Launcher:
         )
         if self._outputs:
             content["outputs"] = self._outputs.report()
+        if self._last_stacks:
+            from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
+
+            content["stacks"] = within_bounds(self._last_stacks, _STACKS_MAX)
         return content
 
     def _ended(self, exit: Exit) -> Ended:

@@ -28,7 +28,8 @@ _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
 class Report(TypedDict, total=False):
-    """Content of report.json. `outputs` is there for a worker that keeps outputs; the other keys are always there."""
+    """Content of report.json. `outputs` is there for a worker that keeps outputs, `stacks` for one whose ranks had been
+    silent when they were stopped; the other keys are always there."""
 
     protocol: int
     worker: int
@@ -44,6 +45,8 @@ class Report(TypedDict, total=False):
     log_end_seq: int
     log_end_offset: int
     outputs: Dict[str, Any]
+    stacks: List[Dict[str, Any]]
+    """The processes of the ranks before the stop, as in stacks.json."""
 
 
 def read_report(path: str, opener: Optional[Opener] = None) -> Optional[Report]:
@@ -188,9 +191,9 @@ _TEXT_MAX = 400  # characters of a message or an exception
 
 
 def termination_message(report: Mapping[str, Any]) -> bytes:
-    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields are kept and texts are cut; failed ranks
-    take precedence over others, and the first failing rank keeps its last lines."""
-    for smaller in _ever_smaller(report):
+    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are kept, and texts are
+    cut; failed ranks take precedence over others, and the first failing rank keeps its last lines."""
+    for smaller in _ever_smaller({name: value for name, value in report.items() if name != "stacks"}):
         text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         if len(text) <= TERMINATION_MESSAGE_MAX:
             return text

@@ -35,18 +35,19 @@ why: the reason if there is none."""
 class StackTaker:
     """Takes the stacks in a forked process: a rank that does not answer must not delay the launcher."""
 
-    def __init__(self, loop: Loop, system: System, directory: Directory, on_taken: Callable[[], None]) -> None:
-        """`on_taken` is called when the file `stacks.json` is there, or could not be written."""
-        self._loop, self._system, self._directory, self._on_taken = loop, system, directory, on_taken
-        self._running = False
+    def __init__(self, loop: Loop, system: System, directory: Directory) -> None:
+        self._loop, self._system, self._directory = loop, system, directory
+        self._waiting: List[Callable[[], None]] = []
 
-    def take(self, ranks: Dict[int, int]) -> None:
-        """Begin; nothing happens while an earlier call is not answered. `ranks`: the pids of the ranks and their
-        numbers; -1 for an agent of torchrun.
+    def take(self, ranks: Dict[int, int], on_taken: Callable[[], None]) -> None:
+        """Begin; a call that comes before an earlier one is answered gets the same answer. `ranks`: the pids of the
+        ranks and their numbers; -1 for an agent of torchrun. `on_taken` is called when the file `stacks.json` is there,
+        or could not be written.
 
         Raises OSError: no descriptor or process is free.
         """
-        if self._running:
+        if self._waiting:
+            self._waiting.append(on_taken)
             return
         _remove(self._directory.stacks_taken)
         pids = sorted({*ranks, *self._system.descendants(MARKER)})
@@ -60,15 +61,16 @@ class StackTaker:
             raise
         finally:
             os.close(child_end)
-        self._running = True
+        self._waiting.append(on_taken)
         self._loop.watch(ended, lambda: self._ended(ended, pid))
 
     def _ended(self, fd: int, pid: int) -> None:
         self._loop.forget(fd)
         os.close(fd)
         self._system.rank_ended(pid)
-        self._running = False
-        self._on_taken()
+        waiting, self._waiting = self._waiting, []
+        for on_taken in waiting:
+            on_taken()
 
     def _run_child(self, ranks: Dict[int, int], pids: List[int]) -> None:
         """Write the file and end. The end of the process closes its end of the pipe."""
@@ -112,7 +114,7 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
         thread.start()
     for thread in threads:
         thread.join()
-    return _within_bounds(sorted(taken.values(), key=lambda each: int(each["rank"])))
+    return within_bounds(sorted(taken.values(), key=lambda each: int(each["rank"])), _ALL_MAX)
 
 
 def _look(pid: int, folder: str) -> Optional[_Process]:
@@ -240,12 +242,13 @@ def _read(path: str) -> str:
         return ""
 
 
-def _within_bounds(taken: List[Taken]) -> List[Taken]:
-    room = _ALL_MAX
+def within_bounds(taken: List[Taken], most: int) -> List[Taken]:
+    """The processes with `most` characters of stacks; those of the last ones are left out."""
+    room = most
     for each in taken:
         room -= len(each["dump"] or "")
         if room < 0 and each["dump"] is not None:
-            each.update(dump=None, why="left out: the stacks of this worker are larger than %d MiB" % (_ALL_MAX >> 20))
+            each.update(dump=None, why="left out: the stacks of this worker are larger than %d MiB" % (most >> 20))
     return taken
 
 

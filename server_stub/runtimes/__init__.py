@@ -105,6 +105,8 @@ class Observation:
     """Messages for the job's events, each of them added once."""
     first_failing: FailingRank | None = None
     """Ended: the rank that `message` names, if one is the cause."""
+    stacks: tuple[str, ...] = ()
+    """Ended: the places of the ranks before they were stopped, see `verdict.last_stacks`."""
 
 
 STACKS_S = 5.0

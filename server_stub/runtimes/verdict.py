@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from client_lib.spec.stacks import RankStacks, groups, read_worker
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
@@ -173,6 +175,21 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
 
 def _time(report: Report) -> float:
     return datetime.fromisoformat(report["ended_at"]).timestamp()
+
+
+_LINES_MAX, _LINE_MAX = 30, 300  # of the places: they are part of the job's record
+
+
+def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
+    """The places of the ranks before they were stopped, a line for all that stood at the same one; (): they had
+    printed something shortly before, or failed."""
+    found: list[RankStacks] = []
+    for worker in workers:
+        with suppress(ValueError, TypeError, AttributeError):  # a worker may send anything
+            found += read_worker(worker.number, (worker.report or {}).get("stacks", ()))
+    lines = groups(sorted(found, key=lambda rank: rank.rank))
+    more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []
+    return (*(line[:_LINE_MAX] for line in lines[:_LINES_MAX]), *more)
 
 
 def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:

@@ -137,7 +137,7 @@ class Reconciler:
         if not decision.transitions:
             self._refresh(active, decision.status, **shown)
             return
-        self._decide(active, decision, **shown, **_ending(decision, failure))
+        self._decide(active, decision, **shown, **_ending(decision, seen, failure))
         if before is not State.RUNNING and decision.status.state is State.RUNNING:
             self._tasks.begin(self._report_changed_script(active))
 
@@ -280,9 +280,10 @@ def _failed(active: ActiveJob, error: Exception) -> str:
     return f"the server had an error in this job: {type(error).__name__}: {error}"
 
 
-def _ending(decision: Decision, failure: Failure | None) -> dict[str, Any]:
+def _ending(decision: Decision, seen: Observation, failure: Failure | None) -> dict[str, Any]:
     """The fields of JobInfo that the end of an attempt sets; {} while the attempt runs."""
     state = decision.status.state
     if not (state.final or decision.status.resume_at):
         return {}
-    return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None}
+    stacks = list(seen.stacks) if seen.first_failing is None else []
+    return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None, "stacks": stacks}

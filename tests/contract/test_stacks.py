@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from client_lib import Client, Job
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec.states import State
 from tests.cluster.waiting import until
-from tests.contract.places import PATIENCE_S, ClusterPlace, Place, becomes, new_token, prints
+from tests.contract.places import PATIENCE_S, ClusterPlace, Place, becomes, ended, new_token, prints
 
 pytestmark = pytest.mark.process
 
@@ -62,6 +64,18 @@ def test_a_command_is_described_by_what_its_machine_knows(place: Place) -> None:
     assert process.problem is not None
     assert "without a stack" in str(job.stacks())
     job.cancel()
+
+
+def test_a_silent_job_shows_where_it_stood_before_it_was_stopped(place: Place) -> None:
+    job = place.job(FOUR, n_workers=2, processes_per_worker=2)
+    job.submit()
+    prints(job, "up", times=4)
+    time.sleep(10.5)
+    job.cancel()
+    info = ended(job).info()
+    assert any(line.startswith("rank 0: loops (script.py:") for line in info.stacks), info.stacks
+    assert "rank 1: sleeps (script.py:7) <- <module> (script.py:17)" in info.stacks
+    assert any(line.startswith("1 child process of rank 3: reads") for line in info.stacks), info.stacks
 
 
 def test_a_job_that_forbids_it_and_one_that_has_ended(place: Place) -> None:

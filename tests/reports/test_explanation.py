@@ -82,6 +82,15 @@ def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps()
     assert shown[-2:] == ["next: set X", "      `client-lib logs train --rank 3` has what it printed"]
 
 
+@pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.RESTARTING])
+def test_an_attempt_that_was_stopped_shows_where_its_ranks_stood(state: State) -> None:
+    info = job(state, Reason.TIMEOUT, "it ran for 5 min", stacks=["rank 0: load (data.py:3)"], finished_at=T0)
+    assert lines(info)[1:3] == ["Before it was stopped:", "    rank 0: load (data.py:3)"]
+    assert explanation.explained(info, [], T0).stacks == info.stacks
+    again = job(State.RUNNING, Reason.RUNNING, stacks=info.stacks, attempt=2)
+    assert "Before it was stopped:" not in lines(again)
+
+
 def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
     events = [event(0, State.RUNNING, Reason.RUNNING), event(5, State.RESTARTING, Reason.NODE_LOST, attempt=2)]
     shown = lines(job(State.RESTARTING, Reason.NODE_LOST, "node n1 is gone", attempt=2), *events)

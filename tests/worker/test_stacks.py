@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,29 @@ def test_nothing_is_taken_with_observation_switched_off(worker: Make) -> None:
     assert one.event() == control.STACKS
     assert read_json(one.directory.stacks_taken) is None
     assert not os.path.exists(one.directory.stacks)
+
+
+def test_a_stop_after_silence_takes_the_stacks_first(worker: Make) -> None:
+    one = runs(worker(TWO_RANKS, processes_per_worker=2), 2)
+    first = taken(one)[0]
+    os.kill(first["pid"], signal.SIGSTOP)  # it cannot answer, and must not hold up the stop
+    time.sleep(10.5)
+    began = time.monotonic()
+    one.stop(20.0)
+    one.stop(0.5)  # as an order of the server and a signal to the agent may come together
+    stopped, looping = one.report()["stacks"]
+    assert time.monotonic() - began < 10.0
+    assert (stopped["state"], stopped["dump"]) == ("T", None)
+    assert " in loops\n" in looping["dump"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"observe": False}], ids=["printed before", "observe=False"])
+def test_a_stop_takes_no_stacks(worker: Make, fields: dict[str, bool]) -> None:
+    one = runs(worker(TWO_RANKS, processes_per_worker=2, **fields), 2)
+    if fields:
+        time.sleep(10.5)
+    one.stop(0.5)
+    assert "stacks" not in one.report()
 
 
 def test_the_worker_ends_as_ever_while_stacks_are_taken(worker: Make) -> None:

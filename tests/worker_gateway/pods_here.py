@@ -26,7 +26,7 @@ from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, outputs, plan, worker_dir
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, verdict
+from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, verdict
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, WorkerView
 from server_stub.worker_gateway.stacks import StackDump
@@ -186,7 +186,7 @@ class PodsHere:
             ranks = tuple(rank for worker in workers for rank in worker.ranks())
             end = verdict(workers, key in self._stopped, lost_first=False)
             last = seen("ended", end.reason, end.message, ranks=ranks, ended_at=ended_at(workers))
-            self._sink(replace(last, first_failing=end.first_failing))
+            self._sink(replace(last, first_failing=end.first_failing, stacks=last_stacks(workers)))
         elif {worker.stage for worker in workers} <= {Stage.STARTED, Stage.ENDED}:
             self._sink(seen("running", Reason.RUNNING, ""))
         else:

@@ -120,6 +120,7 @@ def test_every_digest_is_a_report_that_fits(report: dict[str, Any]) -> None:
     assert json.loads(told).keys() == report.keys()
     assert json.loads(told)["log_end_seq"] == report["log_end_seq"]
     assert json.dumps(report) == before
+    assert termination_message(report | {"stacks": [{"dump": "x" * 9999}]}) == told
 
 
 def test_a_digest_says_most_of_the_rank_that_failed_first() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -41,6 +42,19 @@ def test_the_ranks_of_all_workers(site: Start) -> None:
         poll(taken)
         assert found[-1].problems == []
         assert [(rank.rank, rank.worker) for rank in found[-1].ranks] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.process
+def test_the_report_of_a_silent_job_shows_where_it_stood_before_it_was_cancelled(site: Start) -> None:
+    server = site()
+    server.accepted("gang", FORKS, n_workers=2)
+    server.running("gang")
+    time.sleep(10.5)
+    server.call("POST", "/api/v1/jobs/gang/cancel")
+    assert server.ended("gang")["stacks"] == [
+        "ranks 0-1: waits (gang.py:8) <- <module> (gang.py:9)",
+        "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)",
+    ]
 
 
 def test_an_answer_without_its_order_is_dropped() -> None:

@@ -62,6 +62,7 @@ def end_of(seen: Observation) -> dict[str, Any]:
         "first_failing": (seen.first_failing.worker, seen.first_failing.report.model_dump(mode="json"))
         if seen.first_failing
         else None,
+        "stacks": list(seen.stacks),
     }
 
 
@@ -79,4 +80,5 @@ def observation(job_id: str, attempt: int, end: dict[str, Any]) -> Observation:
         datetime.fromisoformat(end["ended_at"]) if end["ended_at"] else None,
         tuple(end["remarks"]),
         FailingRank(first[0], RankReport.model_validate(first[1])) if first else None,
+        tuple(end.get("stacks", ())),
     )

@@ -60,6 +60,7 @@ class Reporter:
             ranks=tuple(rank for worker in seen.workers for rank in worker.ranks()),
             ended_at=verdict.ended_at(seen.workers) or datetime.now(timezone.utc),
             first_failing=why.first_failing,
+            stacks=verdict.last_stacks(seen.workers),
         )
 
     def report(self, seen: Observation) -> None:

@@ -310,6 +310,7 @@ class Gang:
             ended_at,
             self._notes(phase),
             first_failing,
+            verdict.last_stacks(self._workers) if phase == "ended" else (),
         )
         if seen != self._last:
             self._last = seen
