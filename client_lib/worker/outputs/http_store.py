@@ -10,20 +10,16 @@ Every request may be repeated, and an interrupted upload is resumed. An unreacha
 of the scan.
 """
 
-import contextlib
-import http.client
-import json
 import os
-import ssl
 import time
 from typing import Any, Dict, Optional
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile, Store
+from client_lib.worker.pod.server_client import Rejected, ServerConnection, Unreachable
 
-PROTOCOL = "1"
 _PIECE = 8 * BLOCK  # one request; servers bound these
-_TIMEOUT_S = 60.0
+_WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
 _PAUSE_S = 1.0
 _NOT_KEPT = (413, 507)  # too large, no room
 
@@ -36,13 +32,11 @@ class HttpStore(Store):
     """`url` without a slash at its end; `token` and `ca` are files."""
 
     def __init__(self, url: str, token: Optional[str], ca: Optional[str]) -> None:
-        self._address = urlsplit(url)
-        self._ca = ca
-        self._headers = {"X-Worker-Protocol": PROTOCOL, "X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
+        headers = {"X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
         if token is not None:
             with open(token, encoding="ascii") as file:
-                self._headers["Authorization"] = "Bearer " + file.read().strip()
-        self._connection: Optional[http.client.HTTPConnection] = None
+                headers["Authorization"] = "Bearer " + file.read().strip()
+        self._server = ServerConnection(url, ca, headers)
 
     def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:  # noqa: ARG002  # the bytes are sent in any case
         query = {
@@ -69,38 +63,21 @@ class HttpStore(Store):
         return int(self._ask("PUT", path, query, piece)["length"])
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._server.close()
 
     def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
         """The answer, retried until the deadline of the scan. Raises NotKept, BeingWritten, UploadRefused."""
+        target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
             self.wait()
             try:
-                return self._ask_once(method, path, query, body)
-            except UploadRefused:
-                raise
-            except (OSError, http.client.HTTPException):
-                self.close()
+                return self._server.exchange(method, target, body, dict, _WAIT_S)
+            except (Rejected, Unreachable) as error:
+                if error.status in _NOT_KEPT:
+                    raise NotKept(str(error)) from error
+                if isinstance(error, Rejected):
+                    raise UploadRefused(str(error)) from error
                 time.sleep(_PAUSE_S)
-
-    def _ask_once(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        connection = self._connection = self._connection or self._connect()
-        target = "%s/%s?%s" % (self._address.path, quote(path), urlencode(query))
-        connection.request(method, target, body, self._headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        if answer.status >= 500 and answer.status not in _NOT_KEPT:
-            raise http.client.HTTPException("%d" % answer.status)  # tried again
-        return _understood(answer.status, text)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        host = self._address.netloc
-        if self._address.scheme == "https":
-            context = ssl.create_default_context(cafile=self._ca)
-            return http.client.HTTPSConnection(host, timeout=_TIMEOUT_S, context=context)
-        return http.client.HTTPConnection(host, timeout=_TIMEOUT_S)
 
 
 def _piece(source: SourceFile, offset: int) -> bytes:
@@ -108,15 +85,3 @@ def _piece(source: SourceFile, offset: int) -> bytes:
     if not piece:
         raise BeingWritten(source.path)
     return piece
-
-
-def _understood(status: int, text: bytes) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        found = json.loads(text)
-    if status < 300:
-        return found
-    message = str(found.get("message", "the server answered %d" % status))
-    if status in _NOT_KEPT:
-        raise NotKept(message)
-    raise UploadRefused(message)

@@ -1,4 +1,4 @@
-"""HTTP client of the server's worker routes, with the standard library alone.
+"""HTTP client of the server's worker routes, with the standard library alone: the one of the agent and the launcher.
 
 One object per thread: it holds one connection. Proxy variables are ignored (http.client never reads them): the server
 runs in the cluster, or the operator has configured its address.
@@ -23,16 +23,20 @@ Body = Union[bytes, BinaryIO]
 T = TypeVar("T")
 
 
-class Unreachable(Exception):
+class RequestFailed(Exception):
+    """`status` is HTTP's; 0: there was no answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Unreachable(RequestFailed):
     """No answer, or one that allows another try."""
 
 
-class Rejected(Exception):
-    """An answer that another try does not change. `status` is HTTP's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class Rejected(RequestFailed):
+    """An answer that another try does not change."""
 
 
 class Instruction(NamedTuple):
@@ -54,72 +58,18 @@ def outputs_url(pod: PodSettings) -> Optional[str]:
     return None if pod.server_url is None else pod.server_url.rstrip("/") + worker_path(pod) + "/outputs"
 
 
-class ServerClient:
-    """The requests of a pod. Each may be repeated, and raises Unreachable or Rejected."""
+class ServerConnection:
+    """One connection to the server, opened again when it is lost."""
 
-    def __init__(self, pod: PodSettings, token: str, ca_file: Optional[str]) -> None:
-        assert pod.server_url is not None
-        url = urlsplit(pod.server_url)
-        self._address = (url.hostname or "", url.port)
-        self._tls = ssl.create_default_context(cafile=ca_file) if url.scheme == "https" else None
-        self._base = url.path.rstrip("/") + worker_path(pod)
-        self._headers = {
-            "Authorization": "Bearer " + token,
-            "X-Pod-Uid": pod.uid,
-            "X-Pod-Name": pod.name,
-            "X-Pod-Start": pod.start,
-            "X-Worker-Protocol": PROTOCOL,
-        }
+    def __init__(self, url: str, ca_file: Optional[str], headers: Mapping[str, str]) -> None:
+        """`headers` are sent with each request."""
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port)
+        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._base = parts.path.rstrip("/")
+        self._headers = {**headers, "X-Worker-Protocol": PROTOCOL}
         self._connection: Optional[http.client.HTTPConnection] = None
         self._kept = False  # the connection has carried an answer
-
-    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str = "") -> Instruction:
-        """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
-        those with the mark `stacks`; at the latest after `wait_s`."""
-        body = json.dumps({"state": state, "signs_of_life": signs_of_life, "stacks": stacks}).encode()
-        query = {"knows": known, "wait": "%g" % wait_s}
-        return self._put("/state?" + urlencode(query), body, _instruction, wait_s)
-
-    def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
-        """(length, durable) of the log that the server has stored."""
-        query = {"offset": str(offset)}
-        if gap:
-            query["gap"] = "1"
-        return self._put("/log?" + urlencode(query), records, lambda lengths: _numbers(lengths, "length", "durable"))
-
-    def log_end(self) -> Tuple[int, int]:
-        """(offset, seq) of the record that the server expects next."""
-        return self._put("/log?offset=0", b"", lambda lengths: _numbers(lengths, "length", "next_seq"))
-
-    def put_report(self, report: Mapping[str, Any]) -> None:
-        self._put("/report", json.dumps(report).encode(), lambda _: None)
-
-    def put_stacks(self, mark: str, processes: List[Any]) -> None:
-        self._put("/stacks", json.dumps({"mark": mark, "processes": processes}).encode(), lambda _: None)
-
-    def put_result(self, path: str) -> None:
-        """The file of one rank, named by its number."""
-        with open(path, "rb") as file:
-            self._put("/results/" + os.path.basename(path), file, lambda _: None)
-
-    def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
-        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
-        that it raises ends the transfer. Raises OSError if the disk is full."""
-        answer = self._call("GET", "/" + what)
-        try:
-            with open(target, "wb") as file:
-                while True:
-                    check_stop()
-                    block = answer.read(_BLOCK)
-                    if not block:
-                        break
-                    file.write(block)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if isinstance(error, OSError) and is_full(error):
-                os.unlink(target)
-                raise
-            raise Unreachable("the %s was cut off: %s" % (what, error)) from error
 
     def close(self) -> None:
         self._kept = False
@@ -127,16 +77,17 @@ class ServerClient:
             self._connection.close()
             self._connection = None
 
-    def _put(self, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
-        """Send the request; returns the result of `read` for the JSON of the response."""
-        answer = self._call("PUT", path, body, wait_s)
+    def exchange(self, method: str, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        """Send the request; returns the result of `read` for the JSON of the answer, which may take `wait_s` longer
+        than usual. Raises Unreachable, Rejected."""
+        answer = self.call(method, path, body, wait_s)
         try:
             return read(json.loads(answer.read()))
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
             raise Unreachable("what answered %s is not this server: %r" % (path.partition("?")[0], error)) from error
 
-    def _call(
+    def call(
         self, method: str, path: str, body: Optional[Body] = None, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
         """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server."""
@@ -187,8 +138,73 @@ class ServerClient:
         text = answer.read(65536)
         self.close()
         if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
-            raise Rejected(answer.status, _message(text, answer.status))
-        raise Unreachable("HTTP %d: %s" % (answer.status, _message(text, answer.status)))
+            raise Rejected(_message(text, answer.status), answer.status)
+        raise Unreachable(_message(text, answer.status), answer.status)
+
+
+class ServerClient(ServerConnection):
+    """The requests of a pod. Each may be repeated, and raises Unreachable or Rejected."""
+
+    def __init__(self, pod: PodSettings, token: str, ca_file: Optional[str]) -> None:
+        assert pod.server_url is not None
+        headers = {
+            "Authorization": "Bearer " + token,
+            "X-Pod-Uid": pod.uid,
+            "X-Pod-Name": pod.name,
+            "X-Pod-Start": pod.start,
+        }
+        super().__init__(pod.server_url.rstrip("/") + worker_path(pod), ca_file, headers)
+
+    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str = "") -> Instruction:
+        """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
+        those with the mark `stacks`; at the latest after `wait_s`."""
+        body = json.dumps({"state": state, "signs_of_life": signs_of_life, "stacks": stacks}).encode()
+        query = {"knows": known, "wait": "%g" % wait_s}
+        return self._put("/state?" + urlencode(query), body, _instruction, wait_s)
+
+    def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
+        """(length, durable) of the log that the server has stored."""
+        query = {"offset": str(offset)}
+        if gap:
+            query["gap"] = "1"
+        return self._put("/log?" + urlencode(query), records, lambda lengths: _numbers(lengths, "length", "durable"))
+
+    def log_end(self) -> Tuple[int, int]:
+        """(offset, seq) of the record that the server expects next."""
+        return self._put("/log?offset=0", b"", lambda lengths: _numbers(lengths, "length", "next_seq"))
+
+    def put_report(self, report: Mapping[str, Any]) -> None:
+        self._put("/report", json.dumps(report).encode(), lambda _: None)
+
+    def put_stacks(self, mark: str, processes: List[Any]) -> None:
+        self._put("/stacks", json.dumps({"mark": mark, "processes": processes}).encode(), lambda _: None)
+
+    def put_result(self, path: str) -> None:
+        """The file of one rank, named by its number."""
+        with open(path, "rb") as file:
+            self._put("/results/" + os.path.basename(path), file, lambda _: None)
+
+    def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
+        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
+        that it raises ends the transfer. Raises OSError if the disk is full."""
+        answer = self.call("GET", "/" + what)
+        try:
+            with open(target, "wb") as file:
+                while True:
+                    check_stop()
+                    block = answer.read(_BLOCK)
+                    if not block:
+                        break
+                    file.write(block)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if isinstance(error, OSError) and is_full(error):
+                os.unlink(target)
+                raise
+            raise Unreachable("the %s was cut off: %s" % (what, error)) from error
+
+    def _put(self, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        return self.exchange("PUT", path, body, read, wait_s)
 
 
 def _instruction(answer: Any) -> Instruction:
