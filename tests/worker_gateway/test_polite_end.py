@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
-from client_lib.worker.pod.server_channel import ServerChannel
+from client_lib.worker.pod.server_channel import AgentEvent, ServerChannel
 from client_lib.worker.pod.server_client import Instruction, ServerClient
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.segments import SegmentWriter
@@ -87,7 +87,7 @@ class AgentThreads:
     def __init__(self, folder: Path, servers: Servers, worker: int) -> None:
         pod = pod_settings(f"http://127.0.0.1:{servers.port}", worker)
         self.said: list[str] = []
-        self.orders: list[Instruction] = []
+        self.orders: list[AgentEvent] = []
         self.written = 0
         self._log = SegmentWriter(str(folder), 2**62, 2**16)
         spool = Spool(str(folder), 2**30, [SERVER])
@@ -96,7 +96,7 @@ class AgentThreads:
             return servers.client(pod)
 
         self.carrier = ServerCarrier(new_server(), spool, self.said.append)
-        self.channel = ServerChannel(new_server, spool.newest, self.orders.append, lambda: None, self.said.append)
+        self.channel = ServerChannel(new_server, spool.newest, self.orders.append, self.said.append)
         assert self.channel.claim() is None
         self.channel.start()
         self.carrier.start()
@@ -135,7 +135,7 @@ def test_a_server_that_ends_politely_at_any_moment_costs_no_line_and_no_order(mo
             agent.channel.send_state("ready")
         for agent in agents:
             agent.end()
-            poll(lambda: [order.do for order in agent.orders] == ["go"])  # noqa: B023  # called at once
+            poll(lambda: [order.instruction and order.instruction.do for order in agent.orders] == ["go"])  # noqa: B023  # called at once
         for agent, folder in zip(agents, servers.workers, strict=True):
             assert stored(folder) == records(0, agent.written)
             assert "error" not in "".join(agent.said)

@@ -9,7 +9,7 @@ import queue
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RAN, read_json, renew, write_json
@@ -25,7 +25,7 @@ from client_lib.worker.outcome import (
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.server_channel import Replaced, ServerChannel, next_log_position
+from client_lib.worker.pod.server_channel import AgentEvent, Replaced, ServerChannel, next_log_position
 from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable, outputs_url
 from client_lib.worker.pod.settings import (
     FUNCTION_RUNNER,
@@ -60,16 +60,6 @@ class CodeMissing(Exception):
     """The code cannot be fetched."""
 
 
-class AgentEvent(NamedTuple):
-    """Wakes the main thread: one of these has changed, or none of them and a child has ended."""
-
-    launcher: Optional[str] = None
-    instruction: Optional[Instruction] = None
-    replaced: bool = False
-    stacks: Optional[str] = None
-    """Mark of an order for the stacks of the ranks."""
-
-
 def main(root: str) -> int:
     """The container's exit code."""
     files = PodFiles(root)
@@ -98,9 +88,7 @@ class Agent:
         self._replaced = False
         self._stacks_ordered = ""
         self._ended_at = 0.0
-        self._launcher = LauncherProcess(
-            files.directory, lambda event: self._events.put(AgentEvent(launcher=event)), warn
-        )
+        self._launcher = LauncherProcess(files.directory, self._events.put, warn)
         readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
         self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
         self._to_stdout = StdoutCarrier(self._spool, warn)
@@ -108,21 +96,11 @@ class Agent:
         self._channel = self._new_channel()
 
     def _new_channel(self) -> "Union[ServerChannel, PeerChannel]":
-        def on_instruction(instruction: Instruction) -> None:
-            self._events.put(AgentEvent(instruction=instruction))
-
-        def on_replaced() -> None:
-            self._events.put(AgentEvent(replaced=True))
-
         if self._pod.server_url is None:
             from client_lib.worker.pod.peer_channel import PeerChannel
 
-            return PeerChannel(self._pod, self._token, on_instruction, on_replaced, warn)
-
-        def on_stacks(mark: str) -> None:
-            self._events.put(AgentEvent(stacks=mark))
-
-        return ServerChannel(self._new_server, self._spool.newest, on_instruction, on_replaced, warn, on_stacks)
+            return PeerChannel(self._pod, self._token, self._events.put, warn)
+        return ServerChannel(self._new_server, self._spool.newest, self._events.put, warn)
 
     def _new_server(self) -> ServerClient:
         return ServerClient(self._pod, self._token, self._files.authorities)

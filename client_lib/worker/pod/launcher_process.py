@@ -9,6 +9,7 @@ from typing import Callable, List, Optional
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command
+from client_lib.worker.pod.server_channel import AgentEvent
 from client_lib.worker.pod.threads import AgentThread
 
 OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
@@ -17,10 +18,10 @@ _POLL_S = 0.02
 
 
 class LauncherProcess:
-    """`on_event` gets the launcher's events (control.py), on another thread."""
+    """`post` gets the launcher's events (control.py), on another thread."""
 
-    def __init__(self, directory: Directory, on_event: Callable[[str], None], warn: Callable[[str], None]) -> None:
-        self._directory, self._on_event, self._warn = directory, on_event, warn
+    def __init__(self, directory: Directory, post: Callable[[AgentEvent], None], warn: Callable[[str], None]) -> None:
+        self._directory, self._post, self._warn = directory, post, warn
         self._instructions: List[bytes] = []
         self._lock = threading.Lock()
         self._connection: Optional[control.ControlConnection] = None
@@ -98,7 +99,7 @@ class LauncherProcess:
                 message = connection.receive()
                 if message is None:
                     break
-                self._on_event(str(message.get("event")))
+                self._post(AgentEvent(launcher=str(message.get("event"))))
         except OSError:  # the same as end of file
             pass
         with self._lock:

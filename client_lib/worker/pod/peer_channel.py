@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from client_lib.worker.control import Lines, Message, encode
 from client_lib.worker.outcome import COMPLETED
-from client_lib.worker.pod.server_channel import Replaced
+from client_lib.worker.pod.server_channel import AgentEvent, Replaced
 from client_lib.worker.pod.server_client import Instruction
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.pod.threads import AgentThread, Backoff
@@ -27,18 +27,12 @@ _POLL_S = 0.1
 
 
 class PeerChannel:
-    """The same methods as ServerChannel, with the same callbacks."""
+    """The same methods as ServerChannel, and the same events."""
 
     def __init__(
-        self,
-        pod: PodSettings,
-        token: str,
-        on_instruction: Callable[[Instruction], None],
-        on_replaced: Callable[[], None],
-        warn: Callable[[str], None],
+        self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None], warn: Callable[[str], None]
     ) -> None:
-        self._pod, self._token, self._warn = pod, token, warn
-        self._on_instruction, self._on_replaced = on_instruction, on_replaced
+        self._pod, self._token, self._post, self._warn = pod, token, post, warn
         self._barrier = StartBarrier(pod, token, warn) if pod.worker == 0 else None
         self._state: Dict[str, Any] = {"state": "preparing", "failed": False}
         self._ended_at: Optional[float] = None
@@ -88,7 +82,7 @@ class PeerChannel:
             do = barrier.instruction(0)
             if do != last:
                 last = do
-                self._on_instruction(Instruction(do))
+                self._post(AgentEvent(instruction=Instruction(do)))
             with self._changed:
                 self._changed.wait(_POLL_S)
 
@@ -105,7 +99,7 @@ class PeerChannel:
             except OSError:  # its name does not resolve yet, it does not listen yet, or it is gone
                 pass
             if self._state["state"] == "ended":
-                self._on_instruction(Instruction("exit"))
+                self._post(AgentEvent(instruction=Instruction("exit")))
                 return
             backoff.sleep()
 
@@ -133,10 +127,7 @@ class PeerChannel:
                 self._obey(str(message.get("do")))
 
     def _obey(self, do: str) -> None:
-        if do == "leave":
-            self._on_replaced()
-        else:
-            self._on_instruction(Instruction(do))
+        self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
 
 
 # --- the side of worker 0

@@ -6,7 +6,7 @@ the worker's sign of life. `peer_channel` is the counterpart without a server.
 
 import threading
 import time
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional
 
 from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable
 from client_lib.worker.pod.threads import AgentThread, Backoff
@@ -21,22 +21,28 @@ class Replaced(Exception):
     """Another pod owns this worker: nothing may run here."""
 
 
+class AgentEvent(NamedTuple):
+    """Wakes the agent's main thread: one of these has changed, or none of them and a child has ended."""
+
+    launcher: Optional[str] = None
+    instruction: Optional[Instruction] = None
+    replaced: bool = False
+    """Another pod owns the worker."""
+    stacks: Optional[str] = None
+    """Mark of an order for the stacks of the ranks."""
+
+
 class ServerChannel:
-    """`on_instruction` gets each new instruction, and `on_stacks` the mark of each order for stacks, on another thread;
-    `on_replaced` is called when another pod owns the worker."""
+    """`post` gets each new instruction, each order for stacks and the loss of the worker, on another thread."""
 
     def __init__(
         self,
         new_server: Callable[[], ServerClient],
         signs_of_life: Callable[[], int],
-        on_instruction: Callable[[Instruction], None],
-        on_replaced: Callable[[], None],
+        post: Callable[[AgentEvent], None],
         warn: Callable[[str], None],
-        on_stacks: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._new_server, self._signs_of_life = new_server, signs_of_life
-        self._on_instruction, self._on_replaced, self._warn = on_instruction, on_replaced, warn
-        self._on_stacks = on_stacks
+        self._new_server, self._signs_of_life, self._post, self._warn = new_server, signs_of_life, post, warn
         self._state = self._sent = "preparing"
         self._changed = threading.Event()
         self._known, self._stacks = "wait", ""
@@ -141,17 +147,17 @@ class ServerChannel:
             return False
         except Rejected as rejected:
             if rejected.status == _CONFLICT:
-                self._on_replaced()
+                self._post(AgentEvent(replaced=True))
             elif rejected.status == _UNAUTHORIZED:  # the attempt was closed: the server expects nothing of this worker
-                self._on_instruction(Instruction("exit"))
+                self._post(AgentEvent(instruction=Instruction("exit")))
             return False
         self._answered_at = time.monotonic()
         if wait_s and instruction.stacks not in (None, self._stacks):
             self._stacks = instruction.stacks or ""
-            self._on_stacks(self._stacks)
+            self._post(AgentEvent(stacks=self._stacks))
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
-            self._on_instruction(instruction)
+            self._post(AgentEvent(instruction=instruction))
         return True
 
 
