@@ -1,34 +1,14 @@
 """The errors of this library, as one tree. A `code` carries the class over HTTP.
 
-    ClientLibError                  error
-    ├── InvalidRequest              invalid_request     a field, its value, what is allowed (also a ValueError)
-    │   ├── NeverFits               never_fits          the job is larger than anything this server has
-    │   ├── NotSupported            not_supported       known, but not on this runtime or not in this version
-    │   └── TooLarge                too_large           a body, snapshot or spec over its bound
-    ├── Unauthorized                unauthorized        no token, or an unknown one
-    ├── Forbidden                   forbidden           the user may not do this
-    ├── NotFound                    not_found           no such job, snapshot, attempt (also a LookupError)
-    │   └── NoResult                no_result           the function has no result in that rank; with the reason
-    ├── Conflict                    conflict            the name is taken, the job is running, ...
-    │   ├── KeyReused               key_reused          the Idempotency-Key was used for another spec
-    │   └── NotShared               not_shared          the server can't see the folder of the script
-    ├── StorageFull                 storage_full        the server's disk is full; nothing was accepted
-    ├── ServerError                 server_error        the server failed; its log has the reason
-    │   └── Unavailable             unavailable         it is starting, stopping or overloaded: retry
-    ├── ServerUnreachable           unreachable         no answer (client side; also a ConnectionError)
-    ├── BadResponse                 bad_response        an answer that is not this server's (client side)
-    ├── JobEnded                    job_ended           wait(): the job did not succeed; has the JobInfo
-    │   ├── JobFailed               job_failed          it FAILED; the message is the failure report
-    │   │   └── RemoteError         remote_error        its function's exception can't be rebuilt here
-    │   └── JobCancelled            job_cancelled       it was CANCELLED
-    └── WaitTimeout                 wait_timeout        wait(timeout): not final yet (also a TimeoutError)
-
 Standard library only: the server, the client and `import client_lib` all load it.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+BY_CODE: dict[str, type[ClientLibError]] = {}
+"""Class by code: the server sends the code, the client raises the class."""
 
 
 class ClientLibError(Exception):
@@ -39,6 +19,13 @@ class ClientLibError(Exception):
 
     code: ClassVar[str] = "error"
     http_status: ClassVar[int] = 500
+
+    def __init_subclass__(cls, code: str = "", http_status: int = 0) -> None:
+        """`code` and `http_status`: other than those of the base class."""
+        if code:
+            cls.code = code
+            BY_CODE[code] = cls
+        cls.http_status = http_status or cls.http_status
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -53,110 +40,92 @@ class ClientLibError(Exception):
         return {"code": self.code, "message": self.message} | ({"hint": self.hint} if self.hint else {})
 
 
-class InvalidRequest(ClientLibError, ValueError):
-    code = "invalid_request"
-    http_status = 422
+BY_CODE["error"] = ClientLibError
 
 
-class NeverFits(InvalidRequest):
-    code = "never_fits"
+class InvalidRequest(ClientLibError, ValueError, code="invalid_request", http_status=422):
+    """A field or its value is wrong; the message says what is allowed."""
 
 
-class NotSupported(InvalidRequest):
-    code = "not_supported"
+class NeverFits(InvalidRequest, code="never_fits"):
+    """The job is larger than anything that this server has."""
 
 
-class TooLarge(InvalidRequest):
-    code = "too_large"
-    http_status = 413
+class NotSupported(InvalidRequest, code="not_supported"):
+    """It is known, but does not exist on this runtime or in this version."""
 
 
-class Unauthorized(ClientLibError):
-    code = "unauthorized"
-    http_status = 401
+class TooLarge(InvalidRequest, code="too_large", http_status=413):
+    """A body, snapshot or spec is over its bound."""
 
 
-class Forbidden(ClientLibError):
-    code = "forbidden"
-    http_status = 403
+class Unauthorized(ClientLibError, code="unauthorized", http_status=401):
+    """The token is missing or unknown."""
 
 
-class NotFound(ClientLibError, LookupError):
-    code = "not_found"
-    http_status = 404
+class Forbidden(ClientLibError, code="forbidden", http_status=403):
+    """The user may not do this."""
 
 
-class NoResult(NotFound):
-    code = "no_result"
+class NotFound(ClientLibError, LookupError, code="not_found", http_status=404):
+    """No such job, snapshot or attempt exists."""
 
 
-class Conflict(ClientLibError):
-    code = "conflict"
-    http_status = 409
+class NoResult(NotFound, code="no_result"):
+    """The function has no result in that rank; the message gives the reason."""
 
 
-class KeyReused(Conflict):
-    code = "key_reused"
+class Conflict(ClientLibError, code="conflict", http_status=409):
+    """The name is taken, the job is running, or the like."""
 
 
-class NotShared(Conflict):
-    code = "not_shared"
+class KeyReused(Conflict, code="key_reused"):
+    """The Idempotency-Key was used for another spec."""
 
 
-class StorageFull(ClientLibError):
-    code = "storage_full"
-    http_status = 507
+class NotShared(Conflict, code="not_shared"):
+    """The server can't see the folder of the script."""
 
 
-class ServerError(ClientLibError):
-    code = "server_error"
+class StorageFull(ClientLibError, code="storage_full", http_status=507):
+    """The server's disk is full; nothing was accepted."""
 
 
-class Unavailable(ServerError):
-    code = "unavailable"
-    http_status = 503
+class ServerError(ClientLibError, code="server_error"):
+    """The server failed; its log has the reason."""
 
 
-class ServerUnreachable(ClientLibError, ConnectionError):
-    code = "unreachable"
+class Unavailable(ServerError, code="unavailable", http_status=503):
+    """The server is starting, stopping or overloaded: try again."""
 
 
-class BadResponse(ClientLibError):
-    code = "bad_response"
+class ServerUnreachable(ClientLibError, ConnectionError, code="unreachable"):
+    """The server does not answer. Raised by the client alone."""
 
 
-class JobEnded(ClientLibError):
-    """Raised by `wait()` for a job that did not succeed. `info` is its last JobInfo."""
+class BadResponse(ClientLibError, code="bad_response"):
+    """The answer is not of this server. Raised by the client alone."""
 
-    code = "job_ended"
+
+class JobEnded(ClientLibError, code="job_ended"):
+    """`wait()` found that the job did not succeed. `info` is its last JobInfo."""
 
     def __init__(self, message: str, *, hint: str | None = None, info: Any = None) -> None:
         super().__init__(message, hint=hint)
         self.info = info
 
 
-class JobFailed(JobEnded):
-    code = "job_failed"
+class JobFailed(JobEnded, code="job_failed"):
+    """The job FAILED; the message is the report of the failure."""
 
 
-class RemoteError(JobFailed):
-    code = "remote_error"
+class RemoteError(JobFailed, code="remote_error"):
+    """The exception of the job's function can't be rebuilt here."""
 
 
-class JobCancelled(JobEnded):
-    code = "job_cancelled"
+class JobCancelled(JobEnded, code="job_cancelled"):
+    """The job was CANCELLED."""
 
 
-class WaitTimeout(ClientLibError, TimeoutError):
-    code = "wait_timeout"
-
-
-def _tree(root: type[ClientLibError]) -> dict[str, type[ClientLibError]]:
-    found = {root.code: root}
-    for child in root.__subclasses__():
-        found |= _tree(child)
-    return found
-
-
-BY_CODE: dict[str, type[ClientLibError]] = _tree(ClientLibError)
-"""Class by code: the server sends the code, the client raises the class."""
+class WaitTimeout(ClientLibError, TimeoutError, code="wait_timeout"):
+    """The job is not final after the time given to `wait`."""
