@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from client_lib.errors import ClientLibError
+from client_lib.reports.table import Row, aligned, harmless, one_line
 
 if TYPE_CHECKING:
     import logging
 
     from rich.status import Status
+    from rich.text import Text
 
     from client_lib.transport.download import Progress
-
-Row = Sequence[str]
 
 PATIENCE_S = 1.0  # after this time a terminal shows that the command is still at work
 STATE_COLOURS = {
@@ -35,7 +35,6 @@ STATE_COLOURS = {
     "CANCELLED": "magenta",
 }
 _handlers: list[logging.Handler] = []
-_CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 def prepare_streams() -> None:
@@ -59,7 +58,7 @@ def data_at_once(text: str) -> None:
 def lines(texts: Iterable[str]) -> None:
     """Each on a line of its own, its control characters made harmless."""
     for text in texts:
-        data(text.translate(_CONTROL))
+        data(harmless(text))
 
 
 def data_json(value: Any) -> None:
@@ -100,29 +99,20 @@ def end_notices() -> None:
         logging.getLogger("client_lib").removeHandler(_handlers.pop())
 
 
-def table(columns: Row, rows: Iterable[Row]) -> None:
-    """`columns` are the headings. A cell is one line of plain text: control characters are shown, not obeyed."""
+def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:
+    """`columns` are the headings. A cell is one line of plain text: control characters are shown, not obeyed.
+
+    A terminal shows a row as one line: the columns of `cut` end with an ellipsis there. Without `cut` the last column
+    is wrapped. `whole`: nothing is cut or wrapped on a terminal either.
+    """
     cells = [[one_line(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(columns, cells)
+    if sys.stdout.isatty() and not whole:
+        _draw(columns, cells, cut)
     else:
         data(aligned([columns, *cells]))
 
 
-def one_line(text: str) -> str:
-    """`text` with its white space folded and its control characters made harmless; `-` if nothing is left."""
-    return " ".join(text.split()).translate(_CONTROL) or "-"
-
-
-def aligned(rows: Sequence[Row]) -> str:
-    """Columns two spaces apart, nothing cut off, no tab, no space at a line's end."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _draw(columns: Row, rows: Sequence[Row]) -> None:
+def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -130,10 +120,17 @@ def _draw(columns: Row, rows: Sequence[Row]) -> None:
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for heading in columns:
         # the first column is what one copies into the next command: never cut
-        drawn.add_column(heading, no_wrap=heading != columns[-1], overflow="fold")
+        drawn.add_column(heading, no_wrap=heading not in (cut or columns[-1:]), overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(cell, style=STATE_COLOURS.get(cell, "")) for cell in row))
-    Console().print(drawn)
+        drawn.add_row(*(_cell(Text, text, cut=heading in cut) for heading, text in zip(columns, row, strict=True)))
+    Console(highlight=False).print(drawn)
+
+
+def _cell(kind: type[Text], text: str, *, cut: bool) -> Text:
+    """A cell as rich draws it; an empty one shows nothing."""
+    shown = "" if text == "-" else text
+    style = STATE_COLOURS.get(text, "")
+    return kind(shown, style=style, no_wrap=True, overflow="ellipsis") if cut else kind(shown, style=style)
 
 
 @contextmanager

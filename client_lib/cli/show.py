@@ -1,39 +1,17 @@
 """Jobs, events and instance types as text: rows and lines from the server's JSON. Pure; nothing is printed here.
 
-Plain dicts and not JobInfo, so that no pydantic is loaded. A field that an older server doesn't send isn't shown.
+`client_lib.reports.table` has the rows of jobs. Plain dicts and not JobInfo, so that no pydantic is loaded.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
-from typing import Any
+from collections.abc import Iterator
+from datetime import datetime
 
-Json = Mapping[str, Any]
+from client_lib.reports import table
+from client_lib.reports.table import Json
+
 Row = tuple[str, ...]
-
-JOB_COLUMNS = ("NAME", "STATE", "AGE", "WORKERS", "INSTANCE", "MESSAGE")
-
-
-def job_row(job: Json, now: datetime) -> Row:
-    spec = job["spec"]
-    return (
-        job["name"],
-        job["state"],
-        duration((now - time(job["created_at"])).total_seconds()),
-        str(spec.get("n_workers", 1)),
-        spec.get("instance_type") or "",
-        why(job),
-    )
-
-
-def why(job: Json) -> str:
-    """The message, and the reason where it says more than the state."""
-    reason, message = job.get("reason", ""), job.get("message", "")
-    if reason.upper() in ("", job["state"], "COMPLETED") or reason in message:
-        return str(message)
-    return f"{reason}: {message}" if message else reason
 
 
 def job_lines(job: Json, now: datetime) -> list[str]:
@@ -48,25 +26,17 @@ def job_lines(job: Json, now: datetime) -> list[str]:
 def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     spec = job["spec"]
     yield "name", job["name"]
-    yield "state", job["state"]
-    yield "why", why(job)
-    yield "script", script(spec)
+    yield "state", table.state(job, now)
+    yield "why", table.why(job)
+    yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
     yield "workers", _size(spec)
     yield "code", _code(job.get("code", {}))
-    yield "labels", ", ".join(f"{key}={value}" for key, value in spec.get("labels", {}).items())
+    yield "labels", table.labels(spec)
     yield "created", _when(job.get("created_at"), now)
     yield "started", _when(job.get("started_at"), now)
     yield "finished", _when(job.get("finished_at"), now)
-    yield "ran", _ran(job, now)
     yield "attempt", str(job["attempt"]) if job.get("attempt", 1) > 1 else ""
-
-
-def script(spec: Json) -> str:
-    """The command line as a user would type it."""
-    flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
-    words = [*spec.get("args", []), *flags]
-    return " ".join([spec["script"], *map(shlex.quote, words)])
 
 
 def _size(spec: Json) -> str:
@@ -81,18 +51,8 @@ def _code(code: Json) -> str:
     return f"snapshot of {code.get('root', '?')} ({code.get('files', '?')} files)" if code else ""
 
 
-def _when(stamp: str | None, now: datetime) -> str:
-    if not stamp:
-        return ""
-    then = time(stamp)
-    return f"{then.astimezone():%Y-%m-%d %H:%M:%S}, {duration((now - then).total_seconds())} ago"
-
-
-def _ran(job: Json, now: datetime) -> str:
-    if not job.get("started_at"):
-        return ""
-    end = time(job["finished_at"]) if job.get("finished_at") else now
-    return duration((end - time(job["started_at"])).total_seconds())
+def _when(at: str | None, now: datetime) -> str:
+    return f"{table.stamp(at)}, {table.duration((now - table.time(at)).total_seconds())} ago" if at else ""
 
 
 def _worker_lines(job: Json) -> list[str]:
@@ -114,8 +74,7 @@ def _worker(worker: Json) -> str:
 
 
 def event_row(event: Json) -> Row:
-    stamp = f"{time(event['time']).astimezone():%Y-%m-%d %H:%M:%S}"
-    return stamp, str(event["attempt"]), event["state"], event["reason"], event["message"]
+    return table.stamp(event["time"]), str(event["attempt"]), event["state"], event["reason"], event["message"]
 
 
 EVENT_COLUMNS = ("TIME", "ATTEMPT", "STATE", "REASON", "MESSAGE")
@@ -137,22 +96,3 @@ def instance_row(kind: Json) -> Row:
 
 def check_row(check: Json) -> Row:
     return check["name"], "yes" if check["ok"] else "NO", check["message"], check.get("fix") or ""
-
-
-def time(stamp: str) -> datetime:
-    """An aware time of RFC 3339; Python 3.10 doesn't know its Z."""
-    found = datetime.fromisoformat(stamp.replace("Z", "+00:00"))
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
-
-
-def duration(seconds: float) -> str:
-    """`42s`, `17m`, `3h20m`, `5d2h`. A negative duration (a clock was set back) is `0s`."""
-    whole = max(0, int(seconds))
-    units: Sequence[tuple[str, int]] = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    first = next((at for at, (_, size) in enumerate(units) if whole >= size), 3)
-    name, size = units[first]
-    text = f"{whole // size}{name}"
-    if first in (0, 1) and whole % size >= units[first + 1][1]:
-        below, below_size = units[first + 1]
-        text += f"{whole % size // below_size}{below}"
-    return text

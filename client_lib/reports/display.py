@@ -8,9 +8,10 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import NamedTuple
 
+from client_lib.reports.table import duration
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 
@@ -113,7 +114,7 @@ def tail_bundle(name: str, hidden: int, lines: Sequence[str]) -> Bundle:
 
 
 def ran_for(info: JobInfo, now: datetime) -> str:
-    """Running time, or time of waiting; whole seconds."""
+    """Running time, or time of waiting."""
     begin, end = info.started_at or info.created_at, info.finished_at or now
-    span = timedelta(seconds=max(0, round((end - begin).total_seconds())))
-    return f"{span}" if info.started_at else f"waiting for {span}"
+    span = duration((end - begin).total_seconds())
+    return span if info.started_at else f"waiting for {span}"

@@ -3,8 +3,8 @@
     job train-x7k2m is PENDING (Unschedulable), for 3m12s: 0/3 nodes have 8 nvidia.com/gpu free
     worker 1 waiting: no node takes it
     what happened:
-        12:00:58  PENDING (Queued): accepted
-        12:01:02  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
+        2026-01-02T12:00:58Z  PENDING (Queued): accepted
+        2026-01-02T12:01:02Z  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
     next: it starts by itself as soon as there is what the message names; `client-lib instances` shows what there is
 
 They are the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
@@ -23,10 +23,11 @@ The server finds the causes and hints, because it has the reports of the ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
+from client_lib.reports.table import duration, stamp
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Explanation, Failure, JobInfo, WorkerInfo
 
@@ -102,8 +103,8 @@ def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[
     because = f": {info.message}" if info.message else ""
     if info.state is State.SUCCEEDED:
         took = (info.finished_at or now) - (info.started_at or info.created_at)
-        return [f"job {info.name} SUCCEEDED after {_span(took)}{because}"]
-    waits = "" if info.state.final else f", for {_span(now - _state_since(info, events))}"
+        return [f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"]
+    waits = "" if info.state.final else f", for {duration((now - _state_since(info, events)).total_seconds())}"
     return [f"job {info.name} is {info.state} ({info.reason}){waits}{because}"]
 
 
@@ -136,7 +137,7 @@ def _event_lines(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
     for event in events[-EVENTS:]:
         attempt = f"attempt {event.attempt} " if several else ""
         because = f": {event.message}" if event.message else ""
-        yield f"    {event.time.astimezone():%H:%M:%S}  {attempt}{event.state} ({event.reason}){because}"
+        yield f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}"
 
 
 def _next_steps(info: JobInfo) -> list[str]:
@@ -149,15 +150,6 @@ def _next_steps(info: JobInfo) -> list[str]:
         step = step.replace(f"logs {info.name}`", f"logs {info.name} --rank {rank}`")
     known = info.failure.hint if info.failure else None
     return [known, step] if known else [step]
-
-
-def _span(span: timedelta) -> str:
-    """`3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
-    seconds = max(0, round(span.total_seconds()))
-    for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}{seconds % size // part:02d}{below}"
-    return f"{seconds}s"
 
 
 # --- the report of a failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,27 @@ HISTORY = [(State.PENDING, Reason.QUEUED), (State.RUNNING, Reason.RUNNING), (Sta
 def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: Run) -> None:
     server.add(job("short"), job("a-much-longer-name", State.PENDING, Reason.QUEUED, message="waits for\t2 of 8 GPUs"))
     lines = cli("list").stdout.splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "AGE", "WORKERS", "INSTANCE", "MESSAGE"]
+    assert lines[0].split() == ["NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY"]
     assert [line.split()[0] for line in lines[1:]] == ["a-much-longer-name", "short"]
     assert "\t" not in "".join(lines)
     assert len({line.index(state) for line, state in zip(lines, ("STATE", "PENDING", "RUNNING"), strict=True)}) == 1
-    assert "Queued: waits for 2 of 8 GPUs" in lines[1]
+    assert lines[1].endswith("2     train.py  Queued: waits for 2 of 8 GPUs")
+    assert lines[2].endswith("2     train.py  -")
+
+
+def test_a_list_is_sorted_and_has_the_columns_that_are_asked_for(server: SmallServer, cli: Run) -> None:
+    ended = {"started_at": CREATED, "message": "x"}
+    for name, seconds in (("one", 100), ("two", 2), ("three", 30)):
+        server.add(job(name, State.SUCCEEDED, **ended, finished_at=CREATED + timedelta(seconds=seconds)))
+    assert cli("list", "--sort", "-took", "--columns", "name, took").stdout.split("\n")[1:-1] == [
+        "one    1m40s",
+        "three  30s",
+        "two    2s",
+    ]
+    assert cli("list", "--sort", "took", "-o", "name").stdout == "two\nthree\none\n"
+    wrong = cli("list", "--sort", "price")
+    assert wrong.returncode == 2
+    assert "there is no column 'price'; there are name, state, took" in wrong.stderr
 
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal(server: SmallServer, cli: Run) -> None:
@@ -93,7 +110,9 @@ def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> N
     event = {"time": "2026-01-02T03:04:05Z", "attempt": 1, "state": "PENDING", "reason": "Queued", "message": "waits"}
     server.add(job("one"))
     server.answers["GET", "/api/v1/jobs/one/events"] = 200, {"events": [event]}
-    assert cli("status", "one", "--events").stdout.splitlines()[1].split()[2:] == ["1", "PENDING", "Queued", "waits"]
+    assert cli("status", "one", "--events").stdout.splitlines()[1].split() == [
+        *("2026-01-02T03:04:05Z", "1", "PENDING", "Queued", "waits")
+    ]
     assert json.loads(cli("status", "one", "--events", "-o", "json").stdout)[0]["reason"] == "Queued"
 
 
@@ -168,6 +187,23 @@ def test_what_people_type_all_day_loads_neither_requests_nor_pydantic(
     code = f"import sys; from client_lib.cli.app import run; code = run({command!r}){loaded}; sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.process
+@pytest.mark.smoke
+def test_a_terminal_shows_each_job_on_one_line_and_wide_shows_all(
+    server: SmallServer, environment: dict[str, str]
+) -> None:
+    words = {"script": "train.py", "args": ["--data", "/a/very/long/path/of/the/data"]}
+    server.add(job("one", State.FAILED, Reason.EXIT_CODE, spec=words, message="word " * 40 + "end"), job("fine"))
+    environment["COLUMNS"] = "80"
+    with Terminal("list", environment=environment) as terminal:
+        shown = terminal.read_to_end().decode().split("\r\n")
+    assert len(shown) == 4, "a heading, two jobs, and the end of the last line"
+    assert (shown[2].count("…"), "end" in shown[2]) == (2, False)
+    with Terminal("list", "-o", "wide", environment=environment) as terminal:
+        shown = terminal.read_to_end().decode().split("\r\n")
+    assert shown[2].endswith("--data /a/very/long/path/of/the/data  ExitCode: " + "word " * 40 + "end")
 
 
 @pytest.mark.process

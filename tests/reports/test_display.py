@@ -80,7 +80,7 @@ def test_a_notebook_s_table_escapes_what_users_write() -> None:
     assert "<script>" not in shown
     assert "<b>.py" not in shown
     assert "<i>" not in shown
-    assert "0:01:15" in shown
+    assert "1m15s" in shown
 
 
 def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
@@ -88,4 +88,4 @@ def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
 
 
 def test_a_waiting_job_shows_how_long_it_waits() -> None:
-    assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1:00:00"
+    assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1h00m"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,9 +18,28 @@ from client_lib.cli.parameters import (
     TableJsonOrName,
     key_value,
 )
+from client_lib.reports import table
 from client_lib.spec.states import State
 
 LIMIT = 50
+
+
+def _columns(text: str) -> list[str]:
+    """`name,state` -> their headings."""
+    return [_column(name) for name in text.split(",")]
+
+
+def _column(name: str) -> str:
+    heading = name.strip().upper()
+    if heading not in table.COLUMNS:
+        raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
+    return heading
+
+
+def _order(text: str) -> tuple[str, bool]:
+    """`-took` -> its heading, True: descending."""
+    return _column(text.removeprefix("-")), text.startswith("-")
+
 
 app = CommandApp()
 
@@ -31,6 +50,7 @@ app = CommandApp()
 Examples:
   client-lib list --state RUNNING
   client-lib list -l team=vision --name train -o name
+  client-lib list --sort -took --columns name,took,script
   client-lib list --all -o json | jq '.[].name'
 """,
 )
@@ -43,20 +63,37 @@ def list_jobs(
     name: Annotated[str | None, typer.Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")] = LIMIT,
     everything: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
-    output: TableJsonOrName = "table",
+    sort: Annotated[
+        Any, typer.Option(parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first.")
+    ] = None,
+    columns: Annotated[
+        Any,
+        typer.Option(parser=_columns, metavar="A,B", help="Only these columns: " + ", ".join(table.COLUMNS).lower()),
+    ] = None,
+    output: Annotated[
+        Literal["table", "wide", "json", "name"],
+        typer.Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
+    ] = "table",
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """List your jobs, newest first."""
+    """List your jobs, newest first, one line each.
+
+    TOOK is the running time, SIZE the number of workers x processes of each. WHY is empty while all is well.
+    """
     most = None if everything else limit
     jobs = Connection(endpoint, profile).jobs(limit=most, state=state, name=name, labels=dict(labels or ()))
+    now = datetime.now(timezone.utc)
+    if sort:
+        jobs = table.sorted_by(jobs, sort[0], now, descending=sort[1])
     if output == JSON:
         printer.data_json(jobs)
     elif output == NAME:
         printer.lines(job["name"] for job in jobs)
     elif jobs:
-        now = datetime.now(timezone.utc)
-        printer.table(show.JOB_COLUMNS, [show.job_row(job, now) for job in jobs])
+        wide = output == "wide"
+        chosen = columns or (table.WIDE if wide else table.USUAL)
+        printer.table(chosen, table.rows(jobs, now, chosen), cut=table.CUT, whole=wide)
     else:
         printer.hint(
             "no jobs" + (" like that" if state or labels or name else "; `client-lib submit SCRIPT` starts one")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from client_lib.cli import printer, show
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     JSON,
@@ -22,6 +22,7 @@ from client_lib.cli.parameters import (
 )
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, several_ranks
+from client_lib.reports import table
 from client_lib.spec.states import State
 
 app = CommandApp()
@@ -77,7 +78,7 @@ def logs(
     connection = Connection(endpoint, profile)
     found = connection.job(name)
     if found["state"] == State.PENDING and not follow:
-        printer.hint(f"{found['name']} is PENDING: {show.why(found)}; -f waits for its lines")
+        printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
         return
     params = log_params(
         follow=follow, tail=tail, since=since, rank=ranks or None, stream=streams or None, attempt=attempt

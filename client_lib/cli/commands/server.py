@@ -11,6 +11,7 @@ from client_lib.cli.connection import read
 from client_lib.cli.http_client import HttpClientTransport
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
+from client_lib.reports.table import aligned
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, state_dir
 from client_lib.transport import local_server
@@ -73,7 +74,7 @@ def _show(facts: dict[str, Any]) -> None:
     pools = facts.pop("warm_pools", [])
     rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in facts.items() if value is not None]
     rows += [("warm pool", _pool(pool)) for pool in pools]
-    printer.data(printer.aligned(rows))
+    printer.data(aligned(rows))
     if not facts["running"]:
         printer.hint("the next command that needs it starts it")
 

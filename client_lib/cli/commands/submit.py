@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ from client_lib.cli.parameters import (
 )
 from client_lib.cli.submit_steps import DescribedJob
 from client_lib.job import Job
+from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
 from client_lib.submit.changes import with_arguments
 
@@ -218,7 +220,8 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
     job.logs(follow=True, collapse=collapse)
     with printer.hint_on_interrupt(job.name or ""):
         info = job.wait()
-    printer.hint(f"{info.name} {info.state}; `client-lib logs {info.name}` shows it again")
+    ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
+    printer.hint(f"{info.name} {ended}; `client-lib logs {info.name}` shows it again")
     return exits.DONE
 
 

@@ -1,0 +1,191 @@
+"""Jobs as a table, and what all texts about a job share: its command line, sizes, durations and times. Pure.
+
+Plain dicts of the server's JSON and not JobInfo, so that `client-lib list` loads no pydantic. A field that an older
+server does not send is not shown.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, TypeVar
+
+Json = Mapping[str, Any]
+Row = Sequence[str]
+J = TypeVar("J", bound=Json)
+
+CUT = ("SCRIPT", "WHY")
+"""Columns that are cut where the terminal ends. No other one is as long."""
+_CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_FINE = ("RUNNING", "SUCCEEDED")  # nothing needs a reason
+_GPUS = re.compile(r"(?:^|\.)(\d+)gpu")  # in the name of an instance type
+_ON_CPU = "the job runs on the CPU"  # in a notice of the server
+
+
+class Column(NamedTuple):
+    """A column of the table of jobs."""
+
+    text: Callable[[Json, datetime], str]
+    key: Callable[[Json, datetime], Any] | None = None
+    """Value by which jobs are sorted; None: the text."""
+
+
+def _spec(name: str) -> Column:
+    return Column(lambda job, _: str(job["spec"].get(name) or ""))
+
+
+def _time(name: str) -> Column:
+    return Column(lambda job, _: stamp(job.get(name)))
+
+
+COLUMNS: dict[str, Column] = {
+    "NAME": Column(lambda job, _: job["name"]),
+    "STATE": Column(lambda job, _: job["state"]),
+    "TOOK": Column(lambda job, now: took(job, now), lambda job, now: _seconds(job, now) or 0.0),
+    "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
+    "SIZE": Column(lambda job, _: size(job), lambda job, _: _workers_and_processes(job)),
+    "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
+    "WHY": Column(lambda job, _: why(job)),
+    "INSTANCE": _spec("instance_type"),
+    "LABELS": Column(lambda job, _: labels(job["spec"])),
+    "ATTEMPT": Column(lambda job, _: str(job.get("attempt", 1)), lambda job, _: job.get("attempt", 1)),
+    "REASON": Column(lambda job, _: job.get("reason", "")),
+    "DESCRIPTION": _spec("job_desc"),
+    "OWNER": Column(lambda job, _: job.get("owner", "")),
+    "CREATED": _time("created_at"),
+    "STARTED": _time("started_at"),
+    "FINISHED": _time("finished_at"),
+}
+USUAL = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY")
+WIDE = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "INSTANCE", "CREATED", "LABELS", "SCRIPT", "WHY")
+
+
+def rows(jobs: Sequence[Json], now: datetime, columns: Sequence[str] = USUAL) -> list[Row]:
+    """A row per job, its cells in the order of `columns`."""
+    return [[COLUMNS[name].text(job, now) for name in columns] for job in jobs]
+
+
+def sorted_by(jobs: Sequence[J], column: str, now: datetime, *, descending: bool = False) -> list[J]:
+    """The jobs by the value in a column: numbers and durations by their size, all else as text."""
+    found = COLUMNS[column]
+    return sorted(jobs, key=lambda job: (found.key or found.text)(job, now), reverse=descending)
+
+
+def aligned(cells: Sequence[Row]) -> str:
+    """Columns two spaces apart, nothing cut off, no tab, no space at a line's end."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    )
+
+
+def one_line(text: str) -> str:
+    """`text` with its white space folded and its control characters made harmless; `-` if nothing is left."""
+    return harmless(" ".join(text.split())) or "-"
+
+
+def harmless(text: str) -> str:
+    """`text` with another character in the place of each control character."""
+    return text.translate(_CONTROL)
+
+
+# --- facts of a job
+
+
+def why(job: Json) -> str:
+    """The reason why the job waits or did not succeed, with the failing rank and its exception; "": all is well."""
+    reason, message, failure = job.get("reason", ""), str(job.get("message", "")), job.get("failure") or {}
+    if job["state"] in _FINE:
+        return ""
+    if failure.get("exception"):
+        rank = failure.get("rank")
+        return str(failure["exception"]) if rank is None else f"rank {rank}: {failure['exception']}"
+    if reason.upper() in ("", job["state"]) or reason in message:
+        return message
+    return f"{reason}: {message}" if message else reason
+
+
+def state(job: Json, now: datetime) -> str:
+    """`SUCCEEDED in 1m05s`, `FAILED after 5s`, `RUNNING for 2m03s`; a state without a duration alone."""
+    word = {"SUCCEEDED": "in", "RUNNING": "for"}.get(job["state"], "after")
+    span = took(job, now) if job.get("finished_at") or job["state"] == "RUNNING" else ""
+    return f"{job['state']} {word} {span}" if span else str(job["state"])
+
+
+def took(job: Json, now: datetime) -> str:
+    """Running time of the newest attempt; "": it did not start."""
+    seconds = _seconds(job, now)
+    return "" if seconds is None else duration(seconds)
+
+
+def _seconds(job: Json, now: datetime) -> float | None:
+    if not job.get("started_at"):
+        return None
+    end = time(job["finished_at"]) if job.get("finished_at") else now
+    return (end - time(job["started_at"])).total_seconds()
+
+
+def _age(job: Json, now: datetime) -> float:
+    return (now - time(job["created_at"])).total_seconds()
+
+
+def size(job: Json) -> str:
+    """`2x8`: workers and processes of each; `2`: one process each, or a number that only the server knows."""
+    workers, processes = _workers_and_processes(job)
+    return f"{workers}x{processes}" if processes > 1 else str(workers)
+
+
+def _workers_and_processes(job: Json) -> tuple[int, int]:
+    spec = job["spec"]
+    processes = spec.get("processes_per_worker", "default")
+    if processes == "default":
+        on_cpu = spec.get("type") == "nogpu" or any(_ON_CPU in notice for notice in job.get("notices", []))
+        gpus = None if on_cpu else _GPUS.search(spec.get("instance_type") or "")
+        processes = max(1, int(gpus.group(1))) if gpus else 1
+    return spec.get("n_workers", 1), processes
+
+
+def script(spec: Json) -> str:
+    """The command line as a user would type it."""
+    flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
+    words = [*spec.get("args", []), *flags]
+    return " ".join([spec["script"], *map(shlex.quote, words)])
+
+
+def _short_script(spec: Json) -> str:
+    """The command line without the folder of its script."""
+    words = spec["script"]
+    folder = re.match(r"/[^\s()]*/", words)
+    return script({**spec, "script": words[folder.end() :] if folder else words})
+
+
+def labels(spec: Json) -> str:
+    return ", ".join(f"{key}={value}" for key, value in spec.get("labels", {}).items())
+
+
+# --- times
+
+
+def time(text: str) -> datetime:
+    """An aware time of RFC 3339; Python 3.10 doesn't know its Z."""
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def stamp(at: str | datetime | None) -> str:
+    """`2026-01-02T03:04:05Z`: every time that people read is UTC, says so, and can be given to `--since`."""
+    if not at:
+        return ""
+    then = time(at) if isinstance(at, str) else at
+    return f"{then.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def duration(seconds: float) -> str:
+    """`42s`, `3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
+    whole = max(0, round(seconds))
+    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length}{unit}{whole % length // part:02d}{below}"
+    return f"{whole}s"
