@@ -33,6 +33,8 @@ class FakeRuntime:
     """The newest of each job."""
     life: dict[str, Hashable] = field(default_factory=dict)
     """Signs of life: set another one when the job is to have logged."""
+    hidden: str | None = None
+    """The reason why no worker can read anything of this machine."""
     stops_at_once: bool = True
     """A stop ends the attempt; False: the test ends it."""
     sink: Sink | None = None
@@ -46,7 +48,7 @@ class FakeRuntime:
         return ["base_image is not used here"] if spec.base_image else []
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
-        return None
+        return self.hidden
 
     def render(self, attempt: Attempt) -> Manifest:
         environment = {**attempt.spec.environment(), **dict.fromkeys(attempt.secret_values, "***")}

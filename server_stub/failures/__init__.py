@@ -77,9 +77,9 @@ def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[]
     return diagnose(worker, rank, Facts(info.code, python_of(), _beside_submitter(rank, info)))
 
 
-def script_change(info: JobInfo, script_path: str | None) -> str | None:
+def script_change(info: JobInfo, script_path: str) -> str | None:
     """A notice if a script that runs in place was changed after it was submitted."""
-    if not (isinstance(info.code, CodeInPlace) and info.code.sha256 and script_path):
+    if not (isinstance(info.code, CodeInPlace) and info.code.sha256):
         return None
     try:
         now = hashlib.sha256(_read_file(script_path)).hexdigest()

@@ -155,7 +155,10 @@ class Reconciler:
         self._save_soon(active)
 
     async def _report_changed_script(self, active: ActiveJob) -> None:
-        notice = await asyncio.to_thread(script_change, active.info, active.row.script_path)
+        info, path = active.info, active.row.script_path
+        if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):  # it may be a link by now
+            return
+        notice = await asyncio.to_thread(script_change, info, path)
         if notice and notice not in active.info.notices and not active.status.state.final:
             self.add_event(active, active.status.reason, notice, notices=[*active.info.notices, notice])
 

@@ -388,6 +388,21 @@ def test_code_in_place_that_the_account_cant_read_is_refused_at_the_submit(ann: 
     assert ben.ended("in-place")["state"] == "SUCCEEDED", ben.log("in-place")
 
 
+def test_folders_that_a_job_names_are_looked_up_with_the_rights_of_the_account(ann: User, folder: Path) -> None:
+    hidden, shown = folder / "hidden", folder / "shown"
+    for place, mode in ((hidden, 0o700), (shown, 0o755)):
+        (place / "env" / "bin").mkdir(parents=True)
+        (place / "env" / "bin" / "python").symlink_to(sys.executable)
+        place.chmod(mode)
+    refused = ann.send("a", "/bin/true", {"mode": "in_place"}, volumes=[f"data:{hidden}/env"]).json()
+    assert f"this machine has no folder {hidden}/env" in refused["message"]
+    refused = ann.send("b", "/bin/true", {"mode": "in_place"}, conda_env=f"{hidden}/env").json()
+    assert "no such environment on this machine" in refused["message"]
+    named: dict[str, Any] = {"volumes": [f"data:{shown}/env"], "conda_env": f"{shown}/env"}
+    answer = ann.send("c", "/bin/true", {"mode": "in_place"}, **named)
+    assert answer.json()["code"] == "not_shared"  # a later check
+
+
 def test_nothing_else_in_the_data_directory_is_open_to_accounts(server: Server, ann: User) -> None:
     ann.submit("any", WHO)
     ann.ended("any")

@@ -311,7 +311,7 @@ def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Ben
             request: SubmitRequest = bench.request(name=name).model_copy(update={"code": code})
             return JobInfo.model_validate_json((await service.submit(ANN, request, None))[0].json)
 
-        same, changed = await submit("same"), await submit("changed")
+        same, changed, hidden = await submit("same"), await submit("changed"), await submit("hidden")
         bench.runtime.runs(same.id)
         await bench.until("same", State.RUNNING)
         script.write_text("print('another')\n")
@@ -320,6 +320,12 @@ def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Ben
         assert told.notices == [f"{script} was changed after it was submitted; attempt 1 runs it as it is now"]
         assert (await bench.info("same")).notices == []
         assert len(await bench.events("changed")) == 3
+        bench.runtime.hidden = "it is a link to a file that the account can't read"
+        bench.runtime.runs(hidden.id)
+        await bench.until("hidden", State.RUNNING)
+        bench.runtime.end(hidden.id)
+        await bench.until("hidden", State.SUCCEEDED)
+        assert (await bench.info("hidden")).notices == []
 
     in_server(bench, run)
 

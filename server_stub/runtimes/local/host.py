@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machin
 from server_stub.runtimes.local import doctor, machine, plan, private_folders, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gpus import Gpus
-from server_stub.runtimes.local.job_folders import check_volumes, find_prefix
+from server_stub.runtimes.local.job_folders import Sees, check_volumes, find_prefix
 from server_stub.runtimes.local.needs import Needs, needs, notices
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.record import Record
@@ -53,13 +54,14 @@ class Host:
 
     # --- a request
 
-    def check(self, spec: JobSpec, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
         """Notices; raises as Runtime.check does."""
         fields.check_command(spec)
         plan.own_port(spec)
         fields.check_paths(spec, submitter.working_dir)
-        self._conda_prefix(spec, submitter)
-        lines = check_volumes(spec.volumes)
+        account = self.account(owner)
+        self._conda_prefix(spec, submitter, account)
+        lines = check_volumes(spec.volumes, _sees(account))
         wanted = self.needs(spec, submitter)
         return notices(spec, submitter, wanted, self.machine, self._gpus.known) + lines
 
@@ -95,16 +97,16 @@ class Host:
         self, attempt: Attempt, wanted: Needs, granted: Grant, master_port: int, account: Account | None
     ) -> list[WorkerPlan]:
         """One plan per worker. Raises InvalidRequest: the conda environment is gone."""
-        prefix = self._conda_prefix(attempt.spec, attempt.submitter)
+        prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
         setting = plan.Setting(granted, master_port, prefix, account)
         if account is not None:
             attempt = private_folders.with_own_copies(attempt)
         return plan.worker_plans(attempt, wanted, setting, self.machine, self._options)
 
-    def _conda_prefix(self, spec: JobSpec, submitter: Submitter) -> Path | None:
+    def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
         if spec.conda_env is None:
             return None
-        return find_prefix(spec.conda_env, submitter.environment, submitter.working_dir)
+        return find_prefix(spec.conda_env, submitter.environment, submitter.working_dir, _sees(account))
 
     # --- resources
 
@@ -135,6 +137,10 @@ class Host:
 
     def diagnose(self, running: Iterable[Record]) -> list[Check]:
         return doctor.checks(self._options, self.machine, self._gpus, self.capacity(running))
+
+
+def _sees(account: Account | None) -> Sees:
+    return os.path.exists if account is None else account.can_read
 
 
 def _shown(size: Size, capacity: Capacity) -> InstanceType:

@@ -7,7 +7,7 @@ so it is looked up without running anything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
@@ -15,15 +15,20 @@ from client_lib.worker.prepare import copy_folder
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.fields import parse_volume
 
+Sees = Callable[[str], bool]
+"""True if the processes of a job can read this path; the server itself may see more."""
 
-def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None) -> Path:
+
+def find_prefix(
+    env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists
+) -> Path:
     """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it.
 
     Raises InvalidRequest, with the folders that were searched.
     """
     looked = list(_candidates(env, environment, working_dir))
     for prefix in looked:
-        if (prefix / "bin" / "python").exists():
+        if sees(str(prefix / "bin" / "python")):
             return prefix
     raise InvalidRequest(
         f"conda_env={env!r}: no such environment on this machine; looked for bin/python in "
@@ -60,7 +65,7 @@ def _roots(environment: Mapping[str, str]) -> Iterator[Path]:
         yield Path(environment["MAMBA_ROOT_PREFIX"])
 
 
-def check_volumes(volumes: Sequence[str]) -> list[str]:
+def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[str]:
     """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine.
 
     Raises InvalidRequest: not of the form `name:path[:ro]`, or no such folder.
@@ -68,7 +73,7 @@ def check_volumes(volumes: Sequence[str]) -> list[str]:
     notices = []
     for volume in volumes:
         name, path, read_only = parse_volume(volume)
-        if not Path(path).is_dir():
+        if not sees(f"{path}/."):
             raise InvalidRequest(
                 f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
                 hint=f"create {path}, or leave the volume out",

@@ -63,8 +63,7 @@ class LocalRuntime:
     # --- before anything runs
 
     def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
-        del owner
-        return self._host.check(spec, submitter)
+        return self._host.check(spec, owner, submitter)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         del spec
