@@ -19,9 +19,7 @@ Sees = Callable[[str], bool]
 """True if the processes of a job can read this path; the server itself may see more."""
 
 
-def find_prefix(
-    env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists
-) -> Path:
+def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists) -> Path:
     """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it.
 
     Raises InvalidRequest, with the folders that were searched.
