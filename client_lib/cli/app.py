@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
 from client_lib.cli import PROGRAM, exits, printer
-from client_lib.cli.parameters import help_without_command
+from client_lib.cli.parameters import ProfileOption, ServerOption, help_without_command
 from client_lib.errors import ClientLibError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -47,6 +47,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Print completion lines for bash, zsh or fish."),
 }
 
+ALIASES = {"ls": "list", "ps": "list", "stop": "cancel", "kill": "cancel", "rm": "delete"}
+"""Words that other tools use; no help shows them."""
+
 COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
 """Set by the lines of `client-lib completion`; the variable is named as click and typer name it."""
 
@@ -72,9 +75,11 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            _unknown_command(ctx, args[0])
-        return super().resolve_command(ctx, args)
+        name, *rest = args
+        name = ALIASES.get(name, name)
+        if not name.startswith("-") and name not in COMMANDS:
+            _unknown_command(ctx, name)
+        return super().resolve_command(ctx, [name, *rest])
 
 
 @contextmanager
@@ -130,6 +135,8 @@ def group(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
     ] = False,
+    endpoint: ServerOption = None,
+    profile: ProfileOption = None,
 ) -> None:
     """Run distributed PyTorch scripts as jobs: on this machine, or on a cluster through the same call.
 
@@ -138,6 +145,18 @@ def group(
     """
     del version
     help_without_command(ctx)
+    _hand_on(ctx, {"endpoint": endpoint, "profile": profile})
+
+
+def _hand_on(ctx: typer.Context, options: dict[str, str | None]) -> None:
+    """Make options in front of the command the defaults of its own."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given:
+        command = str(ctx.invoked_subcommand)
+        known = {parameter.name for parameter in ctx.command.get_command(ctx, command).params}  # type: ignore[attr-defined]
+        for name in given.keys() - known:
+            ctx.fail(f"{command} takes no --{name}")
+        ctx.default_map = {command: given}
 
 
 def run(args: list[str] | None = None) -> int:

@@ -66,14 +66,27 @@ class Connection:
 
     # --- reads
 
-    def job(self, name: str) -> Json:
-        """One job by its name or an unambiguous beginning of it. Raises NotFound with the nearest names."""
+    def job(self, name: str | None) -> Json:
+        """One job by its name or an unambiguous beginning of it; None: the newest.
+
+        Raises NotFound: there is none; names the nearest.
+        """
+        if name is None:
+            newest = self.newest()
+            printer.hint(f"the newest job is {newest['name']}")
+            return newest
         try:
             return read(self._rest, paths.job(name), "name")
         except NotFound:
             full = self.full_name(name)
         printer.hint(f"{name} is {full}")
         return read(self._rest, paths.job(full), "name")
+
+    def newest(self) -> Json:
+        """The newest job. Raises NotFound: there is no job at all."""
+        for job in self.jobs(limit=1):
+            return job
+        raise NotFound("there is no job", hint="`client-lib submit train.py` submits one")
 
     def full_name(self, name: str) -> str:
         """The one job whose name begins with `name`, which is itself no job's name.

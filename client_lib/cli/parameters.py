@@ -96,13 +96,31 @@ JobName = Annotated[
         metavar="NAME", autocompletion=_job_names, help="Name of the job, or a beginning that no other has."
     ),
 ]
+JobOrNewest = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        autocompletion=_job_names,
+        help="Name of the job, or a beginning that no other has. Default: the newest job.",
+    ),
+]
 WholeJobNames = Annotated[
     list[str], typer.Argument(metavar="NAME...", autocompletion=_job_names, help="Names of the jobs, in full.")
 ]
-JobNames = Annotated[
-    list[str],
+WholeNamesOrNewest = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="NAME...", autocompletion=_job_names, help="Names of the jobs, or beginnings that no other has."
+        metavar="[NAME]...",
+        autocompletion=_job_names,
+        help="Names of the jobs, in full. Default: the newest job, after a question.",
+    ),
+]
+NamesOrNewest = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME]...",
+        autocompletion=_job_names,
+        help="Names of the jobs, or beginnings that no other has. Default: the newest job.",
     ),
 ]
 

@@ -6,6 +6,7 @@ import pytest
 
 from client_lib.cli.connection import Connection
 from client_lib.errors import NotFound
+from client_lib.spec.states import State
 
 from .conftest import Run
 from .small_server import SmallServer, job
@@ -79,3 +80,66 @@ def test_an_empty_name_is_no_beginning_of_all(server: SmallServer) -> None:
     server.add(job("only-one"))
     with pytest.raises(NotFound, match="no job named"):
         Connection(server.url).full_name("")
+
+
+@pytest.mark.parametrize("command", [("status", "-o", "json"), ("wait",), ("explain",), ("stacks",), ("logs",)])
+def test_without_a_name_the_newest_job_is_meant(server: SmallServer, cli: Run, command: tuple[str, ...]) -> None:
+    server.add(job("older", State.SUCCEEDED), job("newest", State.SUCCEEDED))
+    named, unnamed = cli(command[0], "newest", *command[1:]), cli(*command)
+    assert (unnamed.returncode, unnamed.stdout) == (named.returncode, named.stdout)
+    assert unnamed.stderr == f"the newest job is newest\n{named.stderr}"
+
+
+def test_without_a_name_and_a_job_there_is_a_next_step(server: SmallServer, cli: Run) -> None:
+    refused = cli("logs")
+    assert (refused.returncode, server.jobs) == (5, {})
+    assert "there is no job\n`client-lib submit train.py`" in refused.stderr
+
+
+def test_an_empty_variable_is_no_missing_name(server: SmallServer, cli: Run) -> None:
+    server.add(job("newest"))
+    assert cli("status", "").returncode == 5
+
+
+def test_a_cancel_without_a_name_cancels_nothing_in_a_script(server: SmallServer, cli: Run) -> None:
+    server.add(job("newest"))
+    refused = cli("cancel")
+    assert refused.returncode == 2
+    assert "client-lib cancel newest" in refused.stderr
+    assert ("POST", "/api/v1/jobs/newest/cancel") not in server.asked
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("answer", "state"), [(b"y\n", State.CANCELLED), (b"n\n", State.RUNNING)])
+def test_a_cancel_without_a_name_asks_on_a_terminal(
+    server: SmallServer, environment: dict[str, str], answer: bytes, state: State
+) -> None:
+    server.add(job("older"), job("newest"))
+    with Terminal("cancel", environment=environment) as terminal:
+        terminal.read_until(b"cancel the newest job, newest (RUNNING)?")
+        terminal.write(answer)
+        terminal.read_to_end()
+    assert (server.jobs["newest"].state, server.jobs["older"].state) == (state, State.RUNNING)
+
+
+@pytest.mark.parametrize(("alias", "command"), [("ls", "list"), ("ps", "list"), ("stop", "cancel"), ("kill", "cancel")])
+def test_the_words_of_other_tools_are_understood(server: SmallServer, cli: Run, alias: str, command: str) -> None:
+    server.add(job("one"))
+    assert cli(alias, "--help").stdout.startswith(f"Usage: client-lib {command} ")
+    assert f"\n  {alias} " not in cli("--help").stdout
+
+
+def test_rm_deletes(server: SmallServer, cli: Run) -> None:
+    server.add(job("one", State.SUCCEEDED))
+    assert cli("rm", "one").returncode == 0
+    assert server.jobs == {}
+
+
+def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Run) -> None:
+    server.add(job("one"))
+    assert cli("--endpoint", server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT="").stdout == "one\n"
+    nearer = cli("--endpoint", "http://127.0.0.1:9", "status", "one", "-o", "name", "--endpoint", server.url)
+    assert nearer.stdout == "one\n"
+    refused = cli("--profile", "work", "init")
+    assert refused.returncode == 2
+    assert "init takes no --profile" in refused.stderr

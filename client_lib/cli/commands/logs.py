@@ -15,7 +15,7 @@ from client_lib.cli.parameters import (
     JSON,
     Collapse,
     CommandApp,
-    JobName,
+    JobOrNewest,
     ProfileOption,
     ServerOption,
     TextOrJson,
@@ -40,7 +40,7 @@ Examples:
 )
 def logs(
     ctx: typer.Context,
-    name: JobName,
+    name: JobOrNewest = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
     ] = False,

@@ -10,9 +10,16 @@ from typing import Annotated
 import typer
 
 from client_lib.cli import exits, printer
-from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, JobNames, ProfileOption, ServerOption, WholeJobNames
-from client_lib.errors import ClientLibError, NotFound
+from client_lib.cli.connection import Connection, Json
+from client_lib.cli.parameters import (
+    CommandApp,
+    NamesOrNewest,
+    ProfileOption,
+    ServerOption,
+    WholeJobNames,
+    WholeNamesOrNewest,
+)
+from client_lib.errors import ClientLibError, InvalidRequest, NotFound
 
 app = CommandApp()
 
@@ -21,10 +28,11 @@ app = CommandApp()
     epilog="""\b
 Examples:
   client-lib cancel train-x7k2m
+  client-lib cancel                              the newest job, after a question
   client-lib list --state PENDING -o name | xargs client-lib cancel
 """,
 )
-def cancel(names: WholeJobNames, endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
+def cancel(names: WholeNamesOrNewest = None, endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
     """Stop jobs: SIGTERM, and SIGKILL after the grace period. Their logs stay."""
     connection = Connection(endpoint, profile)
 
@@ -34,7 +42,7 @@ def cancel(names: WholeJobNames, endpoint: ServerOption = None, profile: Profile
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
 
-    return _change_each(connection, names, cancel_one)
+    return _change_each(connection, names or _confirmed(connection.newest()), cancel_one)
 
 
 @app.command(
@@ -57,6 +65,14 @@ def delete(
         printer.data(connection.api.delete_job(name, force=force))
 
     return _change_each(connection, names, delete_one)
+
+
+def _confirmed(job: Json) -> list[str]:
+    """The name of a job that the user did not name, after a confirmation. Raises InvalidRequest: nobody can answer."""
+    name = job["name"]
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidRequest(f"which job? The newest is {name}", hint=f"without a terminal: client-lib cancel {name}")
+    return [name] if typer.confirm(f"cancel the newest job, {name} ({job['state']})?", err=True) else []
 
 
 def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
@@ -96,7 +112,7 @@ Exit code:
 """,
 )
 def wait(
-    names: JobNames,
+    names: NamesOrNewest = None,
     timeout_s: Annotated[
         float | None,
         typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
@@ -108,13 +124,14 @@ def wait(
     connection = Connection(endpoint, profile)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     codes = []
-    for name in names:
+    wanted: Sequence[str | None] = names or [None]
+    for name in wanted:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         codes.append(_wait(connection, name, left))
     return next((code for code in codes if code), exits.DONE)
 
 
-def _wait(connection: Connection, name: str, timeout_s: float | None) -> int:
+def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> int:
     from client_lib.client import get_job
 
     try:

@@ -8,7 +8,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, CommandApp, JobName, ProfileOption, ServerOption, TextOrJson
+from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, ProfileOption, ServerOption, TextOrJson
 from client_lib.errors import NotFound
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Examples:
 """,
 )
 def stacks(
-    name: JobName,
+    name: JobOrNewest = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Show every thread of this rank.")] = None,
     output: TextOrJson = "text",
     endpoint: ServerOption = None,

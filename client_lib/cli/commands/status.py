@@ -13,7 +13,7 @@ from client_lib.cli.parameters import (
     JSON,
     NAME,
     CommandApp,
-    JobName,
+    JobOrNewest,
     ProfileOption,
     ServerOption,
     TextJsonOrName,
@@ -33,7 +33,7 @@ Examples:
 """,
 )
 def status(
-    name: JobName,
+    name: JobOrNewest = None,
     events: Annotated[bool, typer.Option("--events", help="Show what happened to it so far, instead.")] = False,
     output: TextJsonOrName = "text",
     endpoint: ServerOption = None,
@@ -82,7 +82,7 @@ Examples:
 """,
 )
 def explain(
-    name: JobName,
+    name: JobOrNewest = None,
     output: TextOrJson = "text",
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
