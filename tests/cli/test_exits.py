@@ -10,6 +10,7 @@ import pytest
 from client_lib import errors
 from client_lib.cli import exits
 from client_lib.cli.app import COMMANDS
+from client_lib.spec.states import State
 
 from .conftest import CLI, Run
 from .small_server import SmallServer, job
@@ -98,7 +99,7 @@ def test_the_version(cli: Run) -> None:
         (["lst"], "there is no command 'lst'; did you mean 'list'?"),
         (["list", "--stat", "RUNNING"], "--state"),
         (["list", "-n", "0"], "'-n'"),
-        (["status"], "NAME"),
+        (["delete"], "NAME"),
         (["logs", "--rank", "-1", "x"], "--rank"),
         (["logs", "--collapse", "-o", "json", "x"], "--collapse is for text"),
         (["submit", "--collapse", "train.py"], "add -f"),
@@ -160,7 +161,9 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     server: SmallServer, environment: dict[str, str]
 ) -> None:
     server.add(*(job(f"job-{number}", message="x" * 2000) for number in range(200)))
-    command = subprocess.Popen([*CLI, "list", "--all"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = subprocess.Popen(
+        [*CLI, "list", "--all", "-o", "json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert command.stdout
     assert command.stderr
     command.stdout.read(10)
@@ -171,7 +174,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
 @pytest.mark.process
 @pytest.mark.smoke
 def test_text_that_the_terminal_cannot_hold_is_escaped(server: SmallServer, cli: Run) -> None:
-    server.add(job("one", message="wartet auf gr\u00fcn \u2014 \U0001f600"))
+    server.add(job("one", State.PENDING, message="wartet auf gr\u00fcn \u2014 \U0001f600"))
     shown = cli("list", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert shown.returncode == 0
     assert "gr\\xfcn" in shown.stdout
