@@ -136,7 +136,7 @@ def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, 
     try:
         with open(path, encoding="utf-8", opener=opener) as file:
             data = json.load(file)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 
@@ -144,7 +144,9 @@ def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, 
 def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> None:
     """Write a complete file atomically; `durable`: it is on the disk before it gets its name."""
     temporary = path + ".new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)  # of a killed process; or a pipe of the job's, at which `open` would wait
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(data, file)
         file.flush()

@@ -5,10 +5,11 @@ it through control.py and read the files of directory.py.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, cast
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
@@ -330,13 +331,15 @@ class Launcher:
         """Write the report, the last step. A full disk delays it."""
         try:
             if not self._log.flush():
-                raise OSError("the log is not written yet")
+                raise OSError(errno.ENOSPC, "the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
-        except OSError:
-            if os.path.isdir(self._directory.path):
+        except OSError as error:
+            if disk.is_full(error):
                 self._use_reserve()
                 self._loop.call_later(_RETRY_S, self._report)
                 return
+            if os.path.isdir(self._directory.path):
+                raise
             # removed with the server's data: there is no reader
         self._writer.close()
         self._announce(control.ENDED)
@@ -360,7 +363,7 @@ class Launcher:
             from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
 
             content["stacks"] = within_bounds(self._last_stacks, _STACKS_MAX)
-        return content
+        return cast(report.Report, report.in_utf8(content))
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank

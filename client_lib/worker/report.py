@@ -4,10 +4,9 @@ import datetime
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict, cast
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
 from client_lib.worker import port_holder
-from client_lib.worker.directory import Opener, read_json
 from client_lib.worker.outcome import (
     LAST_LINES,
     Ended,
@@ -47,11 +46,6 @@ class Report(TypedDict, total=False):
     outputs: Dict[str, Any]
     stacks: List[Dict[str, Any]]
     """The processes of the ranks before the stop, as in stacks.json."""
-
-
-def read_report(path: str, opener: Optional[Opener] = None) -> Optional[Report]:
-    """The report in a worker's directory; None: it is missing or incomplete."""
-    return cast(Optional[Report], read_json(path, opener))
 
 
 class _Raised(NamedTuple):
@@ -162,6 +156,15 @@ def as_json(
         "log_end_seq": log_end_seq,
         "log_end_offset": log_end_offset,
     }
+
+
+def in_utf8(value: Any) -> Any:
+    """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {name: in_utf8(each) for name, each in value.items()}
+    return [in_utf8(each) for each in value] if isinstance(value, list) else value
 
 
 def rank_as_json(rank: Ended) -> Dict[str, Any]:

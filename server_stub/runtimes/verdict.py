@@ -185,7 +185,7 @@ def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
     printed something shortly before, or failed."""
     found: list[RankStacks] = []
     for worker in workers:
-        with suppress(ValueError, TypeError, AttributeError):  # a worker may send anything
+        with suppress(ValueError, TypeError, AttributeError, OverflowError):  # a worker may send anything
             found += read_worker(worker.number, (worker.report or {}).get("stacks", ()))
     lines = groups(sorted(found, key=lambda rank: rank.rank))
     more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []

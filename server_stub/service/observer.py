@@ -58,7 +58,7 @@ class Observer:
         for dump in dumps:
             try:
                 ranks += read_worker(dump.worker, dump.processes)
-            except (ValueError, TypeError, AttributeError) as error:  # a worker may send anything
+            except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a worker may send anything
                 problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
             problems += [dump.problem] if dump.problem else []
         ranks.sort(key=lambda each: each.rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import time
@@ -15,8 +16,9 @@ from client_lib.errors import Conflict, StorageFull, TooLarge
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.disk import is_full
 from client_lib.worker.function_runner import RESULTS
-from client_lib.worker.report import Report, read_report
+from client_lib.worker.report import Report
 from server_stub.files.room import Spare
+from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.stacks import StackOrders
 from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView
@@ -49,7 +51,7 @@ class RemoteWorker:
         facts = read_json(str(self._folder / FACTS)) or {}
         facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
         self._log.open()
-        self._show(**facts, report=read_report(self._report_path), **self._log_facts())
+        self._show(**facts, report=self._stored_report(), **self._log_facts())
 
     def view_at(self, now: float) -> WorkerView:
         """The view, with the silence of its agent at this monotonic time."""
@@ -57,6 +59,11 @@ class RemoteWorker:
         if self.view.pod_uid is None or silent_s <= NOTICED_S:
             return self.view
         return replace(self.view, silent_s=silent_s)
+
+    def _stored_report(self) -> Report | None:
+        with contextlib.suppress(ValueError):  # of a version that took it: its agent sends it again
+            return reports.read(self._report_path)
+        return None
 
     @property
     def _report_path(self) -> str:

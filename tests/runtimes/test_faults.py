@@ -71,6 +71,48 @@ async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
     )
 
 
+ITS_OWN_REPORT = """
+import json, os, signal
+path = os.path.join(os.environ["CLIENT_LIB_WORKER_DIR"], "report.json")
+{make}
+os.kill(os.getppid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param("open(path, 'w').write('{}')", "report.json can't be read: protocol: Field required", id="empty"),
+        pytest.param("open(path, 'w').write('[' * 10**6)", "report.json can't be read: ", id="deep"),
+        pytest.param("open(path, 'wb').truncate(2**40)", "without a report", id="huge"),
+        pytest.param("os.mkfifo(path)", "without a report", id="pipe"),
+        pytest.param("os.symlink('/dev/zero', path)", "without a report", id="link"),
+        pytest.param("os.mkdir(path)", "without a report", id="folder"),
+    ],
+)
+async def test_a_report_that_a_rank_has_written_ends_the_attempt(tmp_path: Path, make: str, said: str) -> None:
+    async with running(tmp_path) as site:
+        (tmp_path / "train.py").write_text(ITS_OWN_REPORT.format(make=make))
+        end = await site.ended(site.submit("writes", "train.py"))
+    assert end.reason is Reason.LAUNCHER_LOST
+    assert "without a report" in end.message
+    assert said in end.message
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.json.new"])
+@pytest.mark.parametrize("make", ["os.mkdir(path)", "os.mkfifo(path)"])
+async def test_a_launcher_ends_if_a_rank_has_taken_the_name_of_its_report(tmp_path: Path, name: str, make: str) -> None:
+    async with running(tmp_path) as site:
+        script = f"import os; path = os.path.join(os.environ['CLIENT_LIB_WORKER_DIR'], {name!r}); {make}"
+        (tmp_path / "train.py").write_text(script)
+        end = await site.ended(site.submit("takes", "train.py"))
+    if "mkfifo" in make:  # it is replaced
+        assert end.reason is Reason.COMPLETED
+    else:
+        assert end.reason is Reason.LAUNCHER_LOST
+        assert "without a report: IsADirectoryError" in end.message
+
+
 @pytest.mark.parametrize("portable", ["0", "1"])
 async def test_when_a_rank_leaves_a_process_behind_it_is_gone_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portable: str

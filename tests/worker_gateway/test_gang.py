@@ -137,6 +137,18 @@ def test_a_cancelled_job_gets_sigterm_and_its_last_words_are_kept(site: Start) -
     assert any("checkpoint written" in line for line in server.text("polite"))
 
 
+def test_a_report_that_a_rank_has_written_is_none(site: Start) -> None:
+    server = site()
+    script = (
+        "import os, signal\nwith open(os.environ['CLIENT_LIB_WORKER_DIR'] + '/report.json', 'w') as file:\n"
+        "    file.write('{\"reason\": 1}')\nos.kill(os.getppid(), signal.SIGKILL)"
+    )
+    server.accepted("writes", script)
+    ended = server.ended("writes")
+    assert (ended["state"], ended["reason"]) == ("FAILED", "LauncherLost")
+    assert "the launcher of worker 0 was killed by signal 9 without a report" in ended["message"]
+
+
 def test_a_launcher_that_is_killed_takes_its_ranks_and_is_reported(site: Start) -> None:
     server = site()
     script = "import os, time\nprint('pid', os.getpid())\ntime.sleep(600)"

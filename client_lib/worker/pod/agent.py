@@ -131,7 +131,10 @@ class Agent:
         self._follow()
         if self._replaced:
             return self._end_replaced()
-        return self._deliver(read_json(self._files.directory.report) or self._report_of_dead(kills))
+        ended = (
+            read_json(self._files.directory.report) if self._launcher.status == 0 else None
+        )  # a rank could write one
+        return self._deliver(ended or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
@@ -267,8 +270,8 @@ class Agent:
             self._stacks_ordered = event.stacks
             self._launcher.order_stacks()
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
-            taken = read_json(self._files.directory.stacks_taken) or {"processes": []}
-            self._channel.send_stacks(self._stacks_ordered, taken["processes"])
+            taken = read_json(self._files.directory.stacks_taken) or {}
+            self._channel.send_stacks(self._stacks_ordered, taken.get("processes") or [])
         elif event.instruction is not None and event.instruction.do == "go":
             self._launcher.instruct(control.go())
         elif event.instruction is not None and event.instruction.do == "stop":

@@ -7,8 +7,6 @@ the one it knows, and ignores what a newer worker adds to it.
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -19,13 +17,11 @@ from starlette.responses import FileResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
-from client_lib.spec.states import Reason
-from client_lib.spec.wire import Answer, LogLengths, RankReport, WorkerOrder, WorkerSays
-from client_lib.worker.plan import PROTOCOL
-from client_lib.worker.report import Report, rank_of_json
+from client_lib.spec.wire import Answer, LogLengths, WorkerOrder, WorkerSays
 from server_stub.http.api.answers import ARCHIVE, BYTES, raw_answer, raw_body
 from server_stub.http.api.context import JsonBody, Parts
 from server_stub.worker_gateway.attempt import OpenAttempt
+from server_stub.worker_gateway.report import WorkerReport, parse
 from server_stub.worker_gateway.worker import RemoteWorker
 
 WAIT_MAX_S = 60.0
@@ -117,40 +113,15 @@ async def put_worker_log(
     return LogLengths(**lengths._asdict())
 
 
-class WorkerReport(BaseModel):
-    """The fields of a report.json of `client_lib.worker` that the server reads; the others are stored too."""
-
-    protocol: int
-    worker: int
-    attempt: int
-    exit_code: int
-    reason: Reason
-    message: str
-    ended_at: str
-    ranks: list[RankReport]
-    log_end_seq: int
-    log_end_offset: int
-
-
 @router.put(f"{paths.WORKERS}/report")
 async def put_worker_report(request: Request, caller: Caller, report: Annotated[WorkerReport, JsonBody]) -> Answer:
     """Report how the worker ended. The first report is kept."""
-    await caller.attempt.take_report(caller.worker, _checked(report, await request.body()))
-    return Answer(message="the report is stored")
-
-
-def _checked(report: WorkerReport, body: bytes) -> Report:
-    """The whole report. Raises InvalidRequest: it is of another protocol, or its ranks lack fields."""
-    if report.protocol != PROTOCOL:
-        raise InvalidRequest(f"this server reads reports of protocol {PROTOCOL}, and this one is of {report.protocol}")
-    whole: Report = json.loads(body)
     try:
-        datetime.fromisoformat(report.ended_at)
-        for rank in whole["ranks"]:
-            rank_of_json(rank)
-    except (KeyError, ValueError, TypeError) as error:  # the choice of the first failure needs each field
-        raise InvalidRequest(f"the report of worker {report.worker} can't be read: {error!r}") from error
-    return whole
+        whole = parse(await request.body())
+    except ValueError as error:
+        raise InvalidRequest(f"the report of worker {report.worker} can't be read: {error}") from error
+    await caller.attempt.take_report(caller.worker, whole)
+    return Answer(message="the report is stored")
 
 
 class WorkerStacks(BaseModel):

@@ -17,7 +17,7 @@ from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.prepare import reason_of
-from client_lib.worker.report import Report, read_report
+from client_lib.worker.report import Report
 from client_lib.worker.system import OPEN_FILES
 from server_stub.files.owned import open_to_append, opener
 from server_stub.runtimes import STACKS_S
@@ -25,6 +25,7 @@ from server_stub.runtimes.local.accounts import Account, owner_of
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
+from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.stacks import StackDump
 
 OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
@@ -47,6 +48,7 @@ class Launcher:
         self._child: subprocess.Popen[bytes] | None = None
         self._exit_code: int | None = None
         self._spawn_error: OSError | None = None
+        self._damage = ""
         self._takes_stacks = False
         self._stacks_taken = asyncio.Event()
 
@@ -218,7 +220,7 @@ class Launcher:
 
     async def _settle(self) -> None:
         """Read the report of an ended worker; without one, kill the processes that its launcher left."""
-        report = self._report()
+        report = await asyncio.to_thread(self._report)
         if report is not None:
             if not LAUNCHER_SWEEPS:
                 await self._sweep()
@@ -234,7 +236,12 @@ class Launcher:
         disk.give_up(self._files.reserve)
 
     def _report(self) -> Report | None:
-        return read_report(self._files.report, self._opener)
+        """The report; None: there is none, or none that can be read (`_damage`)."""
+        try:
+            return reports.read(self._files.report, opener(self._path, reports.MAX_BYTES))
+        except (OSError, ValueError) as error:
+            self._damage = str(error)
+            return None
 
     async def _sweep(self) -> None:
         """Return when no process of the worker is alive."""
@@ -256,7 +263,7 @@ class Launcher:
                 lines = file.read().strip().splitlines()
         except FileNotFoundError:
             lines = []
-        last = lines[-1] if lines else ""
+        last = lines[-1] if lines else f"report.json can't be read: {self._damage}" if self._damage else ""
         if disk.ended_program(self._files.path, self._exit_code, last):
             return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}" + (f": {last}" if last else "")
         return Reason.LAUNCHER_LOST, f"{who} {_how(self._exit_code)} without a report" + (f": {last}" if last else "")

@@ -73,11 +73,16 @@ def peer_uid(connection: socket.socket) -> int:
 def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
     """The ranks' {pid, pgid, start_time}; empty before they start."""
     records = read_json(Directory(str(worker_dir)).processes, opener(worker_dir)) or {}
-    return [record for record in records.values() if _is_record(record) and isinstance(record.get("pgid"), int)]
+    return [record for record in records.values() if _is_record(record) and _is_pid(record.get("pgid"))]
 
 
 def _is_record(record: object) -> bool:
-    return isinstance(record, dict) and isinstance(record.get("pid"), int) and record.get("start_time") is not None
+    return isinstance(record, dict) and _is_pid(record.get("pid")) and record.get("start_time") is not None
+
+
+def _is_pid(number: object) -> bool:
+    """True for a pid that the kernel can have given to a process of a job: 0 and 1 name groups of other processes."""
+    return isinstance(number, int) and 1 < number < 2**31
 
 
 def _may_kill(pid: int, worker_dir: Path) -> bool:

@@ -6,19 +6,16 @@ None or empty, for every field of a status is optional.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
-
-from pydantic import ValidationError
+from typing import Any
 
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import RankReport
 from client_lib.worker.report import Report
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.workload import Meaning, WorkloadKind
+from server_stub.worker_gateway import report
 
 Json = Mapping[str, Any]
 
@@ -271,20 +268,6 @@ def _list(value: object) -> list[Json]:
 def read_digest(message: str) -> Report | None:
     """The report in a termination message, as far as it fits there; None: it is damaged, or another message."""
     try:
-        data = json.loads(message)
+        return report.parse(message)
     except ValueError:
         return None
-    return cast(Report, data) if isinstance(data, dict) and is_report(data) else None
-
-
-def is_report(data: dict[str, Any]) -> bool:
-    """True if this is a report, complete or shortened."""
-    if not all(isinstance(data.get(key), str) for key in ("reason", "message", "ended_at")):
-        return False
-    if data["reason"] not in {reason.value for reason in Reason} or not isinstance(data.get("exit_code"), int):
-        return False
-    ranks = data.setdefault("ranks", [])
-    try:
-        return isinstance(ranks, list) and all(RankReport.model_validate(rank) is not None for rank in ranks)
-    except ValidationError:
-        return False

@@ -1,0 +1,108 @@
+"""The report of a worker as the server accepts it, from a pod as from a launcher of this machine.
+
+Processes of the job can write it, so it may hold anything.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Annotated, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from client_lib.spec.states import Reason
+from client_lib.worker.directory import Opener
+from client_lib.worker.plan import PROTOCOL
+from client_lib.worker.report import Report
+
+MAX_BYTES = 16 * 2**20
+"""Size of the largest report that is read."""
+
+
+def _checked_time(text: str) -> str:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None or not 1970 <= at.year < 9999:  # times are compared, and become seconds since 1970
+        raise ValueError(f"{text!r} is no time with its zone")
+    return at.astimezone(timezone.utc).isoformat() and text
+
+
+def _checked_protocol(number: int) -> int:
+    if number != PROTOCOL:
+        raise ValueError(f"this server reads reports of protocol {PROTOCOL}, and this one is of {number}")
+    return number
+
+
+_Time = Annotated[str, AfterValidator(_checked_time)]
+_Number = Annotated[int, Field(ge=0, le=2**53)]
+_Status = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class RankEnd(_Strict):
+    """The fields of `client_lib.worker.outcome.Ended`; the choice of the first failure needs them."""
+
+    rank: _Number
+    exit_code: _Status | None
+    signal: _Status | None
+    started_at: _Time
+    ended_at: _Time
+    failed_at: _Time | None = None
+    stopped_by_us: bool
+    lost_peer: bool = False
+    exception: str | None
+    traceback: str | None
+    last_lines: list[str]
+
+
+class LeftOut(_Strict):
+    path: str
+    size: _Number
+    why: str
+
+
+class KeptOutputs(_Strict):
+    kept: _Number = 0
+    problem: str | None = None
+    left_out: list[LeftOut] = []
+    left_out_count: _Number = 0
+
+
+class WorkerReport(_Strict):
+    """The fields of a report.json of `client_lib.worker` that the server reads; the others are stored too."""
+
+    protocol: Annotated[int, AfterValidator(_checked_protocol)]
+    worker: _Number
+    attempt: _Number
+    exit_code: _Status
+    reason: Annotated[Reason, Field(strict=False)]
+    message: str
+    ended_at: _Time
+    first_failing_rank: _Number | None = None
+    ranks: list[RankEnd]
+    log_end_seq: _Number
+    log_end_offset: _Number
+    outputs: KeptOutputs = KeptOutputs()
+
+
+def parse(text: bytes | str) -> Report:
+    """The whole report. Raises ValueError that names the first field that can't be read."""
+    try:
+        WorkerReport.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+    return cast(Report, json.loads(text))
+
+
+def read(path: str, opener: Opener | None = None) -> Report | None:
+    """The report in a worker's directory; None: it is missing. Raises ValueError as `parse` does."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            return parse(file.read())
+    except FileNotFoundError:
+        return None
