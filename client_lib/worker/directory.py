@@ -164,6 +164,17 @@ def sync(path: "Union[str, os.PathLike[str]]") -> None:
         os.close(fd)
 
 
+def sha256_of(path: "Union[str, os.PathLike[str]]") -> str:
+    """Digest of a whole file."""
+    import hashlib  # here: few launchers need it
+
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1024 * 1024), b""):
+            found.update(block)
+    return found.hexdigest()
+
+
 def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:

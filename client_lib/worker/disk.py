@@ -55,6 +55,12 @@ def free_bytes(path: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def size_of(folder: str) -> int:
+    """Bytes that the files of a folder take on its disk."""
+    paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(os.lstat(path).st_blocks * 512 for path in paths)
+
+
 def check_room(path: str, size: int, keep_free: int) -> None:
     """Raises OSError (ENOSPC, with the path) if fewer than `keep_free` bytes of its disk would stay free after `size`
     more."""

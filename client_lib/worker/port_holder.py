@@ -8,7 +8,7 @@ import re
 from typing import Iterator, Optional
 
 from client_lib.worker.directory import Directory, read_json
-from client_lib.worker.system import parent
+from client_lib.worker.system import content, open_files, parent, pids
 
 _IN_USE = "EADDRINUSE"
 _PORT = r"port: ?(\d+)"
@@ -26,8 +26,8 @@ def holder_of(port: int, owner: str) -> Optional[str]:
     """`job train-x7k2m (process 4711)`, without the name of another owner's job; None: no process that is visible to
     this one."""
     sockets = {"socket:[%s]" % inode for inode in _listening(port)}
-    for pid in _pids() if sockets else ():
-        if any(link in sockets for link in _links(pid)):
+    for pid in pids() if sockets else ():
+        if any(link in sockets for link in open_files(pid)):
             job = _job_of(pid, owner)
             return "%s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, _command(pid))
     return None
@@ -36,35 +36,16 @@ def holder_of(port: int, owner: str) -> Optional[str]:
 def _listening(port: int) -> Iterator[str]:
     """Inodes of the sockets that listen on the port, on any address."""
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(path, encoding="ascii") as file:
-                lines = file.read().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, lines):
+        for fields in map(str.split, content(path).decode().splitlines()[1:]):
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
                 yield fields[9]
-
-
-def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _links(pid: int) -> Iterator[str]:
-    """Targets of a process's descriptors; none for a process that is gone, or another user's."""
-    folder = "/proc/%d/fd" % pid
-    try:
-        for fd in os.listdir(folder):
-            yield os.readlink(os.path.join(folder, fd))
-    except OSError:
-        return
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:
     """The job of the launcher among the process's ancestors: a launcher holds the lock of its directory open."""
     above: Optional[int] = pid
     while above is not None and above > 1:
-        for link in _links(above):
+        for link in open_files(above):
             if link.endswith("/lock"):
                 job = _job_in(Directory(os.path.dirname(link)), owner)
                 if job is not None:
@@ -84,8 +65,5 @@ def _job_in(directory: Directory, owner: str) -> Optional[str]:
 
 
 def _command(pid: int) -> str:
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()[:200]
-    except OSError:
-        return "ended since"
+    line = content("/proc/%d/cmdline" % pid).replace(b"\0", b" ").decode("utf-8", "replace")
+    return line.strip()[:200] or "ended since"

@@ -7,7 +7,7 @@ from typing import List, Optional
 
 from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
-from client_lib.worker.disk import check_room, is_full, naming
+from client_lib.worker.disk import check_room, is_full, naming, size_of
 from client_lib.worker.outcome import CODE_FETCH, START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.rank_environment import Process, has_ranks, processes, script_path, uses_rank_runner, working_dir
@@ -164,12 +164,6 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
         raise
-
-
-def size_of(folder: str) -> int:
-    """Bytes that the files of a folder take on its disk."""
-    paths = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sum(os.lstat(path).st_blocks * 512 for path in paths)
 
 
 def _make(path: str) -> None:

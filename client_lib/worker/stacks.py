@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, write_json
 from client_lib.worker.loop import Loop
-from client_lib.worker.system import System
+from client_lib.worker.system import System, content, open_files
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
 LIMIT_S = 1.8  # for all processes together
@@ -119,13 +119,9 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
 
 def _look(pid: int, folder: str) -> Optional[_Process]:
     """Read a process from /proc; None: there is no such process."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            before, _, after = file.read().decode("utf-8", "replace").rpartition(")")
-    except OSError:
-        return None
+    before, _, after = _read("/proc/%d/stat" % pid).rpartition(")")
     fields = after.split()
-    if fields[0] in "ZX":
+    if not fields or fields[0] in "ZX":
         return None
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     name = before.partition("(")[2]
@@ -135,21 +131,7 @@ def _look(pid: int, folder: str) -> Optional[_Process]:
 def _open_file(pid: int, folder: str) -> Optional[str]:
     """The file of `folder` that the process has open."""
     beginning = os.path.realpath(folder) + os.sep
-    try:
-        for name in os.listdir("/proc/%d/fd" % pid):
-            path = _link("/proc/%d/fd/%s" % (pid, name))
-            if path.startswith(beginning):
-                return path
-    except OSError:  # gone, or another user's
-        pass
-    return None
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    return next((path for path in open_files(pid) if path.startswith(beginning)), None)
 
 
 def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int, int]) -> int:
@@ -235,11 +217,7 @@ def _mask(path: str, name: str) -> int:
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    return content(path).decode("utf-8", "replace")
 
 
 def within_bounds(taken: List[Taken], most: int) -> List[Taken]:

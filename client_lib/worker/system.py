@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from typing import Any, Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 """Variable with the soft limit of open files that ranks get: a server raises its own limit, which launchers inherit."""
@@ -67,7 +67,7 @@ class Linux:
         except ChildProcessError:
             return []
         children: Dict[int, List[int]] = {}
-        for pid in _pids():
+        for pid in pids():
             fields = _stat(pid)
             if fields and fields[0] not in "ZX":
                 children.setdefault(int(fields[1]), []).append(pid)
@@ -141,8 +141,7 @@ def _watch(pipe: int) -> None:
 def boot_id() -> str:
     """An identifier that changes with every boot of this machine."""
     if _HAS_PROC:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return content("/proc/sys/kernel/random/boot_id").decode().strip()
     # macOS. kern.boottime changes when the clock is set, and every running job would count as lost
     return _answer(["sysctl", "-n", "kern.bootsessionuuid"]) or "unknown"
 
@@ -165,22 +164,19 @@ def parent(pid: int) -> Optional[int]:
 def user_of(pid: int) -> Optional[int]:
     """Real user id of the process (Linux); None: no such process. The owner of its folder in /proc may be
     root instead."""
-    try:
-        with open("/proc/%d/status" % pid, "rb") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), None)
-    except OSError:
-        return None
+    lines = content("/proc/%d/status" % pid).splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"Uid:")), None)
 
 
 def group_members(pgid: int) -> List[int]:
     """Living processes of a process group (Linux)."""
-    return [pid for pid in _pids() if (_stat(pid) or [])[2:3] == [str(pgid)]]
+    return [pid for pid in pids() if (_stat(pid) or [])[2:3] == [str(pgid)]]
 
 
 def marked(name: str, value: str) -> List[int]:
     """Living processes that were started with `name=value` in their environment (Linux; elsewhere none is found)."""
     wanted = os.fsencode("%s=%s" % (name, value))
-    return [pid for pid in _pids() if wanted in _environment(pid)]
+    return [pid for pid in pids() if wanted in _environment(pid)]
 
 
 def out_of_memory_kills() -> int:
@@ -210,11 +206,7 @@ def _memory() -> Tuple[int, int]:
 
 def _group_bytes(name: str) -> Optional[int]:
     """None: unknown or unlimited."""
-    try:
-        with open("%s/%s" % (_cgroup(), name), encoding="ascii") as file:
-            text = file.read().strip()
-    except OSError:
-        return None
+    text = content("%s/%s" % (_cgroup(), name)).strip()
     return int(text) if text.isdigit() else None
 
 
@@ -229,19 +221,11 @@ def _v1_memory_events() -> List[str]:
 
 
 def _cgroup_lines() -> List[str]:
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    return content("/proc/self/cgroup").decode().splitlines()
 
 
 def _counter(path: str, name: bytes) -> int:
-    try:
-        with open(path, "rb") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith(name))
-    except OSError:
-        return 0
+    return sum(int(line.split()[1]) for line in content(path).splitlines() if line.startswith(name))
 
 
 def _answer(argv: List[str]) -> Optional[str]:
@@ -264,23 +248,39 @@ def _below(root: int, children: Dict[int, List[int]], apart: bytes) -> Set[int]:
     return found
 
 
-def _pids() -> List[int]:
+def pids() -> List[int]:
+    """The processes of this machine, or of this pod (Linux)."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []
 
 
-def _environment(pid: int) -> List[bytes]:
-    """Environment with which the process was started; empty for one that is gone, or another user's."""
+def open_files(pid: int) -> Iterator[str]:
+    """Targets of a process's descriptors (Linux); none for a process that is gone, or another user's."""
+    folder = "/proc/%d/fd" % pid
     try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return file.read().split(b"\0")
+        names = os.listdir(folder)
     except OSError:
-        return []
+        return
+    for name in names:
+        try:
+            yield os.readlink(os.path.join(folder, name))
+        except OSError:  # closed since the listing
+            continue
+
+
+def content(path: str) -> bytes:
+    """Content of a file of the kernel; empty for one that is not there, or another user's."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _environment(pid: int) -> List[bytes]:
+    """Environment with which the process was started."""
+    return content("/proc/%d/environ" % pid).split(b"\0")
 
 
 def _stat(pid: int) -> Optional[List[str]]:
     """Fields 3 and up of /proc/<pid>/stat (state, ppid, pgrp, ...); None: no such process."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    return content("/proc/%d/stat" % pid).rpartition(b")")[2].decode().split() or None

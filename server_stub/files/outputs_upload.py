@@ -7,7 +7,6 @@ its upload is answered, because the pod and its files may be gone the next momen
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.worker.directory import sha256_of
 from client_lib.worker.disk import is_full
 from client_lib.worker.outputs.index import Kept
-from client_lib.worker.outputs.store import BLOCK, DirectoryStore, NotKept
+from client_lib.worker.outputs.store import DirectoryStore, NotKept
 from server_stub.files.room import Room
 
 _OPEN_MAX = 64  # stores kept in memory, the most recently used ones
@@ -105,19 +105,11 @@ def _put(store: DirectoryStore, piece: Piece) -> int:
             have = file.tell()
     if have < kept.size:
         return have
-    if not _has_digest(incoming, kept.sha256):  # the worker changed it during the upload
+    if sha256_of(incoming) != kept.sha256:  # the worker changed it during the upload
         os.unlink(incoming)
         return 0
     store.adopt(kept, incoming)
     return kept.size
-
-
-def _has_digest(incoming: str, sha256: str) -> bool:
-    digest = hashlib.sha256()
-    with open(incoming, "rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest() == sha256
 
 
 def check_path(path: str) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, read_json, renew, write_json
+from client_lib.worker.directory import ALREADY_RAN, read_json, renew, sha256_of, write_json
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -383,17 +383,7 @@ def exit_code(ended: Mapping[str, Any]) -> int:
 
 def _has_digest(path: str, sha256: Optional[str]) -> bool:
     """`sha256` None: the digest is not known, and any file is accepted."""
-    if sha256 is None:
-        return True
-    import hashlib
-
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while True:
-            block = file.read(1024 * 1024)
-            if not block:
-                return found.hexdigest() == sha256
-            found.update(block)
+    return sha256 is None or sha256_of(path) == sha256
 
 
 def _kill_all_others() -> None:

@@ -16,7 +16,8 @@ import os
 import shutil
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
-from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.directory import read_json, sha256_of, write_json
+from client_lib.worker.disk import size_of
 
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
@@ -47,18 +48,10 @@ def _identity(line: str) -> str:
 
 def _content(line: str) -> str:
     if os.path.isfile(line):
-        return _digest_of(line)
+        return sha256_of(line)
     files = sorted(os.path.join(below, name) for below, _, names in os.walk(line) for name in names)
-    listed = [(os.path.relpath(path, line), _digest_of(path)) for path in files if os.path.isfile(path)]
+    listed = [(os.path.relpath(path, line), sha256_of(path)) for path in files if os.path.isfile(path)]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-
-
-def _digest_of(path: str) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            found.update(block)
-    return found.hexdigest()
 
 
 class PackageEnvironment:
@@ -101,7 +94,7 @@ class PackageEnvironment:
             os.close(fd)
 
     def declare_complete(self, parent: Parent, requirements: List[str]) -> None:
-        facts = {"python": parent.python, "requirements": requirements, "bytes": _size_of(self.folder)}
+        facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(self.folder)}
         write_json(self._complete, facts, durable=True)
 
     def remove(self) -> None:
@@ -131,9 +124,3 @@ def make_room(folder: str, limit_bytes: int, but: str) -> None:
                 if mine:
                     one.remove()
                     total -= size or 0
-
-
-def _size_of(folder: str) -> int:
-    return sum(
-        os.lstat(os.path.join(below, name)).st_blocks * 512 for below, _, names in os.walk(folder) for name in names
-    )

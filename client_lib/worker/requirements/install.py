@@ -159,11 +159,6 @@ def _run(argv: List[str], variables: Dict[str, str]) -> None:
         raise NotInstalled(why(lines))
 
 
-def marked(variables: Dict[str, str], directory: str) -> Dict[str, str]:
-    """Variables with the worker's mark, by which the processes of a dead launcher are found."""
-    return {**variables, MARKER: directory}
-
-
 # --- explanation of a failure
 
 
@@ -245,7 +240,8 @@ class Installation:
         """Raises CannotStart."""
         self._tries += 1
         here = self._directory.path
-        process = Process(-1, -1, ["install"], marked(self._plan.environment, here), here)
+        variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
+        process = Process(-1, -1, ["install"], variables, here)
         try:
             started = start(process, self._system.before_exec, self._become)
         except OSError as error:

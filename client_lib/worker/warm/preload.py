@@ -20,6 +20,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+from client_lib.worker.system import content, open_files
 from client_lib.worker.warm.hidden import OURS, Hidden, Later, standard
 
 _MARKS = (".dist-info", ".egg-info", ".pth", ".egg-link")
@@ -77,22 +78,16 @@ def trouble() -> Optional[str]:
         return "it starts threads"
     if _has_children():
         return "it starts processes"
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink("/proc/self/fd/" + fd)
-        except OSError:  # the descriptor of the listing itself
-            continue
-        if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
-            return "it opens a GPU"
+    if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in open_files(os.getpid())):
+        return "it opens a GPU"
     return None
 
 
 def end_children() -> None:
     """Kill processes that an import has started: they would survive an exec."""
     while _has_children():
-        with open("/proc/self/task/%d/children" % os.getpid(), encoding="ascii") as file:
-            for pid in file.read().split():
-                os.kill(int(pid), signal.SIGKILL)
+        for pid in content("/proc/self/task/%d/children" % os.getpid()).split():
+            os.kill(int(pid), signal.SIGKILL)
         os.waitpid(-1, 0)
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from client_lib.worker import disk
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import size_of
 from server_stub.files.outputs import OUTPUTS
 from server_stub.runtimes import CHECKPOINTS, Attempt, attempt_dir
 from server_stub.runtimes.local.accounts import Account
@@ -112,7 +111,7 @@ def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> Non
     if source is not None and not checkpoints.exists() and source.is_dir():
         _let_enter(source.parent)
         _make_private(source, account)
-        disk.check_room(str(attempt.job_dir), size_of(str(source)), keep_free)
+        disk.check_room(str(attempt.job_dir), disk.size_of(str(source)), keep_free)
         incomplete = attempt.job_dir / f"{CHECKPOINTS}.new"
         shutil.rmtree(incomplete, ignore_errors=True)
         _make_private(incomplete, account)
