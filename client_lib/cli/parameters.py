@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
@@ -43,8 +45,10 @@ class CommandApp(typer.Typer):
         super().__init__(add_completion=False, rich_markup_mode=None, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """Without `name` the command is called as its function is."""
-        return super().command(name, **{"cls": Command, **settings})
+        """Without `name` the command is called as its function is. A parameter `connection` of the function becomes the
+        options --endpoint and --profile."""
+        register = super().command(name, **{"cls": Command, **settings})
+        return lambda command: register(_connected(command))
 
 
 def help_without_command(ctx: typer.Context) -> None:
@@ -62,6 +66,29 @@ ProfileOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="A profile of the configuration file (`client-lib config show`)."),
 ]
+
+
+def _connected(command: F) -> F:
+    """The command with options for the server in the place of its parameter `connection`, if it has one."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "connection"]
+    if len(own) == len(signature.parameters):
+        return command
+
+    @wraps(command)
+    def connect(*, endpoint: str | None, profile: str | None, **values: Any) -> Any:
+        from client_lib.cli.connection import Connection
+
+        return command(connection=Connection(endpoint, profile), **values)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    ours = [
+        inspect.Parameter(name, keyword, default=None, annotation=annotation)
+        for name, annotation in (("endpoint", ServerOption), ("profile", ProfileOption))
+    ]
+    connect.__signature__ = signature.replace(parameters=[*own, *ours])  # type: ignore[attr-defined]  # typer reads it
+    return connect  # type: ignore[return-value]
+
 
 _OUTPUT = typer.Option("-o", "--output", help="Form of what is printed.")
 TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]

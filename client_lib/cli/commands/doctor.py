@@ -9,7 +9,7 @@ from typing import Any
 
 from client_lib.cli import exits, printer, processes, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, CommandApp, ProfileOption, ServerOption, TableOrJson
+from client_lib.cli.parameters import JSON, CommandApp, TableOrJson
 from client_lib.errors import ClientLibError
 
 IMPORT_S = 60.0  # torch from a cold disk
@@ -28,9 +28,8 @@ Examples:
 Exit code: 0 all is well, 1 a check failed.
 """,
 )
-def doctor(output: TableOrJson = "table", endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
+def doctor(connection: Connection, output: TableOrJson = "table") -> int:
     """Check this machine as a client, then the server, which checks itself."""
-    connection = Connection(endpoint, profile)
     with printer.progress("asking the server"):
         checks = list(_checks(connection))
     if output == JSON:

@@ -8,7 +8,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, CommandApp, JobName, ProfileOption, ServerOption, TextOrJson
+from client_lib.cli.parameters import JSON, CommandApp, JobName, TextOrJson
 
 app = CommandApp()
 
@@ -25,6 +25,7 @@ What is there already is not fetched again; a download that was cut goes on when
 """,
 )
 def download(
+    connection: Connection,
     name: JobName,
     folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="Default: one of the job's name, here.")] = None,
     pattern: Annotated[
@@ -32,13 +33,10 @@ def download(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what there is, and fetch nothing.")] = False,
     output: TextOrJson = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """Fetch the files that a job has written; also while it runs."""
     from client_lib.client import get_job
 
-    connection = Connection(endpoint, profile)
     full = connection.job(name)["name"]
     if listed:
         _show(connection, full, pattern, output)

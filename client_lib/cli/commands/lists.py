@@ -9,15 +9,7 @@ import typer
 
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import (
-    JSON,
-    NAME,
-    CommandApp,
-    ProfileOption,
-    ServerOption,
-    TableJsonOrName,
-    key_value,
-)
+from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, key_value
 from client_lib.reports import table
 from client_lib.spec.states import State
 
@@ -55,6 +47,7 @@ Examples:
 """,
 )
 def list_jobs(
+    connection: Connection,
     state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     labels: Annotated[
         list[Any] | None,  # pairs of key and value
@@ -74,15 +67,13 @@ def list_jobs(
         Literal["table", "wide", "json", "name"],
         typer.Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
     ] = "table",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """List your jobs, newest first, one line each.
 
     TOOK is the running time, SIZE the number of workers x processes of each. WHY is empty while all is well.
     """
     most = None if everything else limit
-    jobs = Connection(endpoint, profile).jobs(limit=most, state=state, name=name, labels=dict(labels or ()))
+    jobs = connection.jobs(limit=most, state=state, name=name, labels=dict(labels or ()))
     now = datetime.now(timezone.utc)
     if sort:
         jobs = table.sorted_by(jobs, sort[0], now, descending=sort[1])
@@ -109,13 +100,9 @@ Examples:
   client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
 """,
 )
-def instances(
-    output: TableJsonOrName = "table",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
-) -> None:
+def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
     """List the instance types of the server, and how many workers of each fit right now."""
-    kinds = Connection(endpoint, profile).instance_types()
+    kinds = connection.instance_types()
     if output == JSON:
         printer.data_json(kinds)
     elif output == NAME:

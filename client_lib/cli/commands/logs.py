@@ -11,15 +11,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import (
-    JSON,
-    Collapse,
-    CommandApp,
-    JobOrNewest,
-    ProfileOption,
-    ServerOption,
-    TextOrJson,
-)
+from client_lib.cli.parameters import JSON, Collapse, CommandApp, JobOrNewest, TextOrJson
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, several_ranks
 from client_lib.reports import table
@@ -40,6 +32,7 @@ Examples:
 )
 def logs(
     ctx: typer.Context,
+    connection: Connection,
     name: JobOrNewest = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
@@ -66,8 +59,6 @@ def logs(
     ] = False,
     collapse: Collapse = False,
     output: TextOrJson = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """Print the lines that the ranks of a job print, and write to train.log.
 
@@ -75,7 +66,6 @@ def logs(
     """
     if collapse and output == JSON:
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
-    connection = Connection(endpoint, profile)
     found = connection.job(name)
     if found["state"] == State.PENDING and not follow:
         printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")

@@ -18,7 +18,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, ProfileOption, ServerOption
+from client_lib.cli.parameters import CommandApp
 from client_lib.errors import Conflict, InvalidRequest
 
 OURS = "client-lib"
@@ -40,18 +40,16 @@ Examples:
 """,
 )
 def mls_config(
+    connection: Connection,
     name: Annotated[str, typer.Option("--mls-profile", metavar="NAME", help="Profile of mls.")] = "default",
     region: Annotated[str, typer.Option(help="Region that mls names in its requests.")] = REGION,
     show: Annotated[bool, typer.Option("--print", help="Print the files instead of writing them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a profile of mls that means another server.")] = False,
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """Point `mls`, the command line of the ML Space platform, at this server.
 
     Writes a profile into ~/.mls/config and ~/.mls/credentials; other profiles there stay as they are.
     """
-    connection = Connection(endpoint, profile)
     if not name.strip() or any(character in name for character in "[]\n"):
         raise InvalidRequest(f"--mls-profile {name!r} can't be the name of a section")
     user = connection.server_info()["user"]  # starts the local server, and checks the token

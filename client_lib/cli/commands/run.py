@@ -21,7 +21,7 @@ import typer
 from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
-from client_lib.cli.parameters import CommandApp, ProfileOption, ServerOption
+from client_lib.cli.parameters import CommandApp
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.worker.rank_environment import STDIN
 
@@ -50,19 +50,13 @@ Exit code:
 """,
 )
 @with_job_options
-def run(
-    ctx: typer.Context,
-    config: ConfigOption = None,
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
-    **values: Any,
-) -> int:
+def run(ctx: typer.Context, connection: Connection, config: ConfigOption = None, **values: Any) -> int:
     """Run SCRIPT in the foreground, as torchrun would.
 
     Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one process). Ctrl-C cancels
     the job, with its grace period; a second one stops waiting for that. The job's record and its logs stay.
     """
-    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
+    described = submit_steps.job_of(ctx, connection, config, values)
     job = described.job
     _lend_stdin()
     foreground = Foreground(job)

@@ -11,14 +11,7 @@ import typer
 
 from client_lib.cli import exits, printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import (
-    CommandApp,
-    NamesOrNewest,
-    ProfileOption,
-    ServerOption,
-    WholeJobNames,
-    WholeNamesOrNewest,
-)
+from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeJobNames, WholeNamesOrNewest
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound
 
 app = CommandApp()
@@ -32,9 +25,8 @@ Examples:
   client-lib list --state PENDING -o name | xargs client-lib cancel
 """,
 )
-def cancel(names: WholeNamesOrNewest = None, endpoint: ServerOption = None, profile: ProfileOption = None) -> int:
+def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
     """Stop jobs: SIGTERM, and SIGKILL after the grace period. Their logs stay."""
-    connection = Connection(endpoint, profile)
 
     def cancel_one(name: str) -> None:
         info = connection.api.cancel_job(name)
@@ -53,13 +45,11 @@ Examples:
 """,
 )
 def delete(
+    connection: Connection,
     names: WholeJobNames,
     force: Annotated[bool, typer.Option("--force", help="Also one that runs: it is stopped first.")] = False,
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> int:
     """Remove jobs that have ended, and their logs."""
-    connection = Connection(endpoint, profile)
 
     def delete_one(name: str) -> None:
         printer.data(connection.api.delete_job(name, force=force))
@@ -112,16 +102,14 @@ Exit code:
 """,
 )
 def wait(
+    connection: Connection,
     names: NamesOrNewest = None,
     timeout_s: Annotated[
         float | None,
         typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
     ] = None,
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> int:
     """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
-    connection = Connection(endpoint, profile)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     codes = []
     wanted: Sequence[str | None] = names or [None]

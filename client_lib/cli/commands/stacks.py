@@ -8,7 +8,7 @@ import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, ProfileOption, ServerOption, TextOrJson
+from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, TextOrJson
 from client_lib.errors import NotFound
 
 if TYPE_CHECKING:
@@ -26,16 +26,14 @@ Examples:
 """,
 )
 def stacks(
+    connection: Connection,
     name: JobOrNewest = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Show every thread of this rank.")] = None,
     output: TextOrJson = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """Show what a running job does: the functions in which its ranks are."""
     from client_lib.spec.stacks import details, groups
 
-    connection = Connection(endpoint, profile)
     job = connection.job(name)
     taken = connection.api.job_stacks(job["name"])
     if rank is not None:

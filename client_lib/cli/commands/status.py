@@ -9,16 +9,7 @@ import typer
 
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import (
-    JSON,
-    NAME,
-    CommandApp,
-    JobOrNewest,
-    ProfileOption,
-    ServerOption,
-    TextJsonOrName,
-    TextOrJson,
-)
+from client_lib.cli.parameters import JSON, NAME, CommandApp, JobOrNewest, TextJsonOrName, TextOrJson
 from client_lib.spec.states import FINAL, State
 
 app = CommandApp()
@@ -33,14 +24,12 @@ Examples:
 """,
 )
 def status(
+    connection: Connection,
     name: JobOrNewest = None,
     events: Annotated[bool, typer.Option("--events", help="Show what happened to it so far, instead.")] = False,
     output: TextJsonOrName = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> None:
     """Show the state of a job, and its reason; of a failed job the report."""
-    connection = Connection(endpoint, profile)
     job = connection.job(name)
     if events:
         _show_events(connection, job["name"], output)
@@ -81,17 +70,11 @@ Examples:
   client-lib explain train-x7k2m -o json | jq -r .next[0]
 """,
 )
-def explain(
-    name: JobOrNewest = None,
-    output: TextOrJson = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
-) -> None:
+def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
     from client_lib.reports import explanation
     from client_lib.spec.wire import EventList, JobInfo
 
-    connection = Connection(endpoint, profile)
     job = connection.job(name)
     info = JobInfo.model_validate(job)
     events = EventList.model_validate({"events": connection.events(job["name"])}).events

@@ -20,8 +20,6 @@ from client_lib.cli.parameters import (
     CommandApp,
     Follow,
     JobName,
-    ProfileOption,
-    ServerOption,
     TextJsonOrName,
     YamlOrJson,
 )
@@ -58,13 +56,12 @@ Exit code with -f:
 @with_job_options
 def submit(
     ctx: typer.Context,
+    connection: Connection,
     config: ConfigOption = None,
     follow: Follow = False,
     collapse: CollapseFollowed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
     output: TextJsonOrName = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
     **values: Any,
 ) -> int:
     """Run SCRIPT as a job.
@@ -75,7 +72,7 @@ def submit(
     """
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
-    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
+    described = submit_steps.job_of(ctx, connection, config, values)
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE
@@ -104,17 +101,16 @@ Examples:
 @with_job_options
 def render(
     ctx: typer.Context,
+    connection: Connection,
     config: ConfigOption = None,
     output: YamlOrJson = "yaml",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
     **values: Any,
 ) -> None:
     """Show what a submit with these arguments would create; nothing is created.
 
     It is a view: secrets are masked, and binary files are shown by their size and digest.
     """
-    described = submit_steps.job_of(ctx, Connection(endpoint, profile), config, values)
+    described = submit_steps.job_of(ctx, connection, config, values)
     _print_manifest(described, output)
 
 
@@ -146,6 +142,7 @@ Exit code with -f: that of the job, as with `submit -f`.
 )
 def resubmit(
     ctx: typer.Context,
+    connection: Connection,
     name: JobName,
     changes: Annotated[
         list[str] | None,
@@ -170,15 +167,12 @@ def resubmit(
     ] = None,
     follow: Follow = False,
     output: TextJsonOrName = "text",
-    endpoint: ServerOption = None,
-    profile: ProfileOption = None,
 ) -> int:
     """Run a job again as a new one: the same code and spec, but for what `--set` and the arguments behind `--` change.
 
     Interpreter, environment and the values of secrets are those of this shell. If the old job has ended, and script,
     arguments, flags and variables are unchanged, the new one starts with a copy of its checkpoints.
     """
-    connection = Connection(endpoint, profile)
     old = connection.job(name)["name"]
     spec = connection.api.job_request(old).spec
     changed = job_options.changes(changes or (), spec)
