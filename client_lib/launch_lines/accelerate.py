@@ -11,45 +11,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
-from client_lib.launch_lines import accelerate_file
+from client_lib.launch_lines import accelerate_file, lines
 from client_lib.launch_lines import accelerate_variables as variables
 from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 LAUNCHER = "accelerate launch"
 
-_RENDEZVOUS = "the workers of a job find each other by themselves"
-_LOGS = "the output of every rank is kept with the job (`client-lib logs`)"
-_TPU = "only TPUs read it"
-_OTHER_PROGRAM = "it is about the launcher's own process, which is not started"
-DROPPED: dict[str, str] = {
-    "machine-rank": "one submit starts all workers",
-    "main-process-ip": _RENDEZVOUS,
-    "main-process-port": _RENDEZVOUS,
-    "same-network": _RENDEZVOUS,
-    "rdzv-backend": _RENDEZVOUS,
-    "rdzv-conf": _RENDEZVOUS,
-    "mpirun-hostfile": _RENDEZVOUS,
-    "tee": _LOGS,
-    "log-dir": _LOGS,
-    "role": _OTHER_PROGRAM,
-    "monitor-interval": _OTHER_PROGRAM,
-    "quiet": _OTHER_PROGRAM,
-    "main-training-function": _TPU,
-    "downcast-bf16": _TPU,
-    "vm": _TPU,
-    "env": _TPU,
-    "no-tpu-cluster": _TPU,
-    "tpu-use-sudo": _TPU,
-}
+DROPPED = lines.by_name(
+    {
+        lines.ONE_SUBMIT: "machine-rank",
+        lines.RENDEZVOUS: "main-process-ip main-process-port same-network rdzv-backend rdzv-conf mpirun-hostfile",
+        lines.LOGS: "tee log-dir",
+        lines.PROGRAM: "role monitor-interval quiet",
+        lines.TPU: "main-training-function downcast-bf16 vm env no-tpu-cluster tpu-use-sudo",
+    }
+)
 _PLUGIN = "build it in the script: Accelerator({}); its processes start as any others"
+_NO_TPU = "jobs run on GPUs or the CPU"
+_NO_SAGEMAKER = "SageMaker is another service; leave the option out"
 REFUSED: dict[str, str] = {
     "use-deepspeed": _PLUGIN.format("deepspeed_plugin=DeepSpeedPlugin(...)"),
     "use-megatron-lm": _PLUGIN.format("megatron_lm_plugin=MegatronLMPlugin(...)"),
     "use-parallelism-config": _PLUGIN.format("parallelism_config=ParallelismConfig(...)"),
-    "tpu": "jobs run on GPUs or the CPU",
-    "tpu-cluster": "jobs run on GPUs or the CPU",
-    "aws-access-key-id": "SageMaker is another service; leave the option out",
-    "aws-secret-access-key": "SageMaker is another service; leave the option out",
+    **lines.by_name({_NO_TPU: "tpu tpu-cluster", _NO_SAGEMAKER: "aws-access-key-id aws-secret-access-key"}),
     "help": "`client-lib submit --help` lists the options of a job",
 }
 _INERT = ("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-")

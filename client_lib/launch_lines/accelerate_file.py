@@ -10,6 +10,7 @@ from typing import Any
 
 from client_lib.errors import NotSupported
 from client_lib.launch_lines import accelerate_variables as variables
+from client_lib.launch_lines import lines
 
 FILE = "accelerate's config file"
 
@@ -23,19 +24,17 @@ SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
     "fp8_config": ("fp8_", {*variables.FP8, variables.FP8_LINEAR}, "mixed_precision: fp8"),
     "dynamo_config": ("dynamo_", {*variables.DYNAMO, "dynamo-backend"}, ""),
 }
-_RENDEZVOUS = "the workers of a job find each other by themselves"
-_TPU = "only TPUs read it"
-DROPPED: dict[str, str] = {
-    "machine_rank": "one submit starts all workers",
-    **dict.fromkeys(
-        ("main_process_ip", "main_process_port", "rdzv_backend", "same_network", "mpirun_config"), _RENDEZVOUS
-    ),
-    **dict.fromkeys(("main_training_function", "downcast_bf16", "commands", "command_file"), _TPU),
-    **dict.fromkeys(("tpu_name", "tpu_zone", "tpu_vm", "tpu_env", "tpu_use_cluster", "tpu_use_sudo"), _TPU),
-    "deepspeed_config": "only distributed_type: DEEPSPEED reads it",
-    "megatron_lm_config": "only distributed_type: MEGATRON_LM reads it",
-    "parallelism_config": "the line has an option that excludes it",  # else it is refused
-}
+DROPPED = lines.by_name(
+    {
+        lines.ONE_SUBMIT: "machine_rank",
+        lines.RENDEZVOUS: "main_process_ip main_process_port rdzv_backend same_network mpirun_config",
+        lines.TPU: "main_training_function downcast_bf16 commands command_file "
+        "tpu_name tpu_zone tpu_vm tpu_env tpu_use_cluster tpu_use_sudo",
+        "only distributed_type: DEEPSPEED reads it": "deepspeed_config",
+        "only distributed_type: MEGATRON_LM reads it": "megatron_lm_config",
+        "the line has an option that excludes it": "parallelism_config",  # else it is refused
+    }
+)
 _USUAL = {"rdzv_backend": "static", "main_training_function": "main", "same_network": True}
 """Values that `accelerate config` writes into each file."""
 

@@ -70,6 +70,19 @@ def whole_number(option: str, value: str, least: int) -> int:
     return number
 
 
+# why settings of a launcher have no effect, or are refused
+RENDEZVOUS = "the workers of a job find each other by themselves"
+ONE_SUBMIT = "one submit starts all workers"
+LOGS = "the output of every rank is kept with the job (`client-lib logs`)"
+PROGRAM = "it is about the launcher's own process, which is not started"
+TPU = "only TPUs read it"
+
+
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> reason, from reason -> settings that share it, separated by spaces."""
+    return {name: reason for reason, several in names.items() for name in several.split()}
+
+
 def dropped(given: Iterable[str], reasons: Mapping[str, str], form: str = "--{}") -> list[str]:
     """One sentence for all settings that have no effect for the same reason. `form`: `{}` is the name of one."""
     of_reason: dict[str, list[str]] = {}

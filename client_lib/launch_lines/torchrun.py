@@ -9,38 +9,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.launch_lines import lines
 from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 FLAGS = frozenset({"standalone", "module", "no-python", "run-path"})
 READ = frozenset({"nnodes", "nproc-per-node", "max-restarts", "shutdown-timeout"})
 
-_RENDEZVOUS = "the workers of a job find each other by themselves"
-_LOGS = "the output of every rank is kept with the job (`client-lib logs`)"
-_AGENT = "it is about torchrun's own process, which is not started"
-DROPPED: dict[str, str] = {
-    "rdzv-backend": _RENDEZVOUS,
-    "rdzv-endpoint": _RENDEZVOUS,
-    "rdzv-id": _RENDEZVOUS,
-    "rdzv-conf": _RENDEZVOUS,
-    "master-addr": _RENDEZVOUS,
-    "master-port": _RENDEZVOUS,
-    "local-addr": _RENDEZVOUS,
-    "node-rank": "one submit starts all workers",
-    "log-dir": _LOGS,
-    "redirects": _LOGS,
-    "tee": _LOGS,
-    "log-line-prefix-template": _LOGS,
-    "local-ranks-filter": _LOGS,
-    "duplicate-stdout-filters": _LOGS,
-    "duplicate-stderr-filters": _LOGS,
-    "logs-specs": _LOGS,
-    "role": _AGENT,
-    "monitor-interval": _AGENT,
-    "start-method": _AGENT,
-    "event-log-handler": _AGENT,
-    "signals-to-handle": _AGENT,
-    "numa-binding": "ranks are not bound to NUMA nodes",
-}
+DROPPED = lines.by_name(
+    {
+        lines.RENDEZVOUS: "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr",
+        lines.ONE_SUBMIT: "node-rank",
+        lines.LOGS: "log-dir redirects tee log-line-prefix-template local-ranks-filter duplicate-stdout-filters "
+        "duplicate-stderr-filters logs-specs",
+        lines.PROGRAM: "role monitor-interval start-method event-log-handler signals-to-handle",
+        "ranks are not bound to NUMA nodes": "numa-binding",
+    }
+)
 REFUSED: dict[str, str] = {
     "virtual-local-rank": "LOCAL_RANK is always the rank within the worker; leave the option out",
     "help": "`client-lib submit --help` lists the options of a job",
