@@ -20,7 +20,8 @@ from client_lib.worker.directory import MARKER
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.warm import ROOM, fit
-from client_lib.worker.warm.hidden import Group, Hidden
+from client_lib.worker.warm.effects import Group
+from client_lib.worker.warm.hidden import Hidden
 
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
