@@ -5,27 +5,19 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from client_lib.errors import ServerError
-from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event
-from server_stub.files.request_log import Place
-from server_stub.store import Store, rows
+from server_stub.store import Store
 from server_stub.store.engines import HEAD, MIGRATIONS, migrate, writing_engine
-from server_stub.store.rows import JobRow, NewJob
 from server_stub.store.tables import metadata
-
-T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def test_the_migrations_make_the_tables_of_the_code(url: str) -> None:
@@ -40,24 +32,6 @@ def test_head_is_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
-
-
-def test_acceptances_that_were_stored_apart_are_told_once(url: str) -> None:
-    engine = writing_engine(url)
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0002")
-        row = JobRow("1" * 32, "ann", "one", State.RUNNING, 2, 1, T0, "{}", Place(1, 0, 1))
-        seq = rows.add_jobs(connection, [NewJob(row, {}, None)])[0].seq
-        assert seq is not None
-        states = [State.PENDING, State.RUNNING, State.RESTARTING]
-        told = [Event(time=T0, attempt=1, state=state, reason=Reason.QUEUED, message="") for state in states]
-        rows.add_events(connection, seq, told)
-        migrate(connection)
-        assert rows.list_events(connection, seq) == told
-    engine.dispose()
 
 
 def test_a_database_of_a_newer_version_is_refused(url: str) -> None:

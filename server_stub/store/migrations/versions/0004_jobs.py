@@ -1,9 +1,12 @@
-"""Jobs, their labels and events, idempotency keys, removals."""
+"""Jobs, their labels and events, idempotency keys, removals: the schema of version 0.1.0.
+
+No released version has written an older one.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0004"
 down_revision = None
 
 _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -27,6 +30,7 @@ def upgrade() -> None:
         sa.Column("remove_at_end", sa.Boolean, nullable=False),
         sa.Column("script_path", sa.Text),
         sa.Column("snapshot", sa.String(64)),
+        sa.Column("function", sa.String(64)),
         sa.Column("size_bytes", sa.BigInteger),
         sa.Column("segment", sa.Integer, nullable=False),
         sa.Column("offset", sa.BigInteger, nullable=False),
@@ -39,7 +43,8 @@ def upgrade() -> None:
     op.create_index("ix_jobs_owner_seq", "jobs", ["owner", "seq"])
     op.create_index("ix_jobs_owner_state_seq", "jobs", ["owner", "state", "seq"])
     op.create_index("ix_jobs_state_seq", "jobs", ["state", "seq"])
-    op.create_index("ix_jobs_snapshot", "jobs", ["snapshot"])
+    there = sa.text("snapshot IS NOT NULL")
+    op.create_index("ix_jobs_snapshot", "jobs", ["snapshot"], sqlite_where=there, postgresql_where=there)
     op.create_index("ix_jobs_segment", "jobs", ["segment"])
     op.create_index("ix_jobs_owner_script_path", "jobs", ["owner", "script_path"])
     op.create_table(
@@ -73,7 +78,6 @@ def upgrade() -> None:
         sa.Column("created_at", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("owner", "key", name="pk_idempotency_keys"),
     )
-    op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"])
     op.create_table(
         "removals",
         sa.Column("job_id", sa.String(32), nullable=False),
