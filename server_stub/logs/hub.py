@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
@@ -30,8 +30,8 @@ LogDirectory = Callable[[Path, int, int], Path]
 class LogSource(Protocol):
     """`server_stub.service.Service` is one."""
 
-    async def next_logs(self, logs: Any) -> Any:
-        """The job (a LoggedJob) when its version is greater than that of `logs`. Raises NotFound: it is deleted."""
+    async def next_logs(self, job: LoggedJob) -> LoggedJob:
+        """The job when its version is greater than that of `job`. Raises NotFound: it is deleted."""
         ...
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Protocol
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.log_stream import Position, parse_cursor
@@ -19,28 +18,19 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-class LoggedJob(Protocol):
-    """One job as it stands; `server_stub.service.JobLogs` is one."""
+@dataclass(frozen=True)
+class LoggedJob:
+    """The place of a job's logs (`server_stub.runtimes.log_dir`), and its state."""
 
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def job_dir(self) -> Path: ...
-    @property
-    def n_workers(self) -> int: ...
-    @property
-    def attempt(self) -> int:
-        """The newest, from 1."""
-        ...
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def reason(self) -> Reason: ...
-    @property
-    def message(self) -> str: ...
+    job_id: str
+    job_dir: Path
+    n_workers: int
+    attempt: int
+    """The newest, from 1; its directories may not exist yet."""
+    version: int
+    state: State
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
+from server_stub.logs import LoggedJob
 from server_stub.runtimes import log_dir, results_dir
 from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.values import ALL_OWNERS, JobFilters, JobLogs, JobSearch, JobText, User
+from server_stub.service.values import ALL_OWNERS, JobFilters, JobSearch, JobText, User
 from server_stub.store import Store, rows
 from server_stub.store.rows import StoredJob
 
@@ -113,11 +114,10 @@ class JobLookup:
         events = await self._store.read(rows.list_events, seq)
         return EventList(events=events).model_dump_json().encode()
 
-    def logs(self, found: ActiveJob | StoredJob) -> JobLogs:
+    def logs(self, found: ActiveJob | StoredJob) -> LoggedJob:
         info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
-        return JobLogs(
+        return LoggedJob(
             job_id=info.id,
-            name=info.name,
             job_dir=self._jobs_dir / info.id,
             n_workers=info.spec.n_workers,
             attempt=info.attempt,

@@ -32,6 +32,7 @@ from server_stub.files.owned import OpenFile
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
+from server_stub.logs import LoggedJob
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.plan import working_dir
 from server_stub.service.active import ActiveJob, from_row
@@ -47,7 +48,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.submit import SubmitHandler
-from server_stub.service.values import JobFilters, JobLogs, JobOutputs, JobSearch, JobText, User
+from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreError, rows
 from server_stub.store.rows import JobRow, StoredJob
@@ -304,17 +305,17 @@ class Service:
 
     # --- logs
 
-    async def find_logs(self, user: User, name: str, owner: str | None = None) -> JobLogs:
+    async def find_logs(self, user: User, name: str, owner: str | None = None) -> LoggedJob:
         """The place of the logs of a job and its state. Raises NotFound."""
         return self._lookup.logs(await self._lookup.find(user, name, owner))
 
-    async def next_logs(self, logs: JobLogs) -> JobLogs:
-        """Wait without limit until the job's version is greater than `logs.version`, not at all for a final job. A
+    async def next_logs(self, job: LoggedJob) -> LoggedJob:
+        """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
         waiting call needs no thread and no timer, and may be cancelled."""
-        found = await self._lookup.by_id(logs.job_id)
+        found = await self._lookup.by_id(job.job_id)
         if found is None:  # deleted: only final jobs are
-            return logs
-        await self._lookup.wait_for_change(found, logs.version, None)
+            return job
+        await self._lookup.wait_for_change(found, job.version, None)
         return self._lookup.logs(found)
 
     # --- without a job

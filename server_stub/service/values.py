@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from client_lib.spec.states import Reason, State
+from client_lib.spec.states import State
 
 ALL_OWNERS = "*"
 """The `owner` of a list that means the jobs of all users."""
@@ -70,19 +70,3 @@ class JobOutputs:
     in_place: str | None
     """The folder that it runs in, where that is the submitter's own."""
     final: bool
-
-
-@dataclass(frozen=True)
-class JobLogs:
-    """The place of a job's logs and its state; see `server_stub.runtimes.log_dir`."""
-
-    job_id: str
-    name: str
-    job_dir: Path
-    n_workers: int
-    attempt: int
-    """The newest; its directories may not exist yet."""
-    version: int
-    state: State
-    reason: Reason
-    message: str

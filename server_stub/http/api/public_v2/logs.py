@@ -27,8 +27,7 @@ from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.logs import LogResponse
 from server_stub.http.api.public_v2.jobs import JOBS, find_job
 from server_stub.http.api.public_v2.translate import closing_line
-from server_stub.logs import LogQuery, parse_query, stream
-from server_stub.logs.query import LoggedJob
+from server_stub.logs import LoggedJob, LogQuery, parse_query, stream
 from server_stub.logs.render import FIELDS
 
 STREAMS = frozenset({"stdout", "stderr"})
