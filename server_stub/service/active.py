@@ -18,7 +18,7 @@ from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, Subm
 from server_stub.service.clock import Timer
 from server_stub.service.lifecycle import JobStatus, Stop, Transition
 from server_stub.service.values import JobText
-from server_stub.store.rows import JobRow, StoredJob
+from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
@@ -199,7 +199,7 @@ def unreadable(error: Exception) -> str:
     return f"its record in the database can't be read: {what.splitlines()[0][:500]}"
 
 
-def stand_in(row: JobRow | StoredJob, message: str) -> JobInfo:
+def stand_in(row: JobRow, message: str) -> JobInfo:
     """A JobInfo to show in place of one that can't be read."""
     return JobInfo(
         name=row.name,

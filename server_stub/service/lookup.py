@@ -20,13 +20,15 @@ from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import ALL_OWNERS, JobFilters, JobSearch, JobText, User
 from server_stub.store import Store, rows
-from server_stub.store.rows import StoredJob
+from server_stub.store.rows import JobRow
 
 _NAMES_COMPARED = 1000
+Found = ActiveJob | JobRow
+"""A job that is not final, or was not when it was found; or the stored row of another one."""
 
 
 class JobLookup:
-    """The lookup of one service. An ActiveJob is a job that is not final, or was not when it was found."""
+    """The lookup of one service."""
 
     def __init__(
         self, store: Store, reconciler: Reconciler, changes: Changes, jobs_dir: Path, share_jobs: bool
@@ -36,7 +38,7 @@ class JobLookup:
         self._readable: set[int] = set()
         """`seq` of final jobs whose text was read once without an error."""
 
-    async def find(self, user: User, name: str, owner: str | None) -> ActiveJob | StoredJob:
+    async def find(self, user: User, name: str, owner: str | None) -> Found:
         """The job.
 
         Raises:
@@ -50,7 +52,7 @@ class JobLookup:
                 return found
         raise await self._not_found(user, name)
 
-    async def wait_for_change(self, found: ActiveJob | StoredJob, version: int, timeout_s: float | None) -> None:
+    async def wait_for_change(self, found: Found, version: int, timeout_s: float | None) -> None:
         """Wait until the stored version is greater than `version`, the job is final, or the time is over."""
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
@@ -92,12 +94,12 @@ class JobLookup:
         )
         return count, [self._newest_text(stored).encode() for stored in found]
 
-    def _newest_text(self, stored: StoredJob) -> str:
+    def _newest_text(self, stored: JobRow) -> str:
         """The newest JobInfo: messages and workers of an active job may be newer than `stored`."""
         active = self._reconciler.by_seq(stored.seq)
         return active.text.json.decode() if active else self._shown(stored).info
 
-    def _shown(self, stored: StoredJob) -> StoredJob:
+    def _shown(self, stored: JobRow) -> JobRow:
         """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
         if stored.seq in self._readable:
             return stored
@@ -109,13 +111,12 @@ class JobLookup:
             self._readable.add(stored.seq)
         return stored
 
-    async def events(self, found: ActiveJob | StoredJob) -> bytes:
-        seq = found.row.seq if isinstance(found, ActiveJob) else found.seq
-        events = await self._store.read(rows.list_events, seq)
+    async def events(self, found: Found) -> bytes:
+        events = await self._store.read(rows.list_events, stored_row(found).seq)
         return EventList(events=events).model_dump_json().encode()
 
-    def logs(self, found: ActiveJob | StoredJob) -> LoggedJob:
-        info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
+    def logs(self, found: Found) -> LoggedJob:
+        info = info_of(found)
         return LoggedJob(
             job_id=info.id,
             job_dir=self._jobs_dir / info.id,
@@ -127,9 +128,9 @@ class JobLookup:
             message=info.message,
         )
 
-    async def result(self, found: ActiveJob | StoredJob, rank: int) -> OpenFile:
+    async def result(self, found: Found, rank: int) -> OpenFile:
         """See `Service.find_result`."""
-        info = found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
+        info = info_of(found)
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
@@ -141,7 +142,7 @@ class JobLookup:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
 
-    async def by_id(self, job_id: str) -> ActiveJob | StoredJob | None:
+    async def by_id(self, job_id: str) -> Found | None:
         if (active := self._reconciler.by_id(job_id)) is not None:
             return active
         stored = await self._store.read(rows.find_by_id, job_id)
@@ -150,8 +151,8 @@ class JobLookup:
     async def name_of_own(self, user: User, job_id: str) -> str | None:
         """Name of the job of this id; None: this user has none."""
         found = await self.by_id(job_id)
-        info = JobInfo.model_validate_json(text_of(found).json) if found is not None else None
-        return info.name if info is not None and info.owner == user.name else None
+        row = stored_row(found) if found is not None else None
+        return row.name if row is not None and row.owner == user.name else None
 
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs
@@ -163,13 +164,13 @@ class JobLookup:
             raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
         return None if owner == ALL_OWNERS else owner
 
-    async def _find_by_name(self, owner: str, name: str) -> ActiveJob | StoredJob | None:
+    async def _find_by_name(self, owner: str, name: str) -> Found | None:
         if (active := self._reconciler.by_name(owner, name)) is not None:
             return active
         stored = await self._store.read(rows.find, owner, name)
         return self._shown(stored) if stored else None
 
-    async def _find_of_any_owner(self, name: str) -> ActiveJob | StoredJob | None:
+    async def _find_of_any_owner(self, name: str) -> Found | None:
         owners = await self._store.read(rows.find_anywhere, name)
         if len(owners) > 1:
             raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
@@ -191,8 +192,17 @@ def _newest(results: Sequence[Path]) -> OpenFile | None:
     return max(found, key=lambda file: os.fstat(file.descriptor).st_mtime_ns, default=None)
 
 
-def text_of(found: ActiveJob | StoredJob) -> JobText:
-    """The JobInfo that users see."""
+def stored_row(found: Found) -> JobRow:
+    return found.row if isinstance(found, ActiveJob) else found
+
+
+def info_of(found: Found) -> JobInfo:
+    """The version that users see."""
+    return found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
+
+
+def text_of(found: Found) -> JobText:
+    """The same as JSON."""
     return found.text if isinstance(found, ActiveJob) else JobText(found.info.encode(), found.version, found.state)
 
 

@@ -21,7 +21,6 @@ from client_lib.spec.wire import (
     CodeInPlace,
     DoctorReport,
     InstanceType,
-    JobInfo,
     Manifest,
     SubmitRequest,
     Submitter,
@@ -42,7 +41,7 @@ from server_stub.service.changes import Changes
 from server_stub.service.cleaning import Cleanup
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
-from server_stub.service.lookup import JobLookup, text_of
+from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import jobs_beside, lost_jobs
@@ -51,7 +50,6 @@ from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreError, rows
-from server_stub.store.rows import JobRow, StoredJob
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +172,7 @@ class Service:
             Forbidden: it belongs to another user, and with it the values of its secrets.
             Also what `submit` raises.
         """
-        row = await self._row(await self._lookup.find(user, name, None))
+        row = stored_row(await self._lookup.find(user, name, None))
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
@@ -205,13 +203,13 @@ class Service:
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
-        row = await self._row(await self._lookup.find(user, name, owner))
+        row = stored_row(await self._lookup.find(user, name, owner))
         return self._runtime.render(await asyncio.to_thread(self._attempts.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
         variables like tokens are masked unless the user is the owner."""
-        row = await self._row(await self._lookup.find(user, name, owner))
+        row = stored_row(await self._lookup.find(user, name, owner))
         request = await asyncio.to_thread(self._attempts.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
@@ -238,7 +236,7 @@ class Service:
         found = await self._lookup.find(user, name, owner)
         active = _driven(found)
         if active is None:
-            await self._cleanup.remove([_seq(found)])
+            await self._cleanup.remove([stored_row(found).seq])
             return f'Job "{name}" deleted.'
         if not force:
             raise Conflict(
@@ -269,11 +267,11 @@ class Service:
             Conflict: the job does not run, or forbids it.
         """
         found = await self._lookup.find(user, name, owner)
-        return await self._observer.stacks(user, JobInfo.model_validate_json(text_of(found).json))
+        return await self._observer.stacks(user, info_of(found))
 
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
-        row = await self._row(await self._lookup.find(user, name, owner))
+        row = stored_row(await self._lookup.find(user, name, owner))
         attempt = await asyncio.to_thread(self._attempts.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
         return JobOutputs(attempt.job_dir, in_place, row.state.final)
@@ -364,14 +362,6 @@ class Service:
             return Check(name="database", ok=False, message=f"{self._store.shown}: {error.message}", fix=fix)
         return Check(name="database", ok=True, message=self._store.shown)
 
-    async def _row(self, found: ActiveJob | StoredJob) -> JobRow:
-        if isinstance(found, ActiveJob):
-            return found.row
-        row = await self._store.read(rows.row_by_seq, found.seq)
-        if row is None:
-            raise Conflict("the job was deleted just now")
-        return row
-
     async def _durable(self, active: ActiveJob) -> None:
         """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""
         decided = active.version
@@ -381,7 +371,7 @@ class Service:
             await self._changes.next(active.row.id)
 
 
-def _driven(found: ActiveJob | StoredJob) -> ActiveJob | None:
+def _driven(found: Found) -> ActiveJob | None:
     """The active job; None: it is final.
 
     Raises:
@@ -392,7 +382,3 @@ def _driven(found: ActiveJob | StoredJob) -> ActiveJob | None:
     if not found.state.final:
         raise Unavailable("the job is being accepted", hint="try again")
     return None
-
-
-def _seq(found: ActiveJob | StoredJob) -> int:
-    return found.row.seq if isinstance(found, ActiveJob) else found.seq

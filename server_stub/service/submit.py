@@ -31,7 +31,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
-from server_stub.store.rows import Key, NewJob, StoredJob
+from server_stub.store.rows import JobRow, Key, NewJob
 
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
@@ -175,7 +175,7 @@ class SubmitHandler:
         found = await self._lookup.by_id(job_id)
         if found is None:
             raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
-        if isinstance(found, StoredJob) and not found.state.final:  # its commit is in doubt, and will be undone
+        if isinstance(found, JobRow) and not found.state.final:  # its commit is in doubt, and will be undone
             raise Unavailable("the job is being accepted", hint="try again")
         return text_of(found)
 

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Row,
     Select,
     Table,
     bindparam,
@@ -102,20 +101,6 @@ class Added(NamedTuple):
     same_name: bool = False
 
 
-class StoredJob(NamedTuple):
-    """The columns of a job that most reads need."""
-
-    seq: int
-    id: str
-    owner: str
-    name: str
-    version: int
-    attempt: int
-    state: State
-    created_at: datetime | None
-    info: str
-
-
 # made once, as SQLAlchemy keeps the compiled text of a statement object
 _newest_seq = select(func.max(jobs.c.seq))
 _generation = select(server.c.generation)
@@ -125,7 +110,7 @@ _insert_unless_taken = {
     name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
     for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
 }
-_found = select(*(jobs.c[name] for name in StoredJob._fields))
+_found = select(jobs)
 
 
 def take_over(connection: Connection) -> int:
@@ -240,24 +225,17 @@ def _event_values(seq: int, event: Event) -> dict[str, Any]:
     }
 
 
-def find(connection: Connection, owner: str, name: str) -> StoredJob | None:
+def find(connection: Connection, owner: str, name: str) -> JobRow | None:
     return _one(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))
 
 
-def find_by_id(connection: Connection, job_id: str) -> StoredJob | None:
+def find_by_id(connection: Connection, job_id: str) -> JobRow | None:
     return _one(connection, _found.where(jobs.c.id == job_id))
-
-
-def row_by_seq(connection: Connection, seq: int) -> JobRow | None:
-    """The whole row."""
-    row = connection.execute(select(jobs).where(jobs.c.seq == seq)).one_or_none()
-    return _job_row(row._asdict()) if row else None
 
 
 def unfinished(connection: Connection) -> list[JobRow]:
     """Jobs that are not final, in the order of their acceptance."""
-    rows = connection.execute(select(jobs).where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
-    return [_job_row(row._asdict()) for row in rows]
+    return _all(connection, _found.where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
 
 
 def find_anywhere(connection: Connection, name: str) -> list[str]:
@@ -310,7 +288,7 @@ def page(
     name_prefix: str | None,
     limit: int,
     before: int | None,
-) -> list[StoredJob]:
+) -> list[JobRow]:
     """At most `limit` jobs, newest first, older than seq `before`. `owner` None: of everybody."""
     query = _found.order_by(jobs.c.seq.desc()).limit(limit)
     if owner is not None:
@@ -324,7 +302,7 @@ def page(
     for key, value in job_labels.items():
         tagged = select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value)
         query = query.where(jobs.c.seq.in_(tagged))
-    return [_stored(row) for row in connection.execute(query)]
+    return _all(connection, query)
 
 
 def search(
@@ -336,7 +314,7 @@ def search(
     fields: Sequence[tuple[str, str, bool]],
     limit: int,
     offset: int,
-) -> tuple[int, list[StoredJob]]:
+) -> tuple[int, list[JobRow]]:
     """The number of matching jobs, and at most `limit` of them, newest first, after the first `offset`.
 
     `states` None: all. `fields`: (field of the spec, its value, True if a job that does not set it matches too). These
@@ -354,7 +332,7 @@ def search(
         conditions.append(or_(field == value, field.is_(None)) if or_none else field == value)
     matching = connection.execute(select(func.count()).select_from(jobs).where(*conditions)).scalar_one()
     query = _found.where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
-    return matching, [_stored(row) for row in connection.execute(query)]
+    return matching, _all(connection, query)
 
 
 def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:
@@ -479,13 +457,12 @@ def _drop_key(connection: Connection, key: Key) -> None:
     connection.execute(delete(idempotency_keys).where(*found))
 
 
-def _one(connection: Connection, query: Select[Any]) -> StoredJob | None:
-    row = connection.execute(query).one_or_none()
-    return _stored(row) if row else None
+def _one(connection: Connection, query: Select[Any]) -> JobRow | None:
+    return next(iter(_all(connection, query)), None)
 
 
-def _stored(row: Row[Any]) -> StoredJob:
-    return StoredJob(**{**row._asdict(), "state": as_sent(State, row.state)})
+def _all(connection: Connection, query: Select[Any]) -> list[JobRow]:
+    return [_job_row(row._asdict()) for row in connection.execute(query)]
 
 
 def _job_values(row: JobRow) -> dict[str, Any]:
