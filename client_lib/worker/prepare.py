@@ -15,7 +15,7 @@ from client_lib.worker.rank_environment import Process, has_ranks, processes, sc
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _RUNNER = "rank_runner.py"
 _LOCAL_RANK = ("--local_rank", "--local-rank")
-_COPYING = ".copying"
+_COPYING, _INCOMPLETE = ".copying", ".copying.new"
 
 
 class CannotStart(Exception):
@@ -127,23 +127,31 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
     runtime copies a folder itself. Raises OSError if there is no room.
     """
     import glob  # here: few jobs continue another
-    import shutil
 
     there = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
-    if there and not any(name.startswith(_COPYING) for name in there):
-        return
-    source = next(filter(os.path.isdir, glob.glob(pattern)), None)
-    if source is None:
-        return
-    for path in [os.path.join(checkpoints, name) for name in there]:  # of a launcher that was killed
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.remove(path)
-    copying = os.path.join(checkpoints, _COPYING)  # in the folder, which may be a mount that can't be renamed
-    copy_folder(source, copying, keep_free)
+    if _COPYING in there:
+        _move_up(checkpoints)
+    elif there in ([], [_INCOMPLETE]):
+        source = next(filter(os.path.isdir, glob.glob(pattern)), None)
+        if source is None:
+            return
+        if _INCOMPLETE in os.listdir(source):
+            what = (
+                "%s is incomplete, as that job was interrupted while it copied them; resubmit the job that it continued"
+            )
+            raise OSError(what % source)
+        # in the folder, which may be a mount that can't be renamed
+        copy_folder(source, os.path.join(checkpoints, _COPYING), keep_free)
+        _move_up(checkpoints)
+
+
+def _move_up(folder: str) -> None:
+    """Complete a copy whose files are all there; a launcher may have been killed while it did that."""
+    copying = os.path.join(folder, _COPYING)
+    if os.path.isdir(os.path.join(copying, _COPYING)):  # the copied folder was left like that, too
+        _move_up(copying)
     for name in os.listdir(copying):
-        os.rename(os.path.join(copying, name), os.path.join(checkpoints, name))
+        os.rename(os.path.join(copying, name), os.path.join(folder, name))
     os.rmdir(copying)
 
 
