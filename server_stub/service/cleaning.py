@@ -48,13 +48,13 @@ class Cleanup:
         """Delete final jobs with their logs, events and files."""
         if not seqs:
             return
-        await asyncio.to_thread(self._empty, await self.store.read(rows.final_ids, seqs))
+        await asyncio.to_thread(self._empty, await self.store.read_all(rows.final_ids, seqs))
         await self.store.write(rows.remove, seqs)
         await self._finish_removals()
 
     async def _finish_removals(self) -> None:
         """Remove the files of deleted jobs; those that can't be removed now are tried again later."""
-        pending = await self.store.read(rows.pending_removals)
+        pending = await self.store.read_all(rows.pending_removals)
         done = await asyncio.to_thread(self._remove_files, pending)
         if done:
             await self.store.write(rows.forget_removals, done)
@@ -80,7 +80,7 @@ class Cleanup:
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
         begun = await asyncio.to_thread(lambda: [path.stem for path in self.jobs_dir.glob(f"*{_REMOVED}")])
-        await self.remove(await self.store.read(rows.final_jobs, begun) + await self.store.read(rows.doomed))
+        await self.remove(await self.store.read_all(rows.final_jobs, begun) + await self.store.read_all(rows.doomed))
         await self._finish_removals()
 
     async def run(self) -> None:
@@ -96,8 +96,8 @@ class Cleanup:
         """Remove jobs and snapshots over the bounds of retention."""
         await self.finish()
         now = self.clock.now()
-        finished = await self.store.read(rows.finished)
-        in_use = await self.store.read(rows.snapshots_in_use)
+        finished = await self.store.read_all(rows.finished)
+        in_use = await self.store.read_all(rows.snapshots_in_use)
         stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
         idle_bytes = sum(snapshot.size for snapshot in stored if snapshot.sha256 not in in_use)
         kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
@@ -110,7 +110,7 @@ class Cleanup:
         await asyncio.to_thread(self.room.restore_spare)
 
     async def _remove_snapshots(self, limits: RetentionLimits) -> None:
-        in_use = await self.store.read(rows.snapshots_in_use)
+        in_use = await self.store.read_all(rows.snapshots_in_use)
         stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
         for snapshot in snapshots_to_remove(stored, in_use, limits, self.clock.now()):
             await asyncio.to_thread(self.snapshots.remove, snapshot.sha256)

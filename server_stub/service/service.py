@@ -128,7 +128,7 @@ class Service:
             log.warning("%d jobs were rebuilt from their files", await self._store.write(rows.add_lost, lost))
         await self._cleanup.start()
         await self._runtime.start(self._reconciler.observe)
-        unfinished = await self._store.read(rows.unfinished)
+        unfinished = await self._store.read_all(rows.unfinished)
         # running jobs first: their GPUs must not be given to waiting jobs
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
             self._reconciler.add(from_row(row))

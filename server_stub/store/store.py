@@ -27,6 +27,7 @@ P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 READ_S = 10.0  # for a read of PostgreSQL, with its wait for a free connection
+READ_ALL_S = 300.0  # for one of all jobs, at the start and in the background
 _WAY_OUT = (
     "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
     "a damaged file is kept under another name"
@@ -76,14 +77,22 @@ class Store:
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function(connection, *args)` on one consistent state of the database. Raises StoreError."""
+        return await self._read(READ_S, function, *args, **kwargs)
 
+    async def read_all(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for a read that grows with the number of jobs, and for which no caller waits."""
+        return await self._read(READ_ALL_S, function, *args, **kwargs)
+
+    async def _read(
+        self, limit_s: float, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         def run() -> T:
             with self._reading.begin() as connection:
                 return function(connection, *args, **kwargs)
 
         reading = asyncio.get_running_loop().run_in_executor(self._readers, run)
         try:
-            return await asyncio.wait_for(reading, None if engines.is_sqlite(self._url) else READ_S)
+            return await asyncio.wait_for(reading, None if engines.is_sqlite(self._url) else limit_s)
         except asyncio.TimeoutError as error:
             raise StoreUnavailable(NO_ANSWER, hint="repeat the call later") from error
         except SQLAlchemyError as error:

@@ -73,6 +73,21 @@ class TestPostgresql:
 
         asyncio.run(run())
 
+    def test_a_read_of_all_jobs_may_take_longer_than_one_for_a_call(
+        self, postgresql_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def slow(connection: Connection) -> int:
+            return int(connection.execute(text("SELECT 7 FROM pg_sleep(1)")).scalar_one())
+
+        async def run() -> None:
+            async with opened(postgresql_server.new_database()) as store:
+                monkeypatch.setattr("server_stub.store.store.READ_S", 0.2)
+                with pytest.raises(StoreUnavailable):
+                    await store.read(slow)
+                assert await store.read_all(slow) == 7
+
+        asyncio.run(run())
+
     def test_a_lost_database_fails_a_group_at_once(self, postgresql_may_stop: Server) -> None:
         runs: list[int] = []
 
