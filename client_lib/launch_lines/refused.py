@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from client_lib.errors import NotSupported
@@ -20,6 +21,8 @@ class _Launcher(NamedTuple):
     counts: Mapping[str, str] = {}
 
 
+_PROGRAM = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
+"""The first word of what the launcher starts; later words are not its options."""
 _SIZES = "-N MACHINES --processes-per-worker PROCESSES"
 _SLURM = dict.fromkeys(("-N", "--nodes"), "MACHINES") | dict.fromkeys(
     ("--ntasks-per-node", "--tasks-per-node"), "PROCESSES"
@@ -60,8 +63,9 @@ def check(words: Sequence[str]) -> None:
     if launcher is None:
         return
     options = launcher.options
+    own = list(takewhile(lambda word: not _PROGRAM.search(word), words))
     for option, what in launcher.counts.items():
-        options = options.replace(what, _number(words, option) or what)
+        options = options.replace(what, _number(own, option) or what)
     line = " ".join(filter(None, ["client-lib submit", options, _program(words)]))
     raise NotSupported(f"{name} {launcher.why}", hint=f"write `{line}`: {launcher.then}")
 

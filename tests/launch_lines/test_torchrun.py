@@ -166,6 +166,13 @@ def test_the_older_launcher_knows_use_env() -> None:
             NotSupported,
             "`client-lib submit -N 2 --processes-per-worker 8 train.py --lr 1`",
         ),
+        (
+            "srun train.py -N 2",
+            NotSupported,
+            "`client-lib submit -N MACHINES --processes-per-worker PROCESSES train.py -N 2`",
+        ),
+        ("srun python -m train -N 2", NotSupported, "`client-lib submit -N MACHINES "),
+        ("srun --nodes 3 ./run.sh --ntasks-per-node 2", NotSupported, "-N 3 --processes-per-worker PROCESSES"),
         ("/opt/slurm/bin/srun python -m package.train -x", NotSupported, "PROCESSES python -m package.train -x`"),
         (
             "sbatch --nodes=4 job.sbatch",

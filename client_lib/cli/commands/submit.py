@@ -115,7 +115,10 @@ def render(
 
 
 class _Resubmit(Command):
-    """Take the words behind `--` as the arguments of the script. typer can't tell `--` alone from no `--`."""
+    """Take the words behind `--` as the arguments of the script. typer can't tell `--` alone from no `--`.
+
+    One word without a NAME before it is the name, as in version 0.1.0.
+    """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
@@ -123,7 +126,15 @@ class _Resubmit(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
             at = args.index("--")
-            ctx.obj, args = args[at + 1 :], args[:at]
+            behind = args[at + 1 :]
+            try:
+                rest = super().parse_args(ctx, args[:at])
+            except typer.BadParameter:  # no NAME
+                if len(behind) != 1:
+                    raise
+                return super().parse_args(ctx, args)
+            ctx.obj = behind
+            return rest
         return super().parse_args(ctx, args)
 
 
