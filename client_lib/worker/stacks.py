@@ -149,8 +149,10 @@ def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int,
 
 
 def _depth(process: _Process, processes: Dict[int, _Process]) -> int:
-    parent = processes.get(process.parent)
-    return 0 if parent is None else 1 + _depth(parent, processes)
+    depth, parent = 0, processes.get(process.parent)
+    while parent is not None and depth <= _PROCESSES_MAX:  # a pid may have passed to a process below
+        depth, parent = depth + 1, processes.get(parent.parent)
+    return depth
 
 
 def _facts(process: _Process, rank: int) -> Taken:
@@ -171,6 +173,9 @@ def _facts(process: _Process, rank: int) -> Taken:
 def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
     """Ask the processes that share one file, one after the other."""
     for number, process in enumerate(queue):
+        if not _catches(process.pid):
+            taken[process.pid]["why"] = "it has no handler for stacks any more"
+            continue
         now = time.monotonic()
         last = number == len(queue) - 1
         dump = ask(process.pid, process.file or "", until if last else min(until, now + _PROCESS_S))
@@ -182,7 +187,7 @@ def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> No
 def ask(pid: int, path: str, until: float) -> Optional[str]:
     """The stacks that a process writes to the file; None: it does not answer, or would not survive the signal."""
     bit = 1 << (SIGNAL - 1)
-    if not _mask("/proc/%d/status" % pid, "SigCgt:") & bit:
+    if not _catches(pid):
         return None
     blocked_before = _blocked_in(pid, bit)
     try:
@@ -197,6 +202,10 @@ def ask(pid: int, path: str, until: float) -> Optional[str]:
     except OSError:  # it has ended
         pass
     return None
+
+
+def _catches(pid: int) -> bool:
+    return bool(_mask("/proc/%d/status" % pid, "SigCgt:") & 1 << (SIGNAL - 1))
 
 
 def _blocked_in(pid: int, bit: int) -> Set[str]:
