@@ -1,4 +1,4 @@
-"""Scripts written for other launchers: run under those, and as jobs of two workers of two processes."""
+"""Scripts written for other launchers: run under those, and as jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,54 @@ from tests.cli.conftest import processes_of
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).with_name("scripts")
 
+LIMIT_S = 200.0
 _ABORTED = "terminate called without an active exception"
 OURS = "client-lib submit -f -N 2 --processes-per-worker 2"
-TORCHRUN = "torchrun --standalone --nproc-per-node 4"
+TORCHRUN = "torchrun --standalone --nproc-per-node"
+MARKS = [pytest.mark.process, pytest.mark.xdist_group("torch scripts"), pytest.mark.timeout(4 * LIMIT_S)]
+"""Of each module: its scripts import torch in up to eight processes at once, so that none runs beside another."""
+
+
+class Running:
+    """A command whose output goes to files: a process that it leaves behind keeps no reader waiting."""
+
+    def __init__(self, line: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self.line = line
+        self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115  # closed with this object
+        out, err = self._files
+        self.process = subprocess.Popen(
+            line.split(), cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
+        )
+
+    def ended(self, deadline: float) -> bool:
+        """Wait until it ends, at most until `deadline`."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def printed(self) -> tuple[str, str]:
+        """Its standard output and standard error until now."""
+        for file in self._files:
+            file.seek(0)
+        return self._files[0].read(), self._files[1].read()
+
+    @property
+    def went_well(self) -> bool:
+        """True if it ended with 0. A rank of another launcher may abort at its exit, as PyTorch's do at times."""
+        is_ours = self.line.startswith("client-lib")
+        return self.process.returncode == 0 or (not is_ours and _ABORTED in self.printed[1])
+
+    def __repr__(self) -> str:
+        out, err = self.printed
+        return f"{self.line} (exit code {self.process.returncode})\n{out}\n{err}"
 
 
 class Shell:
@@ -42,32 +89,24 @@ class Shell:
             "OMP_NUM_THREADS": "1",
         }
 
-    def start(self, line: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            line.split(),
-            cwd=self.folder,
-            env={**self.environment, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, line: str, **variables: str) -> Running:
+        return Running(line, self.folder, {**self.environment, **variables})
 
-    def loss(self, *started: subprocess.Popen[str]) -> str:
-        """What rank 0 of all these processes printed."""
-        outputs = [process.communicate(timeout=250) for process in started]
-        assert all(map(_went_well, started, [err for _, err in outputs])), (started, outputs)
-        found = re.findall(r"loss [\d.]+ of \d+ ranks", "".join(out for out, _ in outputs))
-        assert len(found) == 1, outputs
+    def loss(self, *started: Running) -> str:
+        """What rank 0 of all these commands printed."""
+        deadline = time.monotonic() + LIMIT_S
+        try:
+            assert all([each.ended(deadline) for each in started]), f"not ended after {LIMIT_S} s: {started}"
+        finally:
+            for each in started:
+                each.kill()
+        assert all(each.went_well for each in started), started
+        found = re.findall(r"loss [\d.]+ of \d+ ranks", "".join(each.printed[0] for each in started))
+        assert len(found) == 1, started
         return str(found[0])
 
     def of(self, line: str, **variables: str) -> str:
         return self.loss(self.start(line, **variables))
-
-
-def _went_well(process: subprocess.Popen[str], stderr: str) -> bool:
-    """Of what ours is compared with, a rank that has done its work may abort at its exit, as PyTorch's do at times."""
-    is_ours = str(process.args).startswith("['client-lib'")
-    return process.returncode == 0 or (not is_ours and _ABORTED in stderr)
 
 
 @pytest.fixture(scope="session")

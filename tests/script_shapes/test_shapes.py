@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import OURS, TORCHRUN, Shell, at_port, free_port
+from .conftest import LIMIT_S, MARKS, OURS, TORCHRUN, Shell, at_port, free_port
 
-pytestmark = pytest.mark.process
+pytestmark = MARKS
 
 
 def test_a_script_that_spawns_its_own_processes(shell: Shell) -> None:
     port = at_port(free_port())
-    machines = [shell.start("python spawned.py", RANK=str(node), WORLD_SIZE="2", **port) for node in range(2)]
-    by_hand = shell.loss(*machines)
-    assert by_hand.endswith("of 4 ranks")
-    assert shell.of("client-lib submit -f -N 2 --processes-per-worker 1 spawned.py") == by_hand
+    line = "python spawned.py --per-node 1"
+    by_hand = shell.loss(*[shell.start(line, RANK=str(node), WORLD_SIZE="2", **port) for node in range(2)])
+    assert by_hand.endswith("of 2 ranks")
+    assert shell.of("client-lib submit -f -N 2 spawned.py --per-node 1") == by_hand
 
 
 def test_the_local_rank_as_an_argument_in_either_spelling(shell: Shell) -> None:
-    theirs = shell.of("python -m torch.distributed.launch --nproc_per_node=4 local_rank_argument.py --lr 0.05")
-    assert shell.of(f"{OURS} local_rank_argument.py --lr 0.05") == theirs
+    ours = "client-lib submit -f --processes-per-worker 2 local_rank_argument.py --lr 0.05"
+    theirs = shell.of("python -m torch.distributed.launch --nproc_per_node=2 local_rank_argument.py --lr 0.05")
+    assert shell.of(ours) == theirs
     script = shell.folder / "local_rank_argument.py"
     script.write_text(script.read_text().replace("--local-rank", "--local_rank"))
-    assert shell.of(f"{OURS} local_rank_argument.py --lr 0.05") == theirs
+    assert shell.of(ours) == theirs
 
 
 def test_accelerate(shell: Shell) -> None:
     pytest.importorskip("accelerate")
-    theirs = shell.of(f"{TORCHRUN} accelerated.py theirs.pt", ACCELERATE_USE_CPU="true")
+    theirs = shell.of(f"{TORCHRUN} 4 accelerated.py theirs.pt", ACCELERATE_USE_CPU="true")
     line = "accelerate launch --cpu --num_machines 2 --num_processes 4 accelerated.py ours.pt"
     assert shell.of(f"client-lib submit -f {line}") == theirs
     assert _weights(shell.folder / "ours.pt") == _weights(shell.folder / "theirs.pt")
@@ -43,10 +45,9 @@ def _weights(file: Path) -> list[float]:
 
 def test_transformers_trainer(shell: Shell) -> None:
     pytest.importorskip("transformers")
-    assert shell.of(f"{OURS} trained.py ours") == shell.of(f"{TORCHRUN} trained.py theirs")
+    assert shell.of("client-lib submit -f -N 2 trained.py ours") == shell.of(f"{TORCHRUN} 2 trained.py theirs")
 
 
-@pytest.mark.timeout(500)  # eight processes import it
 def test_lightning(shell: Shell) -> None:
     pytest.importorskip("lightning")
     theirs = shell.of("python lightning_trained.py --devices 4")
@@ -56,6 +57,6 @@ def test_lightning(shell: Shell) -> None:
 
 def test_the_deepspeed_launcher_is_refused_with_the_way_out(shell: Shell) -> None:
     refused = shell.start("client-lib submit deepspeed --hostfile hosts torchrun_env.py")
-    _, said = refused.communicate(timeout=30)
-    assert refused.returncode == 5
-    assert "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py" in said
+    assert refused.ended(time.monotonic() + LIMIT_S)
+    assert refused.process.returncode == 5
+    assert "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py" in refused.printed[1]
