@@ -12,10 +12,7 @@ BY_CODE: dict[str, type[ClientLibError]] = {}
 
 
 class ClientLibError(Exception):
-    """The root of the tree. `message` names the thing and the value, `hint` the way out.
-
-    `str(error)` begins with "Error" like the messages of the ML Space platform, which scripts check for.
-    """
+    """The root of the tree. `message` names the thing and the value, `hint` the way out; `str(error)` is both."""
 
     code: ClassVar[str] = "error"
     http_status: ClassVar[int] = 500
@@ -33,7 +30,7 @@ class ClientLibError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"Error: {self.message}" + (f"\n{self.hint}" if self.hint else "")
+        return self.message + (f"\n{self.hint}" if self.hint else "")
 
     def body(self) -> dict[str, Any]:
         """The JSON object sent over HTTP: code, message and, if there is one, hint."""
@@ -108,11 +105,19 @@ class BadResponse(ClientLibError, code="bad_response"):
 
 
 class JobEnded(ClientLibError, code="job_ended"):
-    """`wait()` found that the job did not succeed. `info` is its last JobInfo."""
+    """`wait()` found that the job did not succeed. `info` is its last JobInfo.
 
-    def __init__(self, message: str, *, hint: str | None = None, info: Any = None) -> None:
+    `printed`: the whole log was printed just before, so that the message has no lines of it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, info: Any = None, printed: bool = False) -> None:
         super().__init__(message, hint=hint)
-        self.info = info
+        self.info, self.printed = info, printed
+
+    def _render_traceback_(self) -> list[str]:
+        """Let IPython show the report alone: the frames of this library explain nothing."""
+        first, *rest = str(self).splitlines()
+        return [f"\x1b[1;31m{type(self).__name__}\x1b[0m: {first}", *rest]
 
 
 class JobFailed(JobEnded, code="job_failed"):

@@ -202,7 +202,7 @@ class Job:
         except ClientLibError as error:
             if self.submit_raises:
                 raise
-            return str(error)
+            return f"Error: {error}"
         if self._draft.attached:
             self.logs()
         return mlspace.submitted(accepted.name)
@@ -300,7 +300,8 @@ class Job:
         `follow`: print the logs meanwhile.
 
         Raises:
-            JobFailed: with the report: the first failing rank, its exit code and the meaning of that, its last lines.
+            JobFailed: with the report: the first failing rank, its exit code and the meaning of that, its last lines
+                (left out with `follow`, which has printed them).
             JobCancelled: it was cancelled.
             WaitTimeout: it is not final after `timeout` seconds; the message names its state.
         """
@@ -312,7 +313,7 @@ class Job:
         while not info.state.final:
             info = self._changed(info, deadline)
         if info.state is not State.SUCCEEDED:
-            raise explanation.ended(info)
+            raise explanation.ended(info, printed=follow)
         return info
 
     def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> Any:
@@ -433,7 +434,7 @@ class Job:
 
     def explain(self) -> str:
         """Explain why the job waits, runs or failed: the reason, the last events and the next step, on some lines."""
-        return explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
+        return explanation.as_text(explanation.explain(self.info(), self.events(), datetime.now(timezone.utc)))
 
     def explanation(self) -> Explanation:
         """The explanation as data, for programs. `docs/explanation.schema.json` describes it."""

@@ -27,6 +27,7 @@ from client_lib.transport.failures import (
     check_endpoint_rules,
     error_of_answer,
     error_of_failure,
+    root_cause,
 )
 from client_lib.transport.rest import Reply, Request
 from client_lib.transport.retry import Transient
@@ -141,7 +142,7 @@ class HttpClientTransport:
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, ClientLibError):
                 raise
-            raise error_of_failure(error, self._failures(), self._url, request.read_s) from error
+            raise error_of_failure(error, self._failures(), self._url, request.read_s) from root_cause(error)
 
     def _failures(self) -> tuple[FailureRow, ...]:
         import ssl

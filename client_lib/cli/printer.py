@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from client_lib.errors import ClientLibError
+from client_lib.errors import ClientLibError, JobFailed
 from client_lib.reports.table import Row, aligned, harmless, one_line
 
 if TYPE_CHECKING:
@@ -73,7 +73,16 @@ def hint(text: str) -> None:
 
 
 def error(problem: ClientLibError) -> None:
-    hint(str(problem))
+    """Print it on stderr; of a failed job the report, with commands as next steps."""
+    sys.stdout.flush()
+    if isinstance(problem, JobFailed) and problem.info is not None:
+        from client_lib.cli import report
+        from client_lib.reports.explanation import SHELL, advice, failure_report
+
+        lines = [*failure_report(problem.info, printed=problem.printed), *advice(problem.info, SHELL)]
+        report.write(lines, sys.stderr, before="Error: ")
+    else:
+        hint(f"Error: {problem}")
 
 
 def show_notices() -> None:

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from client_lib.cli import job_options, launch_line, printer, processes
 from client_lib.cli.connection import Connection
+from client_lib.errors import JobFailed
 from client_lib.job import Job
+from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo
@@ -83,7 +85,7 @@ def _check_names(fields: Mapping[str, Any]) -> None:
     try:
         JobSpec.model_validate({"script": "any", **unknown})
     except ValidationError as error:
-        raise invalid_request(error, JobSpec) from error
+        raise invalid_request(error, JobSpec) from None
 
 
 def submit(described: DescribedJob) -> JobInfo:
@@ -96,3 +98,12 @@ def submit(described: DescribedJob) -> JobInfo:
             on_upload=lambda sent, size: show(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
         )
         return job.info()
+
+
+def end_of_followed(job: Job) -> JobInfo:
+    """Wait for the end of a job whose log was just printed. Raises JobFailed or JobCancelled; the report does not
+    repeat the log."""
+    try:
+        return job.wait()
+    except JobFailed as failed:
+        raise explanation.ended(failed.info, printed=True) from None

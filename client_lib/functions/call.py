@@ -72,7 +72,7 @@ def _open(call: Call, signature: inspect.Signature) -> set[str]:
     try:
         bound = signature.bind_partial(*call.args, **call.kwargs).arguments
     except TypeError as error:
-        raise InvalidRequest(f"{call.name}() does not take these arguments: {error}") from error
+        raise InvalidRequest(f"{call.name}() does not take these arguments: {error}") from None
     return {p.name for p in signature.parameters.values() if p.kind not in _VARIABLE and p.name not in bound}
 
 

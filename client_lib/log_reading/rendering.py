@@ -10,6 +10,7 @@ Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the l
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ COLLAPSE = timedelta(seconds=0.3)
 """Identical lines of several ranks within this time become one line."""
 MAX_BARS = 8
 _MAX_HELD = 1000  # held lines
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
+_PREFIX = re.compile(r"^(?P<stamp>\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]
 
@@ -39,13 +42,15 @@ class LogPrinter:
         columns: int | None = None,
         collapse: bool = False,
         bars_beside: bool = False,
+        colours: bool = False,
     ) -> None:
         """`columns`: the width of the terminal; None: the output is no terminal, and nothing is redrawn. `bars_beside`:
-        the caller shows `bars` elsewhere."""
+        the caller shows `bars` elsewhere. `colours`: `[rank]` has the colour of its rank."""
         self._prefix = prefix
         self._timestamps = timestamps
         self._columns = columns
         self._bars_beside = bars_beside
+        self._colours = colours
         self._collapser = _Collapser() if collapse else None
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
@@ -80,7 +85,7 @@ class LogPrinter:
         """Return everything that is held, and the last progress."""
         bars, self._bars = [*self._bars.values()], {}
         held = [self._render(line) for line in self._collapser.flush()] if self._collapser else []
-        return self._write(held + [f"{bar}\n" for bar in bars])
+        return self._write(held + [f"{self._painted(bar)}\n" for bar in bars])
 
     # --- lines
 
@@ -88,11 +93,16 @@ class LogPrinter:
         entry = line.entry
         before = "…" if line.starts_inside else ""
         after = "…" if entry.kind == GOES_ON else ""
-        return f"{self._head(entry, line.ranks)}{before}{entry.text}{after}\n"
+        head = self._painted(self._head(entry, line.ranks))
+        return f"{head}{before}{entry.text}{after}\n"
 
     def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
         stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self._timestamps else ""
         return f"{stamp}[{_ranks(ranks) or _place(entry)}] " if self._prefix else stamp
+
+    def _painted(self, text: str) -> str:
+        """The same text, a `[rank]` near its beginning in the colour of that rank."""
+        return _PREFIX.sub(_in_colour, text, count=1) if self._colours and self._prefix else text
 
     def _write(self, lines: list[str]) -> str:
         """Put lines above the bars."""
@@ -123,7 +133,12 @@ class LogPrinter:
             return ""
         bars = list(self._bars.values())[-MAX_BARS:]
         self._drawn = len(bars)
-        return "\n".join(bar[: max(1, self._columns - 1)] for bar in bars)
+        return "\n".join(self._painted(bar[: max(1, self._columns - 1)]) for bar in bars)
+
+
+def _in_colour(prefix: re.Match[str]) -> str:
+    colour = _COLOURS[int(prefix.group("rank")) % len(_COLOURS)]
+    return f"{prefix.group('stamp') or ''}\x1b[{colour}m{prefix.group('head')}\x1b[39m"
 
 
 def _ranks(ranks: Iterable[int | None]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -85,6 +86,7 @@ class LogOutput:
             columns=self._columns(),
             collapse=self.collapse,
             bars_beside=self.beside is not None,
+            colours=self.out.isatty() and not os.environ.get("NO_COLOR"),
         )
         page = _Page(self.out, printer, self.beside)
 

@@ -16,39 +16,81 @@ prints this text, and with `-o json` the data. The report of a failure is raised
         epoch 3
         Traceback (most recent call last):
         ...
+    hint: ...
+    next: `job.logs(rank=3)` has what it printed
 
 The server finds the causes and hints, because it has the reports of the ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
+from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
 from client_lib.reports.table import duration, stamp
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Explanation, Failure, JobInfo, WorkerInfo
 
+
+class Part(NamedTuple):
+    """A line of a report (an exception or hint may have several)."""
+
+    kind: Literal["summary", "exception", "line", "log", "hint", "next"]
+    """`hint` and `next` are also its label in the text."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" if self.kind in ("hint", "next") else self.text
+
+
+def as_text(parts: Iterable[Part]) -> str:
+    return "\n".join(map(str, parts))
+
+
 EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
-_RUN_AGAIN = "`client-lib resubmit {name}` runs it again"
+SHELL = {
+    "logs": "`client-lib logs {name}{rank}`",
+    "follow": "`client-lib logs {name} -f`",
+    "resubmit": "`client-lib resubmit {name}`",
+    "delete": "`client-lib delete`",
+    "instances": "`client-lib instances`",
+    "doctor": "`client-lib doctor`",
+    "events": "`client-lib status {name} --events`",
+    "rank": " --rank {rank}",
+}
+PYTHON = {
+    "logs": "`job.logs({rank})`",
+    "follow": "`job.logs()`",
+    "resubmit": "`client_lib.resubmit('{name}')`",
+    "delete": "`job.delete()`",
+    "instances": "`client_lib.Client().instance_types()`",
+    "doctor": "`client_lib.Client().doctor()`",
+    "events": "`job.events()`",
+    "rank": "rank={rank}",
+}
+"""Spelling of the next steps: a user of the shell gets commands, a user of Python calls."""
+Spelling = Mapping[str, str]
+
+_RUN_AGAIN = "{resubmit} runs it again"
 _MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
-_LOGS = "`client-lib logs {name}` has what it printed"
+_LOGS = "{logs} has what it printed"
 
 NEXT: dict[Reason, str] = {
     # while it waits
-    Reason.QUEUED: "it starts by itself as soon as there is room; `client-lib instances` shows what there is",
-    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; `client-lib instances` "
+    Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what there is",
+    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; {instances} "
     "shows what there is. A smaller instance type, fewer workers or other nodes may fit now",
     Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private registry "
     "needs a pull secret in the server's catalogue",
-    Reason.CODE_FETCH: "if it takes long, `client-lib doctor` checks whether workers reach the server",
-    Reason.STARTING: "`client-lib logs {name} -f` prints its lines as soon as there are some",
+    Reason.CODE_FETCH: "if it takes long, {doctor} checks whether workers reach the server",
+    Reason.STARTING: "{follow} prints its lines as soon as there are some",
     # while it runs
-    Reason.RUNNING: "`client-lib logs {name} -f` follows it",
+    Reason.RUNNING: "{follow} follows it",
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,
@@ -57,10 +99,10 @@ NEXT: dict[Reason, str] = {
     Reason.OUT_OF_MEMORY: f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}",
     Reason.EXIT_CODE: _LOGS,
     Reason.SIGNAL: _LOGS,
-    Reason.LAUNCHER_LOST: f"{_LOGS}; `client-lib doctor` checks the place where it ran",
-    Reason.START_FAILED: "correct what the message names and submit it again; `client-lib doctor` checks the server",
+    Reason.LAUNCHER_LOST: f"{_LOGS}; {{doctor}} checks the place where it ran",
+    Reason.START_FAILED: "correct what the message names and submit it again; {doctor} checks the server",
     Reason.STORAGE_FULL: "make room on the disk that the message names, or take a larger tmp_storage, then "
-    f"{_RUN_AGAIN}; `client-lib delete` removes finished jobs, `client-lib doctor` checks the server's disk",
+    f"{_RUN_AGAIN}; {{delete}} removes finished jobs, {{doctor}} checks the server's disk",
     Reason.SERVER_ERROR: f"{_RUN_AGAIN}; the server's log has the cause",
     Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
@@ -70,21 +112,21 @@ NEXT: dict[Reason, str] = {
 """Next step for every reason."""
 
 
-def explain(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
+def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> list[Part]:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    lines = [*_state_lines(info, events, now), *_worker_lines(info), *_event_lines(info, events)]
+    lines = [*_state_lines(info, events, now), *_worker_lines(info), *_event_lines(info, events, spelling)]
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
         lines[1:1] = _stack_lines(info)
-    return "\n".join([*lines, "next: " + "\n      ".join(_next_steps(info))])
+    return [*lines, *advice(info, spelling)]
 
 
-def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanation:
+def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> Explanation:
     """The same as data, with all events."""
     return Explanation(
         job=info.name,
         state=info.state,
         reason=info.reason,
-        summary=_state_lines(info, events, now)[0],
+        summary=_state_lines(info, events, now)[0].text,
         message=info.message,
         since=_state_since(info, events),
         attempt=info.attempt,
@@ -92,20 +134,20 @@ def explained(info: JobInfo, events: Sequence[Event], now: datetime) -> Explanat
         failure=info.failure,
         stacks=info.stacks,
         events=list(events),
-        next=_next_steps(info),
+        next=[part.text for part in advice(info, spelling)],
     )
 
 
-def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[str]:
+def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[Part]:
     """Lines about the state; the first one is a complete summary."""
     if info.state is State.FAILED:
-        return failure_report(info).splitlines()
+        return failure_report(info)
     because = f": {info.message}" if info.message else ""
     if info.state is State.SUCCEEDED:
         took = (info.finished_at or now) - (info.started_at or info.created_at)
-        return [f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"]
+        return [Part("line", f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}")]
     waits = "" if info.state.final else f", for {duration((now - _state_since(info, events)).total_seconds())}"
-    return [f"job {info.name} is {info.state} ({info.reason}){waits}{because}"]
+    return [Part("line", f"job {info.name} is {info.state} ({info.reason}){waits}{because}")]
 
 
 def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
@@ -118,8 +160,9 @@ def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
     return began
 
 
-def _worker_lines(info: JobInfo) -> list[str]:
-    return [f"worker {worker.worker} {worker.state}: {worker.message}" for worker in _workers_with_message(info)]
+def _worker_lines(info: JobInfo) -> list[Part]:
+    workers = _workers_with_message(info)
+    return [Part("line", f"worker {worker.worker} {worker.state}: {worker.message}") for worker in workers]
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
@@ -127,68 +170,62 @@ def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
     return [worker for worker in info.workers if worker.message and worker.message not in info.message]
 
 
-def _event_lines(info: JobInfo, events: Sequence[Event]) -> Iterator[str]:
+def _event_lines(info: JobInfo, events: Sequence[Event], spelling: Spelling) -> Iterator[Part]:
     left = len(events) - EVENTS
     if events:
-        yield "what happened:"
+        yield Part("line", "what happened:")
     if left > 0:
-        yield f"    {left} earlier: `client-lib status {info.name} --events`"
+        yield Part("line", f"    {left} earlier: {spelling['events'].format(name=info.name)}")
     several = len({event.attempt for event in events}) > 1
     for event in events[-EVENTS:]:
         attempt = f"attempt {event.attempt} " if several else ""
         because = f": {event.message}" if event.message else ""
-        yield f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}"
+        yield Part("line", f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}")
 
 
-def _next_steps(info: JobInfo) -> list[str]:
-    """Next steps: the failure's own hint, then that of the reason."""
+def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
+    """The hint of a known failure, then the next step."""
     if info.state is State.RESTARTING:
-        return ["nothing: the whole gang is started again by itself"]
-    step = NEXT.get(info.reason, _LOGS).format(name=info.name)
+        return [Part("next", "nothing: the whole gang is started again by itself")]
     rank = info.failure.rank if info.failure else None
-    if rank is not None:
-        step = step.replace(f"logs {info.name}`", f"logs {info.name} --rank {rank}`")
+    given = {"name": info.name, "rank": "" if rank is None else spelling["rank"].format(rank=rank)}
+    step = NEXT.get(info.reason, _LOGS).format(**{key: words.format(**given) for key, words in spelling.items()})
     known = info.failure.hint if info.failure else None
-    return [known, step] if known else [step]
+    return [*([Part("hint", known)] if known else []), Part("next", step)]
 
 
 # --- the report of a failure
 
 
-def ended(info: JobInfo) -> JobEnded:
-    """The exception for a job that is final and not SUCCEEDED."""
+def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
+    """The exception for a job that is final and not SUCCEEDED. `printed`: see `failure_report`."""
     if info.state is State.CANCELLED:
         return JobCancelled(f"job {info.name} was cancelled{_in_brackets(info.message)}", info=info)
-    return JobFailed(failure_report(info), hint=failure_hint(info), info=info)
+    report = failure_report(info, printed=printed)
+    return JobFailed(as_text(report), hint=as_text(advice(info)), info=info, printed=printed)
 
 
-def failure_report(info: JobInfo) -> str:
-    """The report on some lines; the first one is a complete summary."""
+def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
+    """The report; its first line is a complete summary. `printed`: the last lines are left out, because the whole log
+    was just printed."""
     failure = info.failure
     first = f"job {info.name} FAILED ({info.reason}): {_end_of_rank(failure) or info.message or 'no reason is known'}"
     if info.attempt > 1:
         first += f" in attempt {info.attempt}"
-    lines = [first, *_stack_lines(info)]
+    parts = [Part("summary", first), *_stack_lines(info)]
     if failure is None:
-        return "\n".join(lines)
+        return parts
     if failure.exception:
-        lines.append(failure.exception)
-    if failure.last_lines:
-        lines.append(f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:")
-        lines += [f"    {line}" for line in failure.last_lines[-FAILURE_LINES:]]
-    return "\n".join(lines)
+        parts.append(Part("exception", failure.exception))
+    if failure.last_lines and not printed:
+        parts.append(Part("line", f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:"))
+        parts += [Part("log", f"    {line}") for line in failure.last_lines[-FAILURE_LINES:]]
+    return parts
 
 
-def _stack_lines(info: JobInfo) -> list[str]:
-    return ["Before it was stopped:", *(f"    {line}" for line in info.stacks)] if info.stacks else []
-
-
-def failure_hint(info: JobInfo) -> str:
-    """The way out where the cause is known, and the command that shows more."""
-    rank = info.failure.rank if info.failure else None
-    more = f"see more: client-lib logs {info.name}" + ("" if rank is None else f" --rank {rank}")
-    known = info.failure.hint if info.failure else None
-    return f"{known}\n{more}" if known else more
+def _stack_lines(info: JobInfo) -> list[Part]:
+    lines = [Part("log", f"    {line}") for line in info.stacks]
+    return [Part("line", "Before it was stopped:"), *lines] if lines else []
 
 
 def _end_of_rank(failure: Failure | None) -> str | None:

@@ -18,8 +18,8 @@ J = TypeVar("J", bound=Json)
 
 CUT = ("SCRIPT", "WHY")
 """Columns that are cut where the terminal ends. No other one is as long."""
+_COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
-_FINE = ("RUNNING", "SUCCEEDED")  # nothing needs a reason
 _GPUS = re.compile(r"(?:^|\.)(\d+)gpu")  # in the name of an instance type
 _ON_CPU = "the job runs on the CPU"  # in a notice of the server
 
@@ -86,6 +86,11 @@ def one_line(text: str) -> str:
     return harmless(" ".join(text.split())) or "-"
 
 
+def without_colours(text: str) -> str:
+    """`text` without the escape sequences that set colours."""
+    return _COLOUR.sub("", text)
+
+
 def harmless(text: str) -> str:
     """`text` with another character in the place of each control character."""
     return text.translate(_CONTROL)
@@ -97,7 +102,7 @@ def harmless(text: str) -> str:
 def why(job: Json) -> str:
     """The reason why the job waits or did not succeed, with the failing rank and its exception; "": all is well."""
     reason, message, failure = job.get("reason", ""), str(job.get("message", "")), job.get("failure") or {}
-    if job["state"] in _FINE:
+    if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
         return ""
     if failure.get("exception"):
         rank = failure.get("rank")

@@ -38,7 +38,7 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(given)
     except ValidationError as error:
-        raise invalid_request(error, JobSpec) from error
+        raise invalid_request(error, JobSpec) from None
 
 
 def _plain(value: Any) -> Any:

@@ -47,7 +47,7 @@ def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | 
     try:
         return JobSpec.model_validate(given)
     except ValidationError as error:
-        raise invalid_request(error, JobSpec) from error
+        raise invalid_request(error, JobSpec) from None
 
 
 def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | N
     try:
         JobSpec.model_validate({"script": "any", "requirements": found})
     except ValidationError as error:
-        raise invalid_request(error, JobSpec) from error
+        raise invalid_request(error, JobSpec) from None
     return {"requirements": found}
 
 

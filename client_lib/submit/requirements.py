@@ -47,7 +47,7 @@ def of_header(script: Path) -> list[str] | None:
     try:
         dependencies = tomllib.loads(text).get("dependencies", [])
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"the `# /// script` header of {script} is no TOML: {error}") from error
+        raise InvalidRequest(f"the `# /// script` header of {script} is no TOML: {error}") from None
     if not isinstance(dependencies, list) or not all(isinstance(one, str) for one in dependencies):
         raise InvalidRequest(f"the `# /// script` header of {script}: dependencies must be a list of texts")
     return dependencies or None
@@ -72,7 +72,7 @@ def _of_file(path: Path, depth: int) -> Iterator[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"requirements: {path} can't be read: {error}") from error
+        raise InvalidRequest(f"requirements: {path} can't be read: {error}") from None
     for line in text.replace("\\\n", " ").splitlines():
         stated = re.sub(r"(^|\s)#.*", "", line).strip()
         if stated:

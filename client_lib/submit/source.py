@@ -108,21 +108,21 @@ def _split(script: str) -> list[str]:
     try:
         return split_script(script)
     except ValueError as error:
-        raise InvalidRequest(f"script: {error}") from error
+        raise InvalidRequest(f"script: {error}") from None
 
 
 def _check_readable(path: Path) -> None:
     try:
         with path.open("rb"):
             return
-    except FileNotFoundError as error:
-        raise InvalidRequest(f"script: there is no {path}", hint=_nearest(path)) from error
-    except NotADirectoryError as error:
-        raise InvalidRequest(f"script: there is no {path}; {path.parent} is no folder") from error
-    except IsADirectoryError as error:
-        raise InvalidRequest(f"script: {path} is a directory", hint=_nearest(path / "train.py")) from error
+    except FileNotFoundError:
+        raise InvalidRequest(f"script: there is no {path}", hint=_nearest(path)) from None
+    except NotADirectoryError:
+        raise InvalidRequest(f"script: there is no {path}; {path.parent} is no folder") from None
+    except IsADirectoryError:
+        raise InvalidRequest(f"script: {path} is a directory", hint=_nearest(path / "train.py")) from None
     except OSError as error:
-        raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from error
+        raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
 
 
 def _nearest(path: Path) -> str:

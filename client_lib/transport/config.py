@@ -148,7 +148,7 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     except FileNotFoundError:
         return None, {}
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path} can't be read: {error}") from error
+        raise InvalidRequest(f"{path} can't be read: {error}") from None
     data = _parse(text, path)
     profiles = data.pop("profiles", {})
     default = data.pop("profile", None)
@@ -170,7 +170,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = tomllib.loads(text)
         return data
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"{path} is no TOML: {error}") from error
+        raise InvalidRequest(f"{path} is no TOML: {error}") from None
 
 
 def _check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:

@@ -89,6 +89,12 @@ def error_of_failure(error: Exception, table: Iterable[FailureRow], url: str, re
     return Transient(ours) if found.transient else ours
 
 
+def root_cause(error: BaseException) -> BaseException | None:
+    """The failure for a chained traceback; None where our message says all that it could: the server refused the
+    connection, or its host is unknown."""
+    return None if any(_caused_by(error, kind) for kind in (ConnectionRefusedError, socket.gaierror)) else error
+
+
 def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
     """requests wraps urllib3, which wraps the socket's error: in args, `reason`, `__cause__` or `__context__`."""
     chain = [error]

@@ -31,6 +31,7 @@ from client_lib.transport.failures import (
     check_endpoint_rules,
     error_of_answer,
     error_of_failure,
+    root_cause,
 )
 from client_lib.transport.rest import Reply, Request
 
@@ -86,7 +87,7 @@ class RequestsTransport:
         try:
             yield
         except (failures.RequestException, HTTPError) as error:
-            raise error_of_failure(error, _FAILURES, self._url, request.read_s) from error
+            raise error_of_failure(error, _FAILURES, self._url, request.read_s) from root_cause(error)
 
 
 _FAILURES = (  # the first row whose kind is the failure, or is among its causes

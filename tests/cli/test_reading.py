@@ -216,13 +216,36 @@ def test_a_terminal_gets_a_table_of_rich(server: SmallServer, environment: dict[
     assert b"[red]not markup[/red]" in shown
 
 
-def test_explain_is_the_text_of_the_sdk(server: SmallServer, cli: Run) -> None:
-    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=Failure(rank=0, exit_code=1, hint="\x1b[31mset X")))
+def test_explain_is_the_text_of_the_sdk_with_commands_in_the_place_of_calls(server: SmallServer, cli: Run) -> None:
+    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=Failure(rank=0, exit_code=1, hint="\x1b]0;set X")))
     happened = Event(time=CREATED, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="accepted")
     server.answers["GET", "/api/v1/jobs/bad/events"] = (200, EventList(events=[happened]).model_dump(mode="json"))
-    shown = cli("explain", "ba").stdout
-    assert shown == get_job("bad", client=Client(server.url)).explain().replace("\x1b", "�") + "\n"
-    assert "PENDING (Queued): accepted" in shown
+    *shown, step = cli("explain", "ba").stdout.splitlines()
+    in_python = get_job("bad", client=Client(server.url)).explain().replace("\x1b", "�")
+    assert shown == in_python.splitlines()[:-1]
+    assert step == "next: `client-lib logs bad --rank 0` has what it printed"
+    assert "    2026-01-02T03:04:05Z  PENDING (Queued): accepted" in shown
+
+
+@pytest.mark.process
+@pytest.mark.smoke
+def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
+    server: SmallServer, environment: dict[str, str]
+) -> None:
+    hint = "the job's interpreter does not find the module: add requirements=['flash_attn'], or install it by hand"
+    failure = Failure(rank=1, exit_code=1, exception="ImportError: no", last_lines=["\x1b[31ma line"], hint=hint)
+    server.add(job("bad", State.FAILED, Reason.EXIT_CODE, failure=failure))
+    environment["COLUMNS"] = "60"
+    with Terminal("status", "bad", environment=environment) as terminal:
+        shown = terminal.read_to_end().decode().replace("\r\n", "\n")
+    assert "\x1b[1;31mjob bad FAILED (ExitCode): rank 1 ended with exit code 1\x1b[0m\n" in shown
+    assert "\x1b[1mImportError: no\x1b[0m\n" in shown
+    assert "    a line\n" in shown
+    assert "\x1b[33mhint: the job's interpreter does not find the module: add\x1b[0m\n" in shown
+    assert "\x1b[33m      --requirement flash_attn, or install it by hand\x1b[0m\n" in shown
+    assert "\x1b[2mnext: `client-lib logs bad --rank 1` has what it printed\x1b[0m" in shown
+    with Terminal("status", "bad", environment={**environment, "NO_COLOR": "1"}) as terminal:
+        assert b"\x1b[1;31m" not in terminal.read_to_end()
 
 
 def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServer, cli: Run) -> None:
@@ -231,18 +254,19 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServe
     happened = [Event(time=CREATED, attempt=1, state=state, reason=reason, message="m") for state, reason in HISTORY]
     server.answers["GET", "/api/v1/jobs/bad/events"] = (200, EventList(events=happened).model_dump(mode="json"))
     shown = json.loads(cli("explain", "bad", "-o", "json").stdout)
-    assert Explanation.model_validate(shown) == get_job("bad", client=Client(server.url)).explanation()
+    in_python = get_job("bad", client=Client(server.url)).explanation().model_dump(mode="json")
+    assert Explanation.model_validate(shown).model_dump(mode="json") | {"next": in_python["next"]} == in_python
     assert shown | {"failure": None, "events": [], "summary": ""} == {
         "job": "bad",
         "state": "FAILED",
         "reason": "ExitCode",
         "summary": "",
         "message": "rank 0 ended with exit code 1",
-        "stacks": [],
         "since": "2026-01-02T03:04:05Z",
         "attempt": 1,
         "workers": [],
         "failure": None,
+        "stacks": [],
         "events": [],
         "next": ["set X", "`client-lib logs bad --rank 0` has what it printed"],
     }

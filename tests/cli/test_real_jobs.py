@@ -112,8 +112,10 @@ def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run
     done = cli("submit", "-f", "--name", "bad", "train.py")
     assert done.returncode == 1
     assert "before" in done.stdout
-    assert "KeyError: 'learning_rate'" in done.stderr
-    assert "client-lib logs bad" in done.stderr
+    report = done.stderr[done.stderr.index("Error: ") :].splitlines()
+    assert report[0].startswith("Error: job bad FAILED (ExitCode): rank 0 on worker 0 ended with exit code 1")
+    assert report[1:] == ["KeyError: 'learning_rate'", "next: `client-lib logs bad --rank 0` has what it printed"]
+    assert done.stderr.count("Traceback") == 0, "the follower has printed it"
     assert "KeyError: 'learning_rate'" in cli("status", "bad").stdout
     assert cli("wait", "bad").returncode == 1
     state = json.loads(cli("status", "bad", "-o", "json").stdout)

@@ -82,7 +82,7 @@ def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
         "time.sleep(600)\n"
     )
     line = ["run", "--name", "interrupted", "--processes-per-worker", "2", "train.py"]
-    with Terminal(*line, environment=shell, cwd=script.parent) as terminal:
+    with Terminal(*line, environment={**shell, "NO_COLOR": "1"}, cwd=script.parent) as terminal:
         terminal.read_until(b"[1] begins")
         terminal.read_until(b"[0] begins")
         terminal.write(b"\x03")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 import client_lib
 from client_lib import (
     Client,
+    ClientLibError,
     Conflict,
     InvalidRequest,
     Job,
@@ -194,10 +196,10 @@ def test_a_failed_job_raises_its_report(script: Callable[..., str]) -> None:
     with pytest.raises(JobFailed) as caught:
         job.wait(timeout=60)
     text = str(caught.value)
-    assert text.startswith(f"Error: job {job.job_name} FAILED (ExitCode): rank 1 on worker 1 ended with exit code 1")
+    assert text.startswith(f"job {job.job_name} FAILED (ExitCode): rank 1 on worker 1 ended with exit code 1")
     assert "ValueError: no good" in text
     assert "    about to fail" in text
-    assert f"client-lib logs {job.job_name} --rank 1" in text
+    assert text.splitlines()[-1] == "next: `job.logs(rank=1)` has what it printed"
     assert caught.value.info.state is State.FAILED
 
 
@@ -497,7 +499,6 @@ def test_a_wrong_value_is_named_when_the_job_is_made(fields: dict[str, object], 
     with pytest.raises(InvalidRequest) as caught:
         Job(**fields)  # type: ignore[arg-type]
     assert says in str(caught.value)
-    assert str(caught.value).startswith("Error")
     assert isinstance(caught.value, ValueError)
 
 
@@ -563,3 +564,22 @@ def test_a_notebook_still_shows_a_job_whose_server_is_gone(odd_server: Callable[
     shown = job._repr_html_()
     assert "RUNNING" in shown
     assert "without an answer" in shown
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Job(script="nowhere/train.py").submit(),
+        lambda: Job(script="train.py", n_workers="many"),  # type: ignore[arg-type]
+        lambda: Job(script=print, kwargs={"nonsense": 1}),
+        lambda: Client("http://127.0.0.1:9", retry_s=0.2).get_job("x"),
+    ],
+    ids=["no script", "wrong field", "wrong argument", "no server"],
+)
+def test_an_error_is_one_traceback_that_ends_with_its_message(call: Callable[[], object], client: Client) -> None:
+    with pytest.raises(ClientLibError) as caught:
+        call()
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("Traceback") == 1
+    assert text.rstrip().endswith(str(caught.value))
+    assert not str(caught.value).startswith("Error")

@@ -117,3 +117,12 @@ def test_a_line_waits_a_moment_only_for_its_twins():
     assert printer.feed(entry("b", at=0.5)) == "[0] a\n"
     assert printer.idle() == "[0] b\n"
     assert printed(printer, entry("a", rank=1, at=0.6)) == "[1] a\n"
+
+
+def test_a_rank_has_the_same_colour_in_lines_and_bars():
+    printer = LogPrinter(colours=True, columns=12, timestamps=True)
+    assert printer.feed(entry("a")) == "2026-11-21T10:00:00.000Z \x1b[36m[0]\x1b[39m a\n"
+    printer = LogPrinter(colours=True, columns=12)
+    assert printer.feed(entry("loading 1 of 3", kind=PROGRESS)) == "\x1b[36m[0]\x1b[39m loading"
+    assert printer.feed(entry("x", rank=9)).startswith("\r\x1b[J\x1b[33m[9]\x1b[39m x\n")
+    assert printer.feed(entry("[1] x", rank=None, stream="train.log")).startswith("\r\x1b[J[train.log] [1] x\n")

@@ -48,7 +48,7 @@ def test_a_cell_shows_the_lines_below_the_state_and_a_job_is_a_table(client: Cli
     notebook = Notebook(folder, SUBMIT.format(name="bars"), "job.logs()", "job", "job.wait(follow=True).state").run()
     for cell in (1, 3):
         first, *lines = notebook.shown(cell).splitlines()
-        assert first.startswith("SUCCEEDED bars in 0:00:0")
+        assert first.startswith("SUCCEEDED bars in ")
         for rank in range(2):
             own = [line for line in lines if line.startswith(f"[{rank}]")]
             assert [line.split("%")[0] for line in own if "%" in line] == [

@@ -67,6 +67,6 @@ def test_what_a_cell_defines_is_saved_in_the_worker_and_loaded_in_the_notebook(c
     assert notebook.shown(1).splitlines()[-1] == """(0, 2, '"$5 `x`"', 108.0, True)"""
     assert notebook.shown(2) == "True"
     raised = notebook.shown(3)
-    assert raised.startswith("Diverged('loss is nan') from Error: rank 0 of job fails-")
+    assert raised.startswith("Diverged('loss is nan') from rank 0 of job fails-")
     assert 'raise Diverged("loss is nan")' in raised  # the line of the cell
     assert "    about to fail" in raised

@@ -53,19 +53,32 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
     )
     assert (exception, head) == ("MemoryError: no more", "The last lines of rank 3:")
     assert lines == [f"    line {n}" for n in range(30, 50)]
-    assert error.hint == "ask for less\nsee more: client-lib logs train-x7k2m --rank 3"
+    assert (error.hint or "").splitlines() == ["hint: ask for less", "next: `job.logs(rank=3)` has what it printed"]
     assert error.info is info
+
+
+def test_the_report_of_a_printed_log_does_not_repeat_it() -> None:
+    info = failed(rank=0, exit_code=1, exception="MemoryError: no more", last_lines=["a", "MemoryError: no more"])
+    assert explanation.ended(info, printed=True).message.splitlines()[1:] == ["MemoryError: no more"]
+
+
+def test_ipython_shows_the_report_and_no_frames() -> None:
+    shown = explanation.ended(failed(rank=0, exit_code=1))._render_traceback_()
+    assert shown[0] == "\x1b[1;31mJobFailed\x1b[0m: job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1"
+    assert shown[1:] == ["next: `job.logs(rank=0)` has what it printed"]
 
 
 def test_a_failure_without_a_rank_tells_the_message() -> None:
     info = job(State.FAILED, Reason.NODE_LOST, message="the machine was rebooted")
-    assert explanation.failure_report(info) == "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
-    assert explanation.failure_hint(info) == "see more: client-lib logs train-x7k2m"
+    assert explanation.as_text(explanation.failure_report(info)) == (
+        "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
+    )
+    assert explanation.advice(info)[0].text.startswith("`client_lib.resubmit('train-x7k2m')` runs it again")
 
 
 def test_the_attempt_is_told_from_the_second_on() -> None:
     info = job(State.FAILED, Reason.TIMEOUT, message="stop_timer", attempt=3)
-    assert explanation.failure_report(info).endswith("stop_timer in attempt 3")
+    assert explanation.failure_report(info)[0].text.endswith("stop_timer in attempt 3")
 
 
 def test_a_cancelled_job_is_told_as_cancelled() -> None:

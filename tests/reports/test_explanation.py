@@ -42,7 +42,8 @@ def event(seconds: float, state: State, reason: Reason, message: str = "", attem
 
 
 def lines(info: JobInfo, *events: Event, after_s: float = 100) -> list[str]:
-    return explanation.explain(info, events, T0 + timedelta(seconds=after_s)).splitlines()
+    told = explanation.explain(info, events, T0 + timedelta(seconds=after_s), explanation.SHELL)
+    return explanation.as_text(told).splitlines()
 
 
 def test_a_pending_job_says_why_for_how_long_and_what_came_before() -> None:
@@ -79,7 +80,7 @@ def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps()
     shown = lines(job(State.FAILED, Reason.EXIT_CODE, failure=failure, finished_at=T0))
     assert shown[0].startswith("job train FAILED (ExitCode): rank 3 on worker 1")
     assert "ValueError: no" in shown
-    assert shown[-2:] == ["next: set X", "      `client-lib logs train --rank 3` has what it printed"]
+    assert shown[-2:] == ["hint: set X", "next: `client-lib logs train --rank 3` has what it printed"]
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.RESTARTING])
@@ -118,6 +119,10 @@ def test_every_reason_has_a_next_step_whose_commands_exist(reason: Reason) -> No
     assert "next: " in text
     assert set(commands) <= set(COMMANDS)
     assert "{" not in text
+    in_python = explanation.as_text(explanation.advice(job(State.RUNNING, reason)))
+    assert "client-lib" not in in_python
+    for code in re.findall(r"`(.*?)`", in_python):
+        assert re.match(r"(job\.[a-z]+|client_lib\.resubmit|client_lib\.Client)\(", code)
 
 
 def test_a_real_failed_job_explains_itself(folder: Path, client: Client, script: Callable[..., str]) -> None:
@@ -128,7 +133,7 @@ def test_a_real_failed_job_explains_itself(folder: Path, client: Client, script:
     text = made.explain()
     assert "ValueError: too many values" in text
     assert "PENDING (Queued)" in text
-    assert f"`client-lib logs {made.name} --rank 0`" in text
+    assert "next: `job.logs(rank=0)`" in text
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_a_known_cause_comes_with_the_way_out(
     failed = failure_of(code)
     assert says in failed.message
     assert way_out in (failed.hint or "")
-    assert f"client-lib logs {failed.info.name} --rank 0" in (failed.hint or "")
+    assert "next: `job.logs(rank=0)`" in (failed.hint or "")
 
 
 def test_nccl_without_gpus_is_told_to_take_gloo(failure_of: Callable[..., JobFailed]) -> None:

@@ -45,7 +45,12 @@ def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
     ("facts", "state", "why"),
     [
         ({"message": "every rank ended with exit code 0", "state": "SUCCEEDED"}, "SUCCEEDED in 1m05s", ""),
-        ({"message": "every rank runs", "state": "RUNNING", "finished_at": None}, "RUNNING for 30m00s", ""),
+        ({"reason": "Running", "message": "m", "finished_at": None}, "RUNNING for 30m00s", ""),
+        (
+            {"reason": "Hung", "message": "rank 1 waits", "finished_at": None},
+            "RUNNING for 30m00s",
+            "Hung: rank 1 waits",
+        ),
         (
             {"state": "FAILED", "message": "m", "failure": {"rank": 1, "exception": "ValueError: x"}},
             "FAILED after 1m05s",

@@ -16,9 +16,9 @@ def test_every_class_says_what_happened() -> None:
     assert [cls for cls in BY_CODE.values() if not (vars(cls).get("__doc__") or "").strip()] == []
 
 
-def test_an_error_reads_as_a_sentence_that_begins_with_error() -> None:
+def test_an_error_reads_as_a_sentence_and_the_way_out() -> None:
     assert str(errors.NotFound("no job named x", hint="`client-lib list` shows the jobs")).splitlines() == [
-        "Error: no job named x",
+        "no job named x",
         "`client-lib list` shows the jobs",
     ]
 

@@ -66,7 +66,7 @@ def run(ctx: typer.Context, connection: Connection, config: ConfigOption = None,
             foreground.submitted()
             printer.hint(f'Job "{name}" created.')
             job.logs(follow=True)
-            job.wait()
+            submit_steps.end_of_followed(job)
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
         return _exit_code(problem, foreground.signal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -40,18 +41,20 @@ def status(
     else:
         printer.lines(show.job_lines(job, datetime.now(timezone.utc)))
         if job["state"] == State.FAILED:
-            printer.lines(_report(job))
+            _print_report(job)
+            return
         printer.hint(f"\n`client-lib logs {job['name']}{'' if job['state'] in FINAL else ' -f'}` shows its output")
 
 
-def _report(job: dict[str, Any]) -> list[str]:
-    """The report that `wait` raises."""
-    from client_lib.reports.explanation import failure_report
+def _print_report(job: dict[str, Any]) -> None:
+    """Print the report that `wait` raises."""
+    from client_lib.cli import report
+    from client_lib.reports.explanation import SHELL, advice, failure_report
     from client_lib.spec.wire import JobInfo
 
     info = JobInfo.model_validate(job)
-    known = info.failure.hint if info.failure else None
-    return ["", *failure_report(info).splitlines(), *([f"hint: {known}"] if known else [])]
+    printer.data("")
+    report.write([*failure_report(info), *advice(info, SHELL)], sys.stdout)
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
@@ -72,6 +75,7 @@ Examples:
 )
 def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
+    from client_lib.cli import report
     from client_lib.reports import explanation
     from client_lib.spec.wire import EventList, JobInfo
 
@@ -80,6 +84,6 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
     events = EventList.model_validate({"events": connection.events(job["name"])}).events
     now = datetime.now(timezone.utc)
     if output == JSON:
-        printer.data_json(explanation.explained(info, events, now).model_dump(mode="json"))
+        printer.data_json(explanation.explained(info, events, now, explanation.SHELL).model_dump(mode="json"))
     else:
-        printer.lines(explanation.explain(info, events, now).splitlines())
+        report.write(explanation.explain(info, events, now, explanation.SHELL), sys.stdout)

@@ -224,7 +224,7 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
     """
     job.logs(follow=True, collapse=collapse)
     with printer.hint_on_interrupt(job.name or ""):
-        info = job.wait()
+        info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}; `client-lib logs {info.name}` shows it again")
     return exits.DONE
