@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -158,3 +159,12 @@ def key_value(text: str) -> tuple[str, str | None]:
     if not key or not equals:
         raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
     return key, value
+
+
+def age(text: str) -> timedelta:
+    """`7d`, `12h`, `30m` or `45s`."""
+    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in units or len(number) > 6:
+        raise typer.BadParameter(f"{text!r} is no age like 30m, 12h or 7d")
+    return timedelta(**{units[unit]: int(number)})

@@ -4,8 +4,7 @@ A running server holds a lock for its whole life, and only that proves that it r
 and remains after the server has died. A client that starts one holds `start.lock`, so that ten clients at once start
 one. Standard library only. `spec.state_dir` has the paths.
 
-A newer client asks, on a terminal, before it replaces an older server, and never under running jobs; without a terminal
-the old one is used, with a warning.
+A newer client replaces an older server that has no jobs; one with jobs is used, with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from client_lib import __version__
@@ -49,8 +48,6 @@ _TAIL = 30  # lines of its log that a failed start shows
 _log = logging.getLogger("client_lib")
 _children: list[subprocess.Popen[bytes]] = []  # servers that this process started: polled, so that none stays a zombie
 _checked: set[tuple[str, int]] = set()  # servers whose version was looked at: once per process is enough
-
-Decision = Literal["use", "ask", "warn"]
 
 
 @dataclass(frozen=True)
@@ -219,10 +216,9 @@ def _start(directory: Path) -> Running:
 
 
 def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
-    import subprocess  # with the next, 15 ms that a server which runs already does not cost
-    from importlib.util import find_spec
+    import subprocess  # with find_spec, 15 ms that a server which runs already does not cost
 
-    if not (find_spec("server_stub") and find_spec("fastapi")):
+    if not _is_installed():
         raise ServerError(
             f"the local server is not installed for {sys.executable}",
             hint="pip install 'client-lib[server]', or give the address of another server in CLIENT_LIB_ENDPOINT",
@@ -242,6 +238,12 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
         )
     _children[:] = [other for other in _children if other.poll() is None] + [child]
     return child
+
+
+def _is_installed() -> bool:
+    from importlib.util import find_spec
+
+    return bool(find_spec("server_stub") and find_spec("fastapi"))
 
 
 def _said(log: Path, begin: int) -> str:
@@ -269,26 +271,19 @@ def _until(condition: Callable[[], bool], within_s: float) -> bool:
 # --- one of another version
 
 
-def decide_by_version(server: str, client: str, busy: bool, terminal: bool) -> Decision:
-    """Decide how to treat a server of version `server`. A newer one and an equal one are used as they are."""
-    if _ordered(server) >= _ordered(client):
-        return "use"
-    return "ask" if terminal and not busy else "warn"
-
-
 def _settle(running: Running) -> Running:
-    """The server to use: `running`, or the one that took its place because the user agreed."""
+    """The server to use: `running`, or one of this version in its place if it is older and has no jobs. The state is
+    durable, so that nobody is asked."""
     if (running.url, running.pid) in _checked or _ordered(running.version) >= _ordered(__version__):
         return running
     _checked.add((running.url, running.pid))
     busy = _has_jobs(running)
-    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    if decide_by_version(running.version, __version__, busy, terminal) == "ask" and _agreed(running):
+    if not busy and _is_installed():
+        _log.info("the local server of version %s is replaced by %s", running.version, __version__)
         stop(running)
         return find_or_start(running.state_dir)
     _log.warning(
-        "the local server is of version %s, older than this client (%s)%s; `client-lib server stop` ends it, the next "
-        "command starts a new one",
+        "the local server is of version %s, older than this client (%s)%s; `client-lib server restart` replaces it",
         running.version,
         __version__,
         " and has jobs" if busy else "",
@@ -298,15 +293,6 @@ def _settle(running: Running) -> Running:
 
 def _ordered(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
-def _agreed(running: Running) -> bool:
-    sys.stderr.write(
-        f"The local server is of version {running.version}, this client of {__version__}. It has no jobs. "
-        "Replace it? [y/N] "
-    )
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _has_jobs(running: Running) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
 from client_lib.cli.connection import Connection
@@ -9,7 +11,7 @@ from client_lib.errors import NotFound
 from client_lib.spec.states import State
 
 from .conftest import Run
-from .small_server import SmallServer, job
+from .small_server import CREATED, SmallServer, job
 from .terminal import Terminal
 
 
@@ -143,3 +145,33 @@ def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Ru
     refused = cli("--profile", "work", "init")
     assert refused.returncode == 2
     assert "init takes no --profile" in refused.stderr
+
+
+@pytest.fixture
+def with_old_jobs(server: SmallServer) -> SmallServer:
+    server.add(
+        job("old", State.SUCCEEDED, finished_at=CREATED),
+        job("old-failed", State.FAILED, finished_at=CREATED),
+        job("still-running"),
+        job("of-today", State.SUCCEEDED, finished_at=datetime.now(timezone.utc)),
+    )
+    return server
+
+
+def test_prune_removes_what_ended_long_ago(with_old_jobs: SmallServer, cli: Run) -> None:
+    shown = cli("prune", "--dry-run")
+    assert (shown.returncode, sorted(shown.stdout.split())) == (0, ["old", "old-failed"])
+    refused = cli("prune")
+    assert (refused.returncode, len(with_old_jobs.jobs)) == (2, 4)
+    assert "client-lib prune --yes" in refused.stderr
+    assert cli("prune", "--yes", "--state", "failed").returncode == 0
+    assert list(with_old_jobs.jobs) == ["old", "still-running", "of-today"]
+    assert cli("prune", "--yes", "--older", "0s").returncode == 0
+    assert list(with_old_jobs.jobs) == ["still-running"]
+
+
+@pytest.mark.parametrize("wrong", ["", "7", "d", "-1d", "1.5h", "7w", "9999999d", "²d"])
+def test_an_age_that_is_none_is_refused_by_its_text(cli: Run, wrong: str) -> None:
+    refused = cli("prune", "--older", wrong)
+    assert refused.returncode == 2
+    assert f"{wrong!r} is no age like 30m, 12h or 7d" in refused.stderr

@@ -318,6 +318,11 @@ def test_the_local_server_is_shown_and_stopped_and_found_again(
     assert shown.returncode == 0
     facts = json.loads(shown.stdout)
     assert (facts["running"], facts["answers"], facts["state_dir"]) == (True, True, str(local_state))
+    assert facts["disk_mib"]["database"] > 0
+    assert facts["memory_mib"] > 10
+    assert cli("server", "restart").returncode == 0
+    restarted = json.loads(cli("server", "status", "-o", "json").stdout)
+    assert (restarted["running"], restarted["pid"] != facts["pid"]) == (True, True)
     assert cli("server", "stop").returncode == 0
     assert cli("server", "stop").returncode == 0
     assert cli("server", "status").returncode == 4

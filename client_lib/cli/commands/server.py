@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +55,8 @@ def status(output: TextOrJson = "text") -> int:
         info = _info(running)
         facts |= {"data_dir": running.data_dir, "answers": info is not None}
         facts["warm_pools"] = (info or {}).get("warm_pools", [])
+        facts["disk_mib"] = _disk_mib(Path(running.data_dir)) if running.data_dir else {}
+        facts["memory_mib"] = _memory_mib(running.pid)
     if output == JSON:
         printer.data_json(facts)
     else:
@@ -69,10 +73,43 @@ def _info(running: local_server.Running) -> dict[str, Any] | None:
         return None
 
 
+def _disk_mib(data: Path) -> dict[str, float]:
+    """MiB on the disk of each part of the data; hard links of a file count once."""
+    sizes: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
+    for folder, _, files in os.walk(data):
+        part = Path(folder).relative_to(data).parts
+        for name in files:
+            try:
+                found = os.lstat(os.path.join(folder, name))
+            except FileNotFoundError:  # removed since
+                continue
+            if (found.st_dev, found.st_ino) not in seen:
+                seen.add((found.st_dev, found.st_ino))
+                key = part[0] if part else "database"
+                sizes[key] = sizes.get(key, 0) + found.st_blocks * 512
+    return {name: round(size / 2**20, 1) for name, size in sorted(sizes.items())}
+
+
+def _memory_mib(pid: int) -> float | None:
+    """Resident memory; None where there is no /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
 def _show(facts: dict[str, Any]) -> None:
     said = {True: "yes", False: "no"}
     pools = facts.pop("warm_pools", [])
+    disk, memory = facts.pop("disk_mib", {}), facts.pop("memory_mib", None)
     rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in facts.items() if value is not None]
+    if disk:
+        parts = ", ".join(f"{name} {size}" for name, size in disk.items())
+        rows.append(("disk", f"{sum(disk.values()):.1f} MiB: {parts}"))
+    if memory is not None:
+        rows.append(("memory", f"{memory} MiB"))
     rows += [("warm pool", _pool(pool)) for pool in pools]
     printer.data(aligned(rows))
     if not facts["running"]:
@@ -96,6 +133,17 @@ def stop() -> None:
         local_server.stop(running)
     printer.data(f"the local server (pid {running.pid}) has ended")
     printer.hint("its jobs keep running; the next command starts it again")
+
+
+@app.command()
+def restart() -> None:
+    """Stop it and start it again, with the code that is installed now. Jobs keep running."""
+    running = local_server.find()
+    with printer.progress("the local server is restarting"):
+        if running:
+            local_server.stop(running)
+        started = local_server.find_or_start()
+    printer.data(f"the local server (pid {started.pid}) runs at {started.url}")
 
 
 @app.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal
 
 import typer
 
 from client_lib.cli import exits, printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeJobNames, WholeNamesOrNewest
+from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeJobNames, WholeNamesOrNewest, age
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound
+from client_lib.reports import table
+from client_lib.spec.states import FINAL
 
 app = CommandApp()
 
@@ -57,12 +60,54 @@ def delete(
     return _change_each(connection, names, delete_one)
 
 
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib prune --dry-run
+  client-lib prune --older 12h --state SUCCEEDED --yes
+""",
+)
+def prune(
+    connection: Connection,
+    older: Annotated[
+        Any, typer.Option(parser=age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
+    ] = "7d",
+    state: Annotated[
+        Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
+        typer.Option(case_sensitive=False, help="Only jobs that ended so."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print their names and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Don't ask.")] = False,
+) -> int:
+    """Remove your jobs that ended some time ago, with their logs and files."""
+    latest = datetime.now(timezone.utc) - older
+    jobs = connection.jobs(limit=None, state=state)
+    names = [job["name"] for job in jobs if job["state"] in FINAL and table.time(job["finished_at"]) <= latest]
+    if not names:
+        printer.hint("no job ended so long ago")
+    elif dry_run:
+        printer.lines(names)
+    elif yes or _agreed(f"remove {len(names)} jobs with their logs and files?", "client-lib prune --yes"):
+        return _change_each(connection, names, lambda name: printer.data(connection.api.delete_job(name)))
+    return exits.DONE
+
+
+def _agreed(question: str, otherwise: str) -> bool:
+    """The answer on a terminal. Raises InvalidRequest where nobody can answer; `otherwise` is the line to write."""
+    if not _has_terminal():
+        raise InvalidRequest(f"{question} There is no terminal to answer", hint=f"without one: {otherwise}")
+    return typer.confirm(question, err=True)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def _confirmed(job: Json) -> list[str]:
-    """The name of a job that the user did not name, after a confirmation. Raises InvalidRequest: nobody can answer."""
+    """The name of a job that the user did not name, after a confirmation."""
     name = job["name"]
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidRequest(f"which job? The newest is {name}", hint=f"without a terminal: client-lib cancel {name}")
-    return [name] if typer.confirm(f"cancel the newest job, {name} ({job['state']})?", err=True) else []
+    question = f"cancel the newest job, {name} ({job['state']})?"
+    return [name] if _agreed(question, f"client-lib cancel {name}") else []
 
 
 def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
@@ -84,7 +129,7 @@ def _change_one(connection: Connection, name: str, change: Callable[[str], None]
         change(name)
     except NotFound:
         full = connection.full_name(name)
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not _has_terminal():
             raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
         if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
             change(full)
