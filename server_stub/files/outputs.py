@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from client_lib.spec.wire import OutputFile, OutputLeftOut
 from client_lib.worker.outputs import index
 from client_lib.worker.outputs.index import Index, Kept
-from client_lib.worker.outputs.store import data_path
+from client_lib.worker.outputs.store import data_path, megabytes
 from server_stub.files.owned import OpenFile, opener
 
 OUTPUTS = "outputs"
 _SHOWN_MAX = 5
 _Origin = tuple[int, int]
 """(attempt, worker)"""
+_Report = Mapping[str, Any] | None
 
 
 def folder(job_dir: Path, attempt: int, worker: int) -> Path:
@@ -77,6 +79,30 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
             left[out.path, worker] = OutputLeftOut(path=out.path, size=out.size, why=out.why, worker=worker)
     files = [file for _, file in sorted(_named_apart(newest))]
     return files, [left[key] for key in sorted(left)]
+
+
+def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
+    """Messages for the job's events about files that are not kept, from the reports of the workers."""
+    return tuple(sentence for report in reports if report for sentence in _of_worker(report))
+
+
+def _of_worker(report: Mapping[str, Any]) -> list[str]:
+    said: Mapping[str, Any] = report.get("outputs") or {}
+    who = f"worker {report.get('worker')}"
+    lines = [f"outputs of {who} could not be kept: {said['problem']}"] if said.get("problem") else []
+    shown = said.get("left_out", ())
+    lines += [
+        f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: {left['why']}" for left in shown
+    ]
+    more = said.get("left_out_count", 0) - len(shown)
+    return [*lines, f"{more} more outputs of {who} are not kept"] if more > 0 else lines
+
+
+def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]:
+    """A message if several workers wrote different files of one name."""
+    keeping = [report for report in reports if report and (report.get("outputs") or {}).get("kept")]
+    found = conflicts(listing(job_dir)[0]) if len(keeping) > 1 else None
+    return () if found is None else (found,)
 
 
 def conflicts(files: list[OutputFile]) -> str | None:

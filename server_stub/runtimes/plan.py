@@ -6,6 +6,7 @@ import os.path
 
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot
+from client_lib.worker.outputs.patterns import ALL
 from server_stub.runtimes import Attempt
 
 RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
@@ -40,6 +41,15 @@ def working_dir(attempt: Attempt, default: str) -> str:
         return attempt.submitter.working_dir
     script = attempt.spec.python_script
     return os.path.dirname(script) if script else default
+
+
+def output_globs(attempt: Attempt, worker: int) -> list[str]:
+    """The globs for `client_lib.worker.outputs`; []: nothing is kept. In place all workers share their files, and the
+    files stay there: worker 0 alone keeps those that the job names."""
+    snapshot = isinstance(attempt.code, CodeSnapshot)
+    if attempt.spec.outputs is None:
+        return [ALL] if snapshot else []
+    return list(attempt.spec.outputs) if snapshot or worker == 0 else []
 
 
 def local_rank(spec: JobSpec) -> tuple[str | None, bool]:

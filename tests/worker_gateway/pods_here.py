@@ -24,7 +24,7 @@ from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Su
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, outputs, plan, worker_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, plan, worker_dir
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, verdict
 from server_stub.settings import Settings
@@ -232,7 +232,7 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
         cores=2,
         checkpoint_dir=str(attempt.job_dir / "checkpoints"),
         log_file=spec.log_file,
-        outputs=outputs.globs(attempt, worker=0),
+        outputs=plan.output_globs(attempt, worker=0),
         outputs_every_s=0.5,
         requirements=spec.requirements or [],
         local_rank_auto=True,

@@ -10,7 +10,8 @@ from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
-from server_stub.runtimes import Attempt, Observation, outputs, verdict
+from server_stub.files import outputs
+from server_stub.runtimes import Attempt, Observation, verdict
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.observe import Interpretation, ending, messages
 from server_stub.runtimes.verdict import Stage, Verdict
@@ -51,7 +52,7 @@ class Reporter:
     async def ended(self, seen: Interpretation, why: Verdict) -> Observation:
         """The end of an attempt, for `report`."""
         reports = [worker.report for worker in seen.workers]
-        conflicts = await asyncio.to_thread(outputs.conflicts, self._attempt.job_dir, reports)
+        conflicts = await asyncio.to_thread(outputs.conflict_notes, self._attempt.job_dir, reports)
         lost = ending.lost_lines(seen, self._views())
         notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
         message = _joined(why.message, messages.lost_in_all(lost, self._attempt.spec.n_workers))

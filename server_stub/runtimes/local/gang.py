@@ -19,7 +19,8 @@ from client_lib.worker.directory import Directory, renew
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import reason_of
-from server_stub.runtimes import Attempt, FailingRank, Observation, attempt_dir, elastic, outputs, verdict, worker_dir
+from server_stub.files import outputs
+from server_stub.runtimes import Attempt, FailingRank, Observation, attempt_dir, elastic, verdict, worker_dir
 from server_stub.runtimes.local import plan, private_folders, record
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.job_folders import copy_checkpoints
@@ -116,7 +117,8 @@ class Gang:
         finally:
             for timer in self._timers:
                 timer.cancel()
-        self._conflicts = await asyncio.to_thread(outputs.conflicts, self.job_dir, [w.report for w in self._workers])
+        reports = [worker.report for worker in self._workers]
+        self._conflicts = await asyncio.to_thread(outputs.conflict_notes, self.job_dir, reports)
         self._end(verdict.verdict(self._counted, self._stopped, self._lost_first))
         await asyncio.gather(*(launcher.reap() for launcher in self._launchers))
 

@@ -18,7 +18,7 @@ from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.files.outputs import folder
-from server_stub.runtimes import CHECKPOINTS, Attempt, outputs
+from server_stub.runtimes import CHECKPOINTS, Attempt
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
@@ -53,7 +53,7 @@ def worker_plans(
             processes_per_worker=needs.processes_with(len(gpus)),
             record_imports=first.record_imports and worker == 0,
             log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all share one file
-            outputs=(kept := outputs.globs(attempt, worker)),
+            outputs=(kept := common.output_globs(attempt, worker)),
             outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
         )
         for worker, gpus in enumerate(setting.grant)

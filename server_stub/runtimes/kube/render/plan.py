@@ -15,7 +15,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, elastic, outputs
+from server_stub.runtimes import Attempt, elastic
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs
@@ -59,7 +59,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalo
         snapshot=None,
         log_file=spec.log_file,
         requirements=spec.requirements or [],
-        outputs=outputs.globs(attempt, worker=0) if cluster.server_url is not None else [],
+        outputs=common.output_globs(attempt, worker=0) if cluster.server_url is not None else [],
         outputs_limit_bytes=cluster.outputs_limit_bytes,
         local_rank_argument=argument,
         local_rank_auto=auto,
