@@ -44,7 +44,7 @@ def rest_api() -> FastAPI:
     for part in (jobs, workers, logs, outputs, snapshots, server):
         app.include_router(part.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(server.probes)
-    answers.add_error_handlers(app)
+    answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)
     return app
 
 

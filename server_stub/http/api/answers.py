@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -68,31 +68,39 @@ def error(problem: ClientLibError) -> Response:
     return response
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer every exception of the handlers of `app` with an ErrorBody."""
-    app.add_exception_handler(ClientLibError, _our_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(ClientDisconnect, disconnected)
-    app.add_exception_handler(OSError, _os_error)
-    app.add_exception_handler(Exception, _internal_error)
+def add_error_handlers(
+    app: FastAPI,
+    form: Callable[[ClientLibError], Response],
+    http_error: Callable[[Request, HTTPException], Response],
+    invalid_request: Callable[[Request, RequestValidationError], Response],
+) -> None:
+    """Answer every exception of the handlers of `app`: our errors in this `form`, and by the two functions those of the
+    framework, such as the router's 404 and 405, and wrong parameters and bodies."""
+
+    async def answer(request: Request, problem: Exception) -> Response:
+        cause = problem.__cause__ if isinstance(problem, HTTPException) else problem  # of a body that was not read
+        if isinstance(cause, ClientLibError):
+            return form(cause)
+        if isinstance(cause, ClientDisconnect):  # the access log shows 499, as nginx does
+            return Response(status_code=499)
+        if isinstance(problem, HTTPException):
+            return http_error(request, problem)
+        if isinstance(problem, RequestValidationError):
+            return invalid_request(request, problem)
+        if isinstance(problem, OSError):
+            return form(_out_of_files(problem))
+        request_id = request.scope["request_id"]  # the log of the server has the traceback
+        return form(ServerError("the server had an error in this request", hint=f"see {request_id} in its log"))
+
+    for kind in (ClientLibError, HTTPException, RequestValidationError, ClientDisconnect, OSError, Exception):
+        app.add_exception_handler(kind, answer)
 
 
-async def _our_error(_: Request, problem: Exception) -> Response:
-    assert isinstance(problem, ClientLibError)
-    return error(problem)
-
-
-async def _http_error(request: Request, problem: Exception) -> Response:
+def http_error(request: Request, problem: HTTPException) -> Response:
     """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
-    assert isinstance(problem, HTTPException)
-    path, cause = request.url.path, problem.__cause__
-    if isinstance(cause, ClientLibError):  # a body over its bound
-        return error(cause)
-    if isinstance(cause, ClientDisconnect):
-        return await disconnected()
+    path = request.url.path
     if problem.status_code == HTTPStatus.BAD_REQUEST:
-        return error(InvalidRequest(f"the body is no JSON object: {cause or problem.detail}"))
+        return error(InvalidRequest(f"the body is no JSON object: {problem.__cause__ or problem.detail}"))
     if problem.status_code == HTTPStatus.NOT_FOUND:
         return error(NotFound(f"{paths.NO_SUCH_PATH} {path}", hint="docs/openapi.json lists the paths of this API"))
     if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -110,9 +118,8 @@ def _methods(request: Request) -> set[str]:
     return {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
 
 
-async def _invalid_request(request: Request, problem: Exception) -> Response:
+def invalid_request(request: Request, problem: RequestValidationError) -> Response:
     """Wrong parameters or a wrong body, one sentence for each finding."""
-    assert isinstance(problem, RequestValidationError)
     in_body = [finding for finding in problem.errors() if finding["loc"][0] == "body"]
     elsewhere = [finding for finding in problem.errors() if finding["loc"][0] != "body"]
     sentences = [_parameter(finding) for finding in elsewhere]
@@ -137,24 +144,9 @@ def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
     return refused(findings, model).message
 
 
-async def disconnected(*_: object) -> Response:
-    """The client has gone; the access log shows 499, as nginx does."""
-    return Response(status_code=499)
-
-
-async def _os_error(_: Request, problem: Exception) -> Response:
-    return error(out_of_files(problem))
-
-
-def out_of_files(problem: Exception) -> Unavailable:
+def _out_of_files(problem: OSError) -> Unavailable:
     """The answer when the server can open no more files. Raises every other error again: it is a bug."""
-    if not isinstance(problem, OSError) or problem.errno not in (errno.EMFILE, errno.ENFILE):
+    if problem.errno not in (errno.EMFILE, errno.ENFILE):
         raise problem
     log.error("a request is refused: %s", problem)
     return Unavailable("the server can open no more files", hint="try again; its limit is too low for its connections")
-
-
-async def _internal_error(request: Request, _: Exception) -> Response:
-    """An unexpected exception. The log of the server has its traceback, under the id of the request."""
-    request_id = request.scope["request_id"]
-    return error(ServerError("the server had an error in this request", hint=f"see {request_id} in its log"))

@@ -15,14 +15,13 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
 from server_stub.http import users_file
-from server_stub.http.api.answers import disconnected, out_of_files
+from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
@@ -63,12 +62,7 @@ def routes() -> FastAPI:
     )
     for router in (_service_auth, jobs.router, logs.router, catalogue.router):
         app.include_router(router)
-    app.add_exception_handler(ClientLibError, _our_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _wrong_form)
-    app.add_exception_handler(ClientDisconnect, disconnected)
-    app.add_exception_handler(OSError, _os_error)
-    app.add_exception_handler(Exception, _internal_error)
+    add_error_handlers(app, error, _http_error, _wrong_form)
     return app
 
 
@@ -115,37 +109,17 @@ class PlatformAuthentication:
         return user
 
 
-async def _our_error(_: Request, problem: Exception) -> Response:
-    assert isinstance(problem, ClientLibError)
-    return error(problem)
-
-
-async def _http_error(_: Request, problem: Exception) -> Response:
-    """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
-    assert isinstance(problem, HTTPException)
-    if isinstance(problem.__cause__, ClientLibError):  # a body over its bound
-        return error(problem.__cause__)
-    if isinstance(problem.__cause__, ClientDisconnect):
-        return await disconnected()
+def _http_error(_: Request, problem: HTTPException) -> Response:
     response = _failed(problem.status_code, str(problem.detail).lower())
     response.headers.update(problem.headers or {})
     return response
 
 
-async def _wrong_form(_: Request, problem: Exception) -> Response:
+def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
     """The 422 response. Values are left out of the findings: they may be secrets."""
-    assert isinstance(problem, RequestValidationError)
     findings = problem.errors()[:_FINDINGS_SHOWN]
     detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in findings]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")  # ASCII: a key may be no UTF-8
-
-
-async def _os_error(_: Request, problem: Exception) -> Response:
-    return error(out_of_files(problem))
-
-
-async def _internal_error(request: Request, _: Exception) -> Response:
-    return _failed(500, f"the server had an error in this request: see {request.scope['request_id']} in its log")
 
 
 def error(problem: ClientLibError) -> Response:
