@@ -22,7 +22,8 @@ class ClientLibError(Exception):
         if code:
             cls.code = code
             BY_CODE[code] = cls
-        cls.http_status = http_status or cls.http_status
+        if http_status:  # an assignment here hides that of a second base class
+            cls.http_status = http_status
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -16,6 +16,16 @@ def test_every_class_says_what_happened() -> None:
     assert [cls for cls in BY_CODE.values() if not (vars(cls).get("__doc__") or "").strip()] == []
 
 
+def test_a_class_of_two_errors_has_code_and_status_of_one() -> None:
+    class Plain(errors.ServerError):
+        pass
+
+    class Both(Plain, errors.Unavailable):
+        pass
+
+    assert (Both.code, Both.http_status) == ("unavailable", 503)
+
+
 def test_an_error_reads_as_a_sentence_and_the_way_out() -> None:
     assert str(errors.NotFound("no job named x", hint="`client-lib list` shows the jobs")).splitlines() == [
         "no job named x",
