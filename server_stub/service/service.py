@@ -49,7 +49,7 @@ from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText, User
 from server_stub.settings import Settings
-from server_stub.store import Store, StoreError, rows
+from server_stub.store import Store, StoreDamaged, StoreError, rows
 
 log = logging.getLogger(__name__)
 
@@ -358,7 +358,7 @@ class Service:
         try:
             await self._store.check()
         except StoreError as error:
-            fix = "start it; the server goes on by itself"
+            fix = error.hint if isinstance(error, StoreDamaged) else "start it; the server goes on by itself"
             return Check(name="database", ok=False, message=f"{self._store.shown}: {error.message}", fix=fix)
         return Check(name="database", ok=True, message=self._store.shown)
 

@@ -11,6 +11,11 @@ from client_lib.worker import disk
 
 log = logging.getLogger(__name__)
 NO_ANSWER = "the database of the server does not answer now"
+_DAMAGED = ("database disk image is malformed", "file is not a database")  # of SQLite
+WAY_OUT = (
+    "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
+    "a damaged file is kept under another name"
+)
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
 
@@ -21,6 +26,10 @@ class StoreError(ServerError):
 
 class StoreUnavailable(StoreError, Unavailable):
     """The database can't be reached or written now; the same call may work later."""
+
+
+class StoreDamaged(StoreUnavailable):
+    """Pages of the database are damaged: nothing is written to it any more."""
 
 
 class Superseded(StoreUnavailable):
@@ -42,6 +51,12 @@ def is_away(error: BaseException) -> bool:
         return False
     state = getattr(error.orig, "sqlstate", None)  # None: PostgreSQL did not answer, or it is SQLite
     return state is None or state[:2] in _PASSING
+
+
+def damage(error: BaseException) -> str | None:
+    """SQLite's sentence about damaged pages; None: the error is another one."""
+    text = str(error.orig) if isinstance(error, DatabaseError) and error.orig else ""
+    return text if any(sign in text for sign in _DAMAGED) else None
 
 
 def is_full(error: BaseException) -> bool:

@@ -16,7 +16,18 @@ from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, rows
 from server_stub.store.engines import Locked
-from server_stub.store.errors import NO_ANSWER, StoreUnavailable, Superseded, driver_message, is_full, translated
+from server_stub.store.errors import (
+    NO_ANSWER,
+    WAY_OUT,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    Superseded,
+    damage,
+    driver_message,
+    is_full,
+    translated,
+)
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
@@ -28,10 +39,6 @@ P = ParamSpec("P")
 log = logging.getLogger(__name__)
 READ_S = 10.0  # for a read of PostgreSQL, with its wait for a free connection
 READ_ALL_S = 300.0  # for one of all jobs, at the start and in the background
-_WAY_OUT = (
-    "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
-    "a damaged file is kept under another name"
-)
 
 
 class Store:
@@ -45,6 +52,8 @@ class Store:
         self._url = url
         self._give_up_room = give_up_room
         self._request_log = request_log
+        self._damage: str | None = None
+        """The fault of its pages that SQLite has found while this server ran."""
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
 
     @property
@@ -96,7 +105,7 @@ class Store:
         except asyncio.TimeoutError as error:
             raise StoreUnavailable(NO_ANSWER, hint="repeat the call later") from error
         except SQLAlchemyError as error:
-            raise translated(error) from error
+            raise self._translated(error) from error
 
     async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`). On a full disk
@@ -121,7 +130,7 @@ class Store:
         return await self._written(self._writer.write_together(function, item))
 
     async def check(self) -> None:
-        """Take the lock again if it was lost. Raises Superseded, StoreError: the database can't be written now."""
+        """Take the lock again if it was lost. Raises Superseded, StoreDamaged, StoreError: it can't be written now."""
         self._refuse_older_than(await self.read(rows.generation))
         await self.write(lambda _: None)
 
@@ -165,7 +174,16 @@ class Store:
                 raise StorageFull("the disk of the server is full; nothing was stored") from error
             if isinstance(error, OSError):
                 raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
-            raise translated(error) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: SQLAlchemyError) -> StoreError:
+        found = damage(error)
+        if found is None:
+            return translated(error)
+        if self._damage is None:
+            log.critical("the database %s is damaged: %s; %s", self.shown, found, WAY_OUT)
+        self._damage = found
+        return _damaged(found)
 
     def _open(self, has_jobs: Callable[[], bool], recover: bool) -> bool:
         self._handle_damage(recover)
@@ -178,7 +196,7 @@ class Store:
                 is_new = engines.migrate(connection)
                 if is_new and not recover and has_jobs():
                     raise ServerError(
-                        f"the database {self.shown} is missing, and the files of its jobs are there", hint=_WAY_OUT
+                        f"the database {self.shown} is missing, and the files of its jobs are there", hint=WAY_OUT
                     )
                 if self._request_log:
                     self._pair(connection, self._request_log)
@@ -188,7 +206,7 @@ class Store:
             raise
         for engine in (self._writing, self._reading):
             engines.limit_silence(engine)
-        self._writer = Writer(self._writing, lambda c: self._refuse_older_than(rows.generation(c, keep=True)))
+        self._writer = Writer(self._writing, self._begin_write)
         self._writer.start()
         return is_new
 
@@ -198,8 +216,13 @@ class Store:
         if damage is None or file is None:
             return
         if not recover:
-            raise ServerError(f"the database {self.shown} is damaged: {damage}", hint=_WAY_OUT)
+            raise ServerError(f"the database {self.shown} is damaged: {damage}", hint=WAY_OUT)
         log.warning("the database %s is damaged and is now %s", self.shown, engines.set_aside(file))
+
+    def _begin_write(self, connection: Connection) -> None:
+        if self._damage:  # more could be destroyed
+            raise _damaged(self._damage)
+        self._refuse_older_than(rows.generation(connection, keep=True))
 
     def _refuse_older_than(self, newest: int) -> None:
         if self._generation != newest:
@@ -224,3 +247,7 @@ class Store:
         self._readers.shutdown()
         self._reading.dispose()
         self._writing.dispose()
+
+
+def _damaged(what: str) -> StoreDamaged:
+    return StoreDamaged(f"the database of the server is damaged: {what}", hint=f"its operator must stop it; {WAY_OUT}")

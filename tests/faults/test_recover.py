@@ -10,7 +10,7 @@ import pytest
 
 from client_lib.spec import paths
 from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import Start
+from tests.faults.conftest import Start, poll
 
 pytestmark = [pytest.mark.process, pytest.mark.smoke]
 
@@ -47,6 +47,37 @@ def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp
     assert [again.ended(name)["state"] for name in ("runs", "waits")] == ["SUCCEEDED", "SUCCEEDED"]
     assert again.lines("runs") == ["up"], "it was not started twice"
     assert len(again.get(paths.JOBS).json()["jobs"]) == 3
+
+
+def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(start: Start, tmp_path: Path) -> None:
+    server = start()
+    server.accepted("runs", WAITS)
+    server.running("runs")
+    database = tmp_path / "state" / "data" / "client_lib.db"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = connection.execute("SELECT pageno FROM dbstat WHERE name IN ('jobs', 'events')").fetchall()
+    with database.open("r+b") as file:
+        for (page,) in pages:
+            file.seek((page - 1) * 4096)
+            file.write(b"\xa5" * 4096)
+    with closing(sqlite3.connect(database)) as connection:  # a write by another process: the server's caches are void
+        connection.execute("UPDATE alembic_version SET version_num = version_num")
+        connection.commit()
+    (tmp_path / "go").touch()
+    poll(lambda: server.get(paths.READYZ).status_code == 503)
+    for answer in (server.get(paths.READYZ), server.submit("next", "print(1)")):
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "is damaged: database disk image is malformed" in answer.json()["message"]
+        assert "serve --recover" in answer.json()["hint"]
+    (check,) = [each for each in server.get(paths.DOCTOR).json()["checks"] if each["name"] == "database"]
+    assert not check["ok"]
+    assert "serve --recover" in check["fix"]
+    server.kill()
+
+    again = start("--recover")
+    assert again.ended("runs")["state"] == "SUCCEEDED"
+    assert again.lines("runs") == ["up"], "it was not started twice"
 
 
 def test_a_running_job_whose_row_is_damaged_is_ended_with_its_processes(start: Start, tmp_path: Path) -> None:
