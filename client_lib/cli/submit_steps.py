@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -64,8 +65,6 @@ def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:
     script = fields["script"]
     if not behind or not script.endswith(".py") or not os.path.isfile(script):
         return []
-    from client_lib.cli.misplaced import undeclared  # few lines need it
-
     try:
         with open(script, "rb") as file:
             found = undeclared(file.read(), behind)
@@ -78,6 +77,29 @@ def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:
         f"{names} behind {script} {'goes' if len(found) == 1 else 'go'} to the script, which does not declare "
         f"{'it' if len(found) == 1 else 'them'}; options of client-lib stand before the script"
     ]
+
+
+def undeclared(source: bytes, options: list[str]) -> list[str]:
+    """The options that a script does not mention: neither in a text, as in `add_argument("--name")`, nor as a name in
+    its code, from which some parsers make options. []: also for a source that is no Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # the run of the script reports it
+        return []
+    mentioned = {name for node in ast.walk(tree) for name in _mentions(node)}
+    return [option for option in options if option not in mentioned and _plain(option) not in mentioned]
+
+
+def _mentions(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Constant):
+        return node.value.replace(",", " ").replace("[", " ").split() if isinstance(node.value, str) else []
+    found = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "attr", None)
+    return [found] if isinstance(found, str) else []
+
+
+def _plain(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.cli.misplaced import undeclared
+from client_lib.cli.submit_steps import undeclared
 
 
 @pytest.mark.parametrize(
