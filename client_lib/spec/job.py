@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -16,6 +16,8 @@ from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, 
 from client_lib.spec.command_line import split_script
 from client_lib.spec.descriptions import Described
 from client_lib.spec.states import TextEnum
+
+V = TypeVar("V", dict[str, Scalar], list[str])
 
 NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
@@ -317,19 +319,12 @@ class JobSpec(Strict):
                 raise ValueError(f"flag {key!r}: give the name without dashes and without '='")
         return flags
 
-    @field_validator("env_variables")
+    @field_validator("env_variables", "secrets")
     @classmethod
-    def _variables_can_be_set(cls, variables: dict[str, Scalar]) -> dict[str, Scalar]:
-        for key in variables:
-            check_env_name(key)
-        return variables
-
-    @field_validator("secrets")
-    @classmethod
-    def _secrets_can_be_set(cls, names: list[str]) -> list[str]:
-        for name in names:
+    def _variables_can_be_set(cls, variables: V) -> V:
+        for name in variables:
             check_env_name(name)
-        return names
+        return variables
 
     @model_validator(mode="after")
     def _elastic_bounds_hold(self) -> JobSpec:
