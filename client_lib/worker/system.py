@@ -78,7 +78,8 @@ class Linux:
 
 
 class Portable:
-    """A watcher process at the other end of a pipe that kills the ranks' process groups when the launcher is gone."""
+    """The same methods. A watcher process at the other end of a pipe kills the ranks' process groups when the launcher
+    is gone."""
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()
@@ -88,11 +89,9 @@ class Portable:
         os.close(reader)
 
     def before_exec(self) -> None:
-        """In the child, between fork and exec: it dies when the launcher dies."""
         os.write(self._pipe, b"+%d\n" % os.getpid())
 
     def rank_ended(self, pid: int) -> None:
-        """The rank was reaped: its pid may belong to another process from now on."""
         os.write(self._pipe, b"-%d\n" % pid)
 
     def descendants(self, marker: str) -> List[int]:  # noqa: ARG002  # as on Linux
@@ -100,7 +99,6 @@ class Portable:
         return []
 
     def close(self) -> None:
-        """Called when no process of the ranks is alive."""
         os.write(self._pipe, b"end\n")
 
 
