@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from client_lib.cli import printer
 from client_lib.cli.http_client import HttpClientTransport
 from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
-from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.transport import config, local_server
 from client_lib.transport.config import Endpoint
 from client_lib.transport.failures import READ_S, bad_content
@@ -155,11 +153,8 @@ class Connection:
         return read(self._rest, paths.INFO, "runtime")
 
     def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
-        """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection."""
-        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
-        headers = {"Accept": paths.LOG_FRAMES}
-        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
-            yield from answer.blocks
+        """See `Rest.open_logs`."""
+        return self._rest.open_logs(name, params, deadline)
 
 
 def read(

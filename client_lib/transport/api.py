@@ -7,7 +7,6 @@ are read leniently, so that an older client understands a newer server.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -19,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 from client_lib.errors import NotFound, NotSupported
 from client_lib.spec import paths
 from client_lib.spec.bounds import STORED
-from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.spec.states import State
 from client_lib.spec.wire import (
     Answer,
@@ -144,13 +142,7 @@ class Api:
 
         With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
         """
-        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
-        headers = {"Accept": paths.LOG_FRAMES}
-        with self._rest.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
-            for block in answer.blocks:
-                yield block
-                if deadline is not None and time.monotonic() > deadline:
-                    return
+        return self._rest.open_logs(name, params, deadline)
 
     def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
         """The value that the job's function left in this rank, still pickled: see `Job.result`. Raises NoResult with

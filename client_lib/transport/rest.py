@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from client_lib import errors
+from client_lib.spec import paths
+from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.transport import retry
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import READ_S
@@ -138,6 +141,19 @@ class Rest:
         request = Request("GET", path, params, None, headers, read_s)
         with ExitStack() as opened:
             yield self._repeated(lambda found: opened.enter_context(found.open(request)), self._config.retry_s)
+
+    def open_logs(self, name: str, params: Params, deadline: float | None) -> Iterator[bytes]:
+        """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a dead connection.
+
+        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
+        """
+        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
+        headers = {"Accept": paths.LOG_FRAMES}
+        with self.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
+            for block in answer.blocks:
+                yield block
+                if deadline is not None and time.monotonic() > deadline:
+                    return
 
     def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
         def once() -> T:
