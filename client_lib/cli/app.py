@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("lists", "List your jobs, newest first."),
     "status": ("status", "Show the state of a job, and why."),
     "explain": ("status", "Explain why a job waits, or why it failed."),
-    "stacks": ("stacks", "Show what a running job does, rank by rank."),
+    "stacks": ("status", "Show what a running job does, rank by rank."),
     "logs": ("logs", "Print what the ranks of a job print."),
     "download": ("download", "Fetch the files that a job has written."),
     "wait": ("several_jobs", "Wait until jobs have ended."),
