@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from client_lib import errors
-from client_lib.spec.states import State
 
 DONE = 0
 FAILED = 1
@@ -46,9 +45,6 @@ OF_ERRORS: dict[type[errors.ClientLibError], int] = {
     errors.ClientLibError: FAILED,
 }
 """Class -> code; a class that is not here has the code of its nearest ancestor."""
-
-OF_STATES = {State.SUCCEEDED: DONE, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
-"""Exit code of a command that waited for a job's end."""
 
 
 def of_error(error: errors.ClientLibError) -> int:

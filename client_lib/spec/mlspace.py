@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from client_lib.spec.job import REFUSED_TYPES, JobType
 from client_lib.spec.states import Reason, State, TextEnum, as_sent
 
 DEFAULT_REGION = "DGX2-MT"
 REGIONS = ("DGX2-MT", "A100-MT", "SR002-MT", "SR003", "SR004", "SR005", "SR006", "SR008", "SR009")
 """Names that the platform's own clients know. A server answers for any, unless its setting `regions` names some."""
-
-DEFAULT_TYPE = "horovod"
-"""The platform's, of a request without `type`; the default of our SDK is pytorch2."""
-TYPES = (*(str(kind) for kind in JobType), *REFUSED_TYPES)
 
 
 class PlatformType(TextEnum):

@@ -170,9 +170,8 @@ class StdoutCarrier(LogCarrier):
     A thread: a slow container runtime delays nothing else.
     """
 
-    def __init__(self, spool: Spool, warn: Callable[[str], None], fd: int = 1) -> None:
+    def __init__(self, spool: Spool, warn: Callable[[str], None]) -> None:
         super().__init__(STDOUT, spool, warn)
-        self._fd = fd
 
     def _carry(self) -> None:
         while self._print():
@@ -185,7 +184,7 @@ class StdoutCarrier(LogCarrier):
         piece = self._spool.read(STDOUT)
         if piece is not None:
             try:
-                write_all(self._fd, piece.data)
+                write_all(1, piece.data)
             except OSError:
                 return False
             self._spool.move(STDOUT, piece.end)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import client_lib
 from client_lib.mlspace import constants
-from client_lib.spec.mlspace import REFUSED_TYPES
+from client_lib.spec.job import REFUSED_TYPES
 from server_stub.runtimes.fields import FIELDS, Support
 
 DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "mlspace.md").read_text()

@@ -14,7 +14,7 @@ import pytest
 
 import client_lib
 from client_lib import Client, InvalidRequest, Job, JobType, NotFound, NotSupported
-from client_lib.spec.mlspace import TYPES
+from client_lib.spec.job import REFUSED_TYPES
 
 
 def test_the_room_is_loaded_by_its_names_alone() -> None:
@@ -38,7 +38,7 @@ def test_enums_are_their_values_in_json_and_in_text() -> None:
     assert f"{client_lib.RegionMT.SR004} {client_lib.JobHealthAction.restart}" == "SR004 restart"
     assert client_lib.ClusterType("MT") is client_lib.ClusterType.MT
     assert isinstance(client_lib.PriorityClass, type)
-    assert {member.value for member in Job.Type} == set(TYPES)
+    assert {member.value for member in Job.Type} == {*map(str, JobType), *REFUSED_TYPES}
 
 
 def test_health_params_of_the_platform_are_those_of_the_spec() -> None:
