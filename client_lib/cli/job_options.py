@@ -106,7 +106,6 @@ def _number_or_default(text: str) -> int | str:
 
 
 def _numbers(text: str) -> list[int]:
-    """`0,1` -> [0, 1]."""
     return [_whole(part) for part in text.split(",")]
 
 
@@ -222,7 +221,6 @@ def reading_of(name: str, field: FieldInfo) -> Reading:
 
 
 def _is_simple(kind: Any) -> bool:
-    """typer reads this type itself."""
     return (isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)) or get_origin(kind) is Literal
 
 
@@ -242,7 +240,6 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def _help(name: str) -> str:
-    """The spec's text of the field, and its default."""
     field = JobSpec.model_fields[name]
     said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
     said = said.replace("; None:", "; without it:").replace("None:", "Without it:")

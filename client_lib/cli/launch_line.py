@@ -91,7 +91,6 @@ def _option(field: str) -> str:
 
 
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
-    """The line as options of ours."""
     options: list[str] = []
     for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
         if name not in job_options.POSITIONAL:

@@ -164,8 +164,6 @@ class _Bounded:
 
 
 class _Nowhere:
-    """Counts what is written to it."""
-
     size = 0
 
     def write(self, data: bytes) -> int:

@@ -32,7 +32,6 @@ class Outcome:
         return self._of(rank).value(self.info.name)
 
     def values(self) -> list[Any]:
-        """The values of all ranks, in their order."""
         first = self._of(0)
         others = (self._of(rank) for rank in range(1, first.header.get("world_size", 1)))
         return [result.value(self.info.name) for result in (first, *others)]
@@ -110,7 +109,6 @@ class Result:
 
 
 def _before(ended: JobEnded) -> str:
-    """The last lines of the rank before its exception."""
     last_lines = ended.info.failure.last_lines if ended.info.failure else []
     lines = list(takewhile(lambda line: line != _TRACEBACK, last_lines))[-_LINES:]
     return "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""

@@ -40,7 +40,6 @@ _USUAL = {"rdzv_backend": "static", "main_training_function": "main", "same_netw
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by the names of the options."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

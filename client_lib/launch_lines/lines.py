@@ -15,8 +15,6 @@ from client_lib.worker.rank_environment import RANK_VARIABLES
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine on which a line was typed."""
-
     cores: int | None = None
     """Cores of one worker, for `--nproc-per-node=cpu`; None: not known."""
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}

@@ -77,7 +77,6 @@ def _number(words: Sequence[str], option: str) -> str | None:
 
 
 def _program(words: Sequence[str]) -> str:
-    """The program that the launcher would start: a script, or a module."""
     for at, word in enumerate(words):
         if word.endswith(".py"):
             return shlex.join(words[at:])

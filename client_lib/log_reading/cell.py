@@ -107,7 +107,6 @@ class CellOutput:
         self._show(bars=tuple(bars))
 
     def end(self, info: JobInfo) -> None:
-        """Show the state of the job after its last line."""
         self._show(
             state=str(info.state),
             reason=str(info.reason),
@@ -117,7 +116,6 @@ class CellOutput:
         )
 
     def close(self) -> None:
-        """Show everything and end."""
         self._areas.close()
 
     def _show(self, **changes: Any) -> None:
@@ -132,7 +130,6 @@ class _Head:
         self._lines, self._characters = HEAD_LINES, HEAD_CHARACTERS
 
     def take(self, lines: list[str]) -> list[str]:
-        """Print the lines that fit; return the rest."""
         taken = 0
         for line in lines:
             if self._lines == 0 or len(line) > self._characters:

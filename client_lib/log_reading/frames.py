@@ -43,8 +43,6 @@ class Gap(NamedTuple):
 
 
 class JobStatus(NamedTuple):
-    """State, reason, message and attempt of the job."""
-
     facts: dict[str, Any]
     last: bool
     """The last frame: every line was sent."""

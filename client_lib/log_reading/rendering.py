@@ -105,7 +105,6 @@ class LogPrinter:
         return _PREFIX.sub(_in_colour, text, count=1) if self._colours and self._prefix else text
 
     def _write(self, lines: list[str]) -> str:
-        """Put lines above the bars."""
         text = "".join(lines)
         return self._erased() + text + self._drawing() if text else ""
 

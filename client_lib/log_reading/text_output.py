@@ -50,8 +50,6 @@ class Beside(Protocol):
 
 
 class OpenLogs(Protocol):
-    """`Api.open_logs` of one job."""
-
     def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]: ...
 
 
@@ -115,7 +113,6 @@ class LogOutput:
         page.flush()
 
     def say(self, sentence: str) -> None:
-        """Print a message that is no line of the job: on stderr, so that it is never taken for one."""
         (self.beside.say if self.beside else sys.stderr.write)(sentence)
 
     def _check_deadline(self) -> None:

@@ -59,8 +59,6 @@ def shown_in_signature(init: F) -> F:
 
 @dataclass
 class Translation:
-    """The meaning of the old arguments of one call."""
-
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the spec that they become."""
     warnings: list[str] = field(default_factory=list)

@@ -103,7 +103,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _names(model: type[BaseModel]) -> list[str]:
-    """Fields of the model and of the models it holds."""
     nested = (field.annotation for field in model.model_fields.values())
     inner = [name for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel) for name in _names(kind)]
     return [*model.model_fields, *inner]

@@ -69,7 +69,6 @@ _INTERPRETERS = re.compile(r"(ba|z|da|k)?sh|python[\d.]*|torchrun|accelerate|env
 
 
 def draw_name(spec: JobSpec) -> str:
-    """Draw a new name. A job with a region comes from a script for the platform, and gets a name of its form."""
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
     return name_for(spec.script, "".join(secrets.choice(_ALPHABET) for _ in range(SUFFIX)))

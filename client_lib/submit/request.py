@@ -154,7 +154,6 @@ def _in_place(submission: Submission, post: Post[T], upload: Upload) -> T:
 
 @contextmanager
 def _function(submission: Submission, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
-    """The function, uploaded. `root`: see `client_lib.functions.payload`."""
     if submission.call is None:
         yield None
         return
@@ -230,5 +229,4 @@ def _submitter(api: Api, python: str | None) -> Submitter:
 
 
 def _secret_values(spec: JobSpec) -> dict[str, str]:
-    """Values from the caller's environment; the server looks up the other names."""
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}

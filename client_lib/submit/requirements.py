@@ -54,7 +54,6 @@ def of_header(script: Path) -> list[str] | None:
 
 
 def _lines(entry: str, folder: Path, depth: int = 0) -> Iterator[str]:
-    """An entry, or the lines of the file that it names."""
     words = re.split(r"[\s=]+", entry.strip(), maxsplit=1)
     if words[0] in ("-r", "--requirement") and len(words) == 2:
         yield from _of_file(folder / words[1], depth)

@@ -61,8 +61,6 @@ class Listing:
 
 @dataclass(frozen=True)
 class Packed:
-    """An archive on disk."""
-
     path: Path
     sha256: str
     size: int
@@ -200,8 +198,6 @@ class _Changed(Exception):
 
 
 class _Hashing:
-    """A file that computes the digest of what is written to it."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.digest = hashlib.sha256()

@@ -37,11 +37,9 @@ class Source:
 
     @property
     def folder(self) -> Path:
-        """The folder that a server must share to run this in place."""
         return self.script.parent if self.script else self.cwd
 
     def sha256(self) -> str | None:
-        """Digest of the script's bytes; None for a command."""
         return hashlib.sha256(self.script.read_bytes()).hexdigest() if self.script else None
 
 

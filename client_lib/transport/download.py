@@ -27,8 +27,6 @@ _RESERVED = frozenset(':*?"<>|\\')  # in names on Windows, where a colon also na
 
 
 class Progress(NamedTuple):
-    """Progress of a download."""
-
     files: int
     """Complete."""
     all_files: int

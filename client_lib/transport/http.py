@@ -105,7 +105,6 @@ _FAILURES = (  # the first row whose kind is the failure, or is among its causes
 
 
 def _refusal(response: requests.Response) -> Exception:
-    """The error that a bad answer means."""
     sent, found = response.request, response.headers
     location, retry_after = found.get("Location"), found.get("Retry-After")
     return error_of_answer(

@@ -50,7 +50,6 @@ def call(attempt: Callable[[], T], bound_s: float) -> T:
 
 
 def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
-    """All tries but the first."""
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
     pending = [first]

@@ -186,7 +186,6 @@ class _Unpacker:
             raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
 
     def _check_inside(self, path: str, place: str) -> None:
-        """Raises ArchiveRefused if `path`, with all links followed, is outside of the target."""
         if not self._inside(os.path.realpath(path)):
             raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
 

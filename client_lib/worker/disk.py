@@ -105,7 +105,6 @@ def allocate(fd: int, size: int) -> None:
 
 
 def give_up(path: str) -> None:
-    """Remove the reserve, if it is there."""
     try:
         os.unlink(path)
     except OSError:

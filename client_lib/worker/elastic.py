@@ -58,7 +58,6 @@ class RankPipes:
     """Reads the output pipes that ranks bring; the launcher's side."""
 
     def __init__(self, path: str, loop: Loop, add_pipe: Callable[[int, str, int], None]) -> None:
-        """`add_pipe` is called with the rank, the stream and the descriptor to read."""
         self._path, self._loop, self._add_pipe = path, loop, add_pipe
         self._rest = b""
         os.makedirs(path, mode=0o700, exist_ok=True)

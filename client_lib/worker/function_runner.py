@@ -164,15 +164,12 @@ def _dotted(version: List[int]) -> str:
 
 
 def _extend_path(entries: List[str]) -> None:
-    """Add the caller's entries to sys.path; relative ones are below the unpacked snapshot."""
     work = os.path.join(os.environ[_MARKER], "work")
     paths = [os.path.normpath(os.path.join(work, entry)) for entry in entries]
     sys.path[:0] = [path for path in paths if path not in sys.path]
 
 
 class _Call:
-    """The function and its arguments, unpickled."""
-
     def __init__(self, file: Any, fill: Dict[str, str]) -> None:
         import pickle
 

@@ -245,7 +245,6 @@ class Launcher:
         self._end_ranks(grace_s)
 
     def _silent_s(self) -> float:
-        """Seconds since a rank has printed something, or since their start."""
         return min(time.monotonic() - self._log.active_at, time.time() - (self._started_at or 0.0))
 
     def _end_ranks(self, grace_s: float) -> None:
@@ -346,7 +345,6 @@ class Launcher:
         self._loop.stop()
 
     def _use_reserve(self) -> None:
-        """Write the rest of the log and the report on a full disk."""
         self._log.ends = True
         disk.give_up(self._directory.reserve)
 

@@ -14,7 +14,6 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: str) -> None:
-    """Write the zipapp to `target`."""
     here = os.path.dirname(os.path.abspath(__file__))
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
     for name in sorted(_sources(here)):

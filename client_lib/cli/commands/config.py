@@ -175,7 +175,6 @@ def _section(lines: list[str], name: str) -> int | None:
 
 
 def _set(lines: list[str], start: int, key: str, value: Value | None) -> None:
-    """Replace, insert or remove `key` in the section whose first line is `start`."""
     end = next((at for at in range(start, len(lines)) if _HEADER.match(lines[at])), len(lines))
     there = re.compile(rf"\s*{re.escape(key)}\s*=")
     found = next((at for at in range(start, end) if there.match(lines[at])), None)

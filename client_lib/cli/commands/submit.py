@@ -231,7 +231,6 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
 
 
 def _print_manifest(described: DescribedJob, output: str) -> None:
-    """YAML documents to read, or one JSON object."""
     with printer.progress("rendering"):
         manifest = described.job.render(python=described.python or processes.find_python(os.environ))
     if output == JSON:

@@ -58,7 +58,6 @@ class Collector:
             self._look()
 
     def report(self) -> Dict[str, Any]:
-        """The outputs' part of the worker's report."""
         if self._sync is None:
             return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
         files, size, left_out = self._sync.summary()
@@ -126,8 +125,6 @@ class LookInterrupted(Exception):
 
 
 class Summary(NamedTuple):
-    """The kept files, and those that are not kept."""
-
     files: int
     size: int
     left_out: List[LeftOut]

@@ -107,7 +107,6 @@ class IndexWriter:
         os.close(self._fd)
 
     def _append(self, entry: Dict[str, Any]) -> None:
-        """Append one line whole, or raise OSError."""
         line = _line(entry)
         try:
             write_all(self._fd, line)

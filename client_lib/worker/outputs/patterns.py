@@ -27,7 +27,6 @@ class Patterns:
         self._all = [_split(glob) for glob in globs]
 
     def match(self, path: str) -> bool:
-        """A file of this path matches."""
         parts = _split(path)
         return any(_matches(pattern, parts) for pattern in self._all)
 
@@ -74,6 +73,5 @@ def _name_matches(part: str, name: str) -> bool:
 
 
 def matching(globs: Sequence[str], paths: Sequence[str]) -> List[str]:
-    """The paths that match one of the globs."""
     patterns = Patterns(globs)
     return [path for path in paths if patterns.match(path)]

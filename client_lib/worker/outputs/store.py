@@ -149,11 +149,9 @@ class DirectoryStore(Store):
             raise NotKept("the job keeps %s without it, and may keep %s" % self._room.shown())
 
     def incoming(self, name: str) -> str:
-        """Path for an incomplete file."""
         return os.path.join(self._incoming, name)
 
     def drop_incoming(self, name: str) -> None:
-        """Remove an incomplete file."""
         _remove(self.incoming(name))
 
     def adopt(self, kept: Kept, complete: str) -> None:
@@ -165,7 +163,6 @@ class DirectoryStore(Store):
         self._drop(before)
 
     def sync(self) -> None:
-        """Return when the list is on the disk."""
         self._writer.sync()
 
     def _link(self, source: SourceFile, temporary: str, at_rest: Optional[str]) -> Optional[str]:

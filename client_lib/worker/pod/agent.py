@@ -61,7 +61,6 @@ class CodeMissing(Exception):
 
 
 def main(root: str) -> int:
-    """The container's exit code."""
     files = PodFiles(root)
     try:
         pod, plan, token = read_settings(files, os.environ), read_plan(files), read_token(files)
@@ -306,7 +305,6 @@ class Agent:
         )
 
     def _report_of_dead(self, kills: int) -> "Report":
-        """The report of a launcher that died without writing one."""
         status = self._launcher.status or 0
         if os.getpid() == 1:
             _kill_all_others()

@@ -58,12 +58,10 @@ class LauncherProcess:
                 self._send(self._connection, control.stacks())
 
     def kill(self) -> None:
-        """Kill the launcher; its ranks die with it."""
         if self._pid and self.status is None:
             os.kill(self._pid, signal.SIGKILL)
 
     def reaped(self, pid: int, status: int) -> None:
-        """Note that a child of this process has ended."""
         if pid == self._pid:
             self.status = status
 

@@ -76,7 +76,6 @@ class Spool:
             self._done[reader] = max(self._done[reader], at if done is None else done)
 
     def leave(self, reader: str) -> None:
-        """Remove a reader: nothing is kept for it any more."""
         with self._lock:
             self._at.pop(reader, None)
             self._done.pop(reader, None)

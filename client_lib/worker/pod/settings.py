@@ -46,8 +46,6 @@ class PodSettings(NamedTuple):
 
 
 class PodFiles:
-    """Paths of a pod."""
-
     def __init__(self, root: str = ROOT) -> None:
         self.plan = os.path.join(root, "plan", "plan.json")
         self.pod = os.path.join(root, "plan", "pod.json")

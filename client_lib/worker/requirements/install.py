@@ -138,7 +138,6 @@ def _inside(found: PackageEnvironment, variables: Dict[str, str]) -> Dict[str, s
 
 
 def activated(prefix: str, variables: Dict[str, str]) -> Dict[str, str]:
-    """Variables of an active environment."""
     path = os.path.join(prefix, "bin")
     return {"VIRTUAL_ENV": prefix, "PATH": path + (os.pathsep + variables["PATH"] if variables.get("PATH") else "")}
 

@@ -43,7 +43,6 @@ class Watched:
         self.copy: Any = container.copy()
 
     def changes(self) -> list[Change]:
-        """The difference from the copy, if there is one."""
         now, before = self.container, self.copy
         if len(now) != len(before) or any(map(_operator.is_not, _values(now), _values(before))):
             return [Change(self)]

@@ -60,7 +60,6 @@ class Hidden:
             watched.copy = watched.container.copy()  # the change above is no effect of an import
 
     def names(self) -> Iterable[str]:
-        """Names of all hidden modules."""
         return self._group_of
 
     def count_packaged(self) -> int:
@@ -333,13 +332,11 @@ def _forget_cached() -> None:
 
 
 def standard() -> tuple[str, ...]:
-    """Folders of the standard library."""
     home = os.path.dirname(os.__file__)
     return (home, os.path.join(home, "lib-dynload"))
 
 
 def is_standard(module: Any) -> bool:
-    """It belongs to the standard library."""
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen"):
         return True

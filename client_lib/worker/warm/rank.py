@@ -99,7 +99,6 @@ class Warm:
 
 
 def given_environment() -> Dict[str, str]:
-    """The environment with which this process was started."""
     with open("/proc/self/environ", "rb") as file:
         entries = os.fsdecode(file.read()).split("\0")
     return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if name and equals}
