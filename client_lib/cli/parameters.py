@@ -118,38 +118,20 @@ def _job_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         return []
 
 
-JobName = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", autocompletion=_job_names, help="Name of the job, or a beginning that no other has."
-    ),
-]
-JobOrNewest = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]",
-        autocompletion=_job_names,
-        help="Name of the job, or a beginning that no other has. Default: the newest job.",
-    ),
-]
-WholeJobNames = Annotated[
-    list[str], typer.Argument(metavar="NAME...", autocompletion=_job_names, help="Names of the jobs, in full.")
-]
+def _names(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, autocompletion=_job_names, help=text)
+
+
+_BEGINNING = "Name of the job, or a beginning that no other has."
+JobName = Annotated[str, _names("NAME", _BEGINNING)]
+JobOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.")]
+WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.")]
 WholeNamesOrNewest = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME]...",
-        autocompletion=_job_names,
-        help="Names of the jobs, in full. Default: the newest job, after a question.",
-    ),
+    list[str] | None, _names("[NAME]...", "Names of the jobs, in full. Default: the newest job, after a question.")
 ]
 NamesOrNewest = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[NAME]...",
-        autocompletion=_job_names,
-        help="Names of the jobs, or beginnings that no other has. Default: the newest job.",
-    ),
+    _names("[NAME]...", "Names of the jobs, or beginnings that no other has. Default: the newest job."),
 ]
 
 
