@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.transport.config import parse_toml
 
 _FILES = (".txt", ".in")
 _BLOCK = re.compile(r"^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$", re.MULTILINE)  # as in PEP 723
@@ -39,15 +39,8 @@ def of_header(script: Path) -> list[str] | None:
     found = _BLOCK.search(script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n"))
     if found is None:
         return None
-    if sys.version_info >= (3, 11):  # loaded here: most scripts have no header
-        import tomllib
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
     text = "".join(line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines(True))
-    try:
-        dependencies = tomllib.loads(text).get("dependencies", [])
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"the `# /// script` header of {script} is no TOML: {error}") from None
+    dependencies = parse_toml(text, f"the `# /// script` header of {script}").get("dependencies", [])
     if not isinstance(dependencies, list) or not all(isinstance(one, str) for one in dependencies):
         raise InvalidRequest(f"the `# /// script` header of {script}: dependencies must be a list of texts")
     return dependencies or None

@@ -149,7 +149,7 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
         return None, {}
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} can't be read: {error}") from None
-    data = _parse(text, path)
+    data = parse_toml(text, path)
     profiles = data.pop("profiles", {})
     default = data.pop("profile", None)
     if data:
@@ -161,7 +161,8 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     return default, profiles
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def parse_toml(text: str, what: object) -> dict[str, Any]:
+    """Raises InvalidRequest, which names `what`, for a text that is no TOML."""
     if sys.version_info >= (3, 11):  # loaded here: most calls have no file to parse
         import tomllib
     else:
@@ -170,7 +171,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = tomllib.loads(text)
         return data
     except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"{path} is no TOML: {error}") from None
+        raise InvalidRequest(f"{what} is no TOML: {error}") from None
 
 
 def _check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
