@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 
 from client_lib.log_reading.reader import GOES_ON, PROGRESS, LogEntry
 
@@ -143,21 +144,13 @@ def _in_colour(prefix: re.Match[str]) -> str:
 def _ranks(ranks: Iterable[int | None]) -> str:
     """Format ranks as `0-3,7`; "" for no rank."""
     known = sorted(rank for rank in ranks if rank is not None)
-    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(known))
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _place(entry: LogEntry) -> str:
     """Origin of a line that belongs to no rank. In a snapshot each worker has its own train.log."""
     return f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
-
-
-def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    first = None
-    for index, number in enumerate(numbers):
-        first = number if first is None else first
-        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
-            yield first, number
-            first = None
 
 
 @dataclass
