@@ -23,6 +23,7 @@ one and computes the gap from seq.
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
@@ -76,3 +77,18 @@ def parse(line: bytes) -> Record:
 
 def segment_name(offset: int) -> str:
     return "%020d.log" % offset
+
+
+def segments(folder: "str | os.PathLike[str]") -> "list[tuple[int, int]]":
+    """(offset, bytes) of each segment in a folder, in order; [] if there is no folder."""
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(".log")]
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        try:
+            found.append((int(name[:-4]), os.stat(os.path.join(folder, name)).st_size))
+        except FileNotFoundError:  # removed since the listing
+            continue
+    return sorted(found)

@@ -7,7 +7,7 @@ import os
 from typing import List, Optional, Sequence, Tuple
 
 from client_lib.worker.disk import free_bytes
-from client_lib.worker.format import MAX_TEXT, segment_name
+from client_lib.worker.format import MAX_TEXT, segment_name, segments
 
 _TAIL_BYTES = 4 * MAX_TEXT  # contains the last record
 
@@ -63,14 +63,15 @@ class SegmentWriter:
 
     def _resume(self) -> None:
         """Continue after the last whole record of an earlier launcher; an incomplete one is cut off."""
-        self._starts = sorted(int(name[:-4]) for name in os.listdir(self._path) if name.endswith(".log"))
+        sizes = dict(segments(self._path))
+        self._starts = list(sizes)
         while self._starts:
             size, seq = _end_of(os.path.join(self._path, segment_name(self._starts[-1])))
             if size:
-                sizes = [os.path.getsize(os.path.join(self._path, segment_name(start))) for start in self._starts]
+                sizes[self._starts[-1]] = size
                 self.offset, self.next_seq = self._starts[-1] + size, seq + 1
                 self._first = self._starts[0]
-                self.removed_bytes = self.offset - self._first - sum(sizes)
+                self.removed_bytes = self.offset - self._first - sum(sizes[start] for start in self._starts)
                 return
             os.unlink(os.path.join(self._path, segment_name(self._starts.pop())))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest
 from client_lib.worker.directory import sync
-from client_lib.worker.format import parse, segment_name
+from client_lib.worker.format import parse, segment_name, segments
 from client_lib.worker.segments import middle
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
@@ -53,9 +53,7 @@ class LogFile:
 
     def open(self) -> None:
         """Continue the files; half a record, which a crash has left, is cut off."""
-        for name in sorted(os.listdir(self._folder)) if self._folder.is_dir() else []:
-            if name.endswith(".log"):
-                self._sizes[int(name[:-4])] = (self._folder / name).stat().st_size
+        self._sizes = dict(segments(self._folder))
         if self._sizes:
             self._cut_half_record()
 

@@ -11,7 +11,7 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
-from client_lib.worker.format import parse, segment_name
+from client_lib.worker.format import parse, segment_name, segments
 from client_lib.worker.pod.server_client import Rejected, ServerClient, Unreachable
 from client_lib.worker.pod.threads import AgentThread, Backoff
 
@@ -59,7 +59,7 @@ class Spool:
         """The next records for this reader; None: there are none now."""
         with self._lock:
             at = self._at[reader]
-        for start, size in self._segments():
+        for start, size in segments(self._folder):
             if start + size <= at:
                 continue
             offset = max(at, start)
@@ -83,11 +83,11 @@ class Spool:
     def tidy(self) -> int:
         """Delete segments that are done with, and the oldest ones while there are too many bytes. Returns the number of
         bytes that were deleted unread."""
-        segments = self._segments()
+        existing = segments(self._folder)
         with self._lock:
             done = min(self._done.values(), default=0)
-        kept, dropped = sum(size for _, size in segments), 0
-        for start, size in segments[:-1]:  # the launcher writes the last one
+        kept, dropped = sum(size for _, size in existing), 0
+        for start, size in existing[:-1]:  # the launcher writes the last one
             over = kept > self._limit
             if start + size > done and not over:
                 break
@@ -99,15 +99,15 @@ class Spool:
     def newest(self) -> int:
         """A number that changes whenever a rank has written bytes, even without a record: the launcher then touches the
         file."""
-        segments = self._segments()
+        existing = segments(self._folder)
         try:
-            return os.stat(self._path(segments[-1][0])).st_mtime_ns if segments else 0
+            return os.stat(self._path(existing[-1][0])).st_mtime_ns if existing else 0
         except FileNotFoundError:
             return 0
 
     def end(self) -> Tuple[int, int]:
         """(seq, offset) of the record that would follow, for a log whose writer is dead."""
-        for start, size in reversed(self._segments()):
+        for start, size in reversed(segments(self._folder)):
             begin = max(0, size - _TAIL)
             tail = self._read(start, begin)
             if tail:
@@ -117,21 +117,6 @@ class Spool:
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, segment_name(start))
-
-    def _segments(self) -> List[Tuple[int, int]]:
-        """(start, size), in order."""
-        found = []
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        for name in names:
-            if name.endswith(".log"):
-                try:
-                    found.append((int(name[:-4]), os.stat(os.path.join(self._folder, name)).st_size))
-                except FileNotFoundError:  # deleted since the listing
-                    continue
-        return sorted(found)
 
     def _read(self, start: int, begin: int) -> Optional[bytes]:
         """Whole records; b"": there is none yet, None: the segment is gone."""
