@@ -1,8 +1,7 @@
 """Fetches the outputs of a job into a folder: resumed after a cut, each file checked against its digest.
 
 A file that is there with the same bytes is not fetched again; one with others is replaced when the new one is complete.
-Nothing is written outside of the folder, whatever a server calls its files and wherever links in the folder lead. Only
-`job` uses this.
+Nothing is written outside of the folder, whatever a server calls its files and wherever links in the folder lead.
 """
 
 from __future__ import annotations
