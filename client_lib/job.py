@@ -507,14 +507,17 @@ class Job:
         The job's notices (fields that the server interprets differently) are printed once per object.
         """
         from client_lib.log_reading.cell import in_cell_or_terminal
-        from client_lib.log_reading.text_output import LogOutput, several_ranks
+        from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 
-        prefix = not one_rank and several_ranks(info.spec.model_dump())
+        spec = info.spec.model_dump()
+        prefix = not one_rank and several_ranks(spec)
+        silence = waits_for(spec, info.started_at) if params.keys() == {"follow"} else ""
         new = [notice for notice in info.notices if notice not in self._shown_notices]
         self._shown_notices.update(new)
         with in_cell_or_terminal(info, file) as cell:
             out = cell or (sys.stdout if file is None else file)
-            output = LogOutput(info.name, out, prefix, retry_s=self.client.config.retry_s, beside=cell, **look)
+            retry_s = self.client.config.retry_s
+            output = LogOutput(info.name, out, prefix, retry_s=retry_s, beside=cell, waits_for=silence, **look)
             for notice in new:
                 output.say(f"{notice}\n")
             output.write(partial(self.client.open_logs, info.name), params)

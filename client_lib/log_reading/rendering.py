@@ -22,8 +22,10 @@ from client_lib.log_reading.reader import GOES_ON, PROGRESS, LogEntry
 COLLAPSE = timedelta(seconds=0.3)
 """Identical lines of several ranks within this time become one line."""
 MAX_BARS = 8
+FEW = 4  # ranks; from here on one bar is drawn for all
 _MAX_HELD = 1000  # held lines
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
+_STEP = re.compile(r"(?<![\d.])(\d+)/\d")  # `580/1000` of tqdm
 _PREFIX = re.compile(r"^(?P<stamp>\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]
@@ -74,9 +76,22 @@ class LogPrinter:
 
     @property
     def bars(self) -> list[str]:
-        """The running progress bars, by rank, for a display beside the log."""
+        """The running progress bars, by rank, for a display beside the log. From FEW ranks on it is the first rank's,
+        with the lowest and highest step of all."""
+        first, spread = self._one_for_all()
+        return [first + spread] if first else self._by_rank()
+
+    def _by_rank(self) -> list[str]:
         sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
         return [self._bars[source] for source in sources]
+
+    def _one_for_all(self) -> tuple[str, str]:
+        """The first rank's bar and the spread of all; empty: there are few, or one of them shows no step."""
+        ranks = {source[2] for source in self._bars if source[2] is not None}
+        steps = [int(found.group(1)) for bar in self._bars.values() if (found := _STEP.search(bar))]
+        if len(ranks) < FEW or len(steps) < len(self._bars):
+            return "", ""
+        return self._by_rank()[0], f"  [{_ranks(ranks)}] step {min(steps)} to {max(steps)}"
 
     def clear(self) -> str:
         """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
@@ -128,12 +143,17 @@ class LogPrinter:
         return f"\r{up}\x1b[J" if drawn else ""
 
     def _drawing(self) -> str:
-        """The newest bars, each cut to one row of the terminal."""
+        """The bars, each cut to one row of the terminal."""
         if self._columns is None:
             return ""
-        bars = list(self._bars.values())[-MAX_BARS:]
+        width = max(1, self._columns - 1)
+        first, spread = self._one_for_all()
+        if first:
+            bars = [(first[: max(0, width - len(spread))] + spread)[:width]]
+        else:
+            bars = [bar[:width] for bar in self._by_rank()[:MAX_BARS]]
         self._drawn = len(bars)
-        return "\n".join(self._painted(bar[: max(1, self._columns - 1)]) for bar in bars)
+        return "\n".join(map(self._painted, bars))
 
 
 def _in_colour(prefix: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +21,9 @@ from client_lib.log_reading.rendering import COLLAPSE, LogPrinter
 from client_lib.spec.states import State
 from client_lib.worker.format import LAUNCHER
 
+SILENT_S = 2.0
+"""Time without a line after which a follower says that the job runs."""
+_STARTS = timedelta(minutes=1)  # longest time for which Python is said to start
 _SILENT = frozenset({State.PENDING, State.RESTARTING})  # states in which no line comes
 
 
@@ -31,6 +35,17 @@ def several_ranks(spec: Mapping[str, Any]) -> bool:
     if processes != "default":
         return bool(processes > 1)
     return not (spec.get("type") == "nogpu" or (spec.get("instance_type") or "").startswith("cpu"))
+
+
+def waits_for(spec: Mapping[str, Any], started_at: datetime | None) -> str:
+    """`2 workers, starting Python`: what happens before the first line of a job that runs."""
+    count = spec.get("n_workers", 1)
+    workers = "1 worker" if count == 1 else f"{count} workers"
+    if started_at and datetime.now(timezone.utc) - started_at > _STARTS:
+        return f"{workers}, no line yet"
+    program = spec["script"].split()[0]
+    is_python = program.endswith(".py") or "(" in program
+    return f"{workers}, starting {'Python' if is_python else os.path.basename(program)}"
 
 
 class TextOut(Protocol):
@@ -74,6 +89,8 @@ class LogOutput:
     collapse: bool = False
     """Print identical lines of several ranks as one; each line waits a moment for its twins."""
     beside: Beside | None = None
+    waits_for: str = ""
+    """What is said of a job that runs and is silent from its start; "": nothing."""
     _reasons: set[str] = field(default_factory=set)
 
     def write(self, open_logs: OpenLogs, params: Params) -> None:
@@ -124,6 +141,8 @@ class LogOutput:
 
     def _say(self, page: _Page, facts: dict[str, Any]) -> None:
         """Print why no lines come, once for each reason."""
+        if facts.get("state") == State.RUNNING and self.waits_for:
+            page.say_if_silent(f"job {self.name} RUNNING: {self.waits_for}\n")
         if self.beside:
             self.beside.state(facts)
             return
@@ -149,9 +168,28 @@ class _Page:
         self._fed_at: float | None = None
         """Value of time.monotonic() at the last line; None: no line since the last `idle`."""
         self._closed = False
+        self._silence: threading.Timer | None = None
+
+    def say_if_silent(self, text: str) -> None:
+        """Print the message if no line comes in SILENT_S. Calls after the first one have no effect."""
+        with self._changed:
+            if self._silence is None:
+                self._silence = threading.Timer(SILENT_S, self._say_silence, (text,))
+                self._silence.daemon = True
+                self._silence.start()
+
+    def _say_silence(self, text: str) -> None:
+        with self._changed:
+            if self._silence and not self._silence.finished.is_set():  # set: a line came first
+                self.beside(text)
+
+    def _end_silence(self) -> None:
+        if self._silence:
+            self._silence.cancel()
 
     def feed(self, entry: LogEntry) -> None:
         with self._changed:
+            self._end_silence()
             self._out.write(self._printer.feed(entry))
             self._show_bars()
             if self._fed_at is None:
@@ -175,6 +213,7 @@ class _Page:
 
     def close(self) -> None:
         with self._changed:
+            self._end_silence()
             self._out.write(self._printer.close())
             self._show_bars()
 

@@ -106,6 +106,14 @@ def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) 
     assert "`client-lib logs done`" in cli("status", "done").stderr
 
 
+def test_advice_ends_after_the_first_ten_runs(server: SmallServer, cli: Run, tmp_path: Path) -> None:
+    server.add(job("one"))
+    (tmp_path / "runs").write_text("." * 10)
+    assert "`client-lib logs one -f`" in cli("status", "one").stderr
+    (tmp_path / "runs").write_text("." * 11)
+    assert cli("status", "one").stderr == ""
+
+
 def test_events_have_their_times_and_reasons(server: SmallServer, cli: Run) -> None:
     event = {"time": "2026-01-02T03:04:05Z", "attempt": 1, "state": "PENDING", "reason": "Queued", "message": "waits"}
     server.add(job("one"))

@@ -91,7 +91,7 @@ def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("[1]")] == ["[1] step 0", "[1] step 1"]
     assert 'Job "first" created.' in done.stderr
-    assert re.search(r"first SUCCEEDED in \d+s; `client-lib logs first` shows it again$", done.stderr.rstrip())
+    assert re.search(r"first SUCCEEDED in \d+s\n`client-lib logs first` shows it again$", done.stderr.rstrip())
     assert (script.parent / "done.txt").read_text() == "['--steps', '2', '-n', 'a b']"
 
 

@@ -126,3 +126,23 @@ def test_a_rank_has_the_same_colour_in_lines_and_bars():
     assert printer.feed(entry("loading 1 of 3", kind=PROGRESS)) == "\x1b[36m[0]\x1b[39m loading"
     assert printer.feed(entry("x", rank=9)).startswith("\r\x1b[J\x1b[33m[9]\x1b[39m x\n")
     assert printer.feed(entry("[1] x", rank=None, stream="train.log")).startswith("\r\x1b[J[train.log] [1] x\n")
+
+
+def test_bars_stand_in_the_order_of_their_ranks():
+    printer = LogPrinter(columns=80)
+    shown = "".join(printer.feed(entry(f"{rank}/9", kind=PROGRESS, rank=rank)) for rank in (1, 0))
+    assert screen(shown) == ["[0] 0/9", "[1] 1/9"]
+
+
+def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all():
+    printer = LogPrinter(columns=50)
+    steps = (620, 580, 625, 600)
+    bars = [entry(f"62%|{'#' * 40}| {step}/1000", kind=PROGRESS, rank=rank) for rank, step in enumerate(steps)]
+    assert screen("".join(map(printer.feed, bars))) == ["[0] 62%|##################  [0-3] step 580 to 625"]
+    assert printer.bars == [f"[0] 62%|{'#' * 40}| 620/1000  [0-3] step 580 to 625"]
+
+
+def test_bars_without_steps_are_all_drawn():
+    printer = LogPrinter(columns=50)
+    bars = [entry("62 %", kind=PROGRESS, rank=rank) for rank in range(4)]
+    assert len(screen("".join(map(printer.feed, bars)))) == 4

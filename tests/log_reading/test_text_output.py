@@ -7,12 +7,14 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from client_lib.log_reading import text_output
 from client_lib.log_reading.frames import Params
-from client_lib.log_reading.text_output import LogOutput, several_ranks
+from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.spec.job import JobSpec
 from tests.log_reading.test_reader import END, STATE, records
 from tests.logs.support import eventually
@@ -77,6 +79,48 @@ class Quiet:
         yield STATE + records(*self.lines)
         assert self.ends.wait(10)
         yield END
+
+
+def test_a_job_that_runs_and_is_silent_is_said_to_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_output, "SILENT_S", 0.05)
+    job = Quiet()
+    with ThreadPoolExecutor() as pool:
+        look = LogOutput("train-1", io.StringIO(), waits_for="2 workers, starting Python")
+        printing = pool.submit(look.write, job, {"follow": "true"})
+        said: list[str] = []
+        eventually(lambda: said.append(capsys.readouterr().err) or any(said))
+        job.ends.set()
+        printing.result()
+    assert "".join(said) + capsys.readouterr().err == "job train-1 RUNNING: 2 workers, starting Python\n"
+
+
+def test_a_job_that_speaks_at_once_is_not_said_to_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_output, "SILENT_S", 10**6)
+    job, out = Quiet(("0 stdout", b"loading")), io.StringIO()
+    job.ends.set()
+    LogOutput("train-1", out, waits_for="2 workers, starting Python").write(job, {"follow": "true"})
+    assert (out.getvalue(), capsys.readouterr().err) == ("[0] loading\n", "")
+    assert not any(
+        isinstance(thread, threading.Timer) and not thread.finished.is_set() for thread in threading.enumerate()
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "age_s", "expected"),
+    [
+        ({"script": "/a/train.py", "n_workers": 2}, None, "2 workers, starting Python"),
+        ({"script": "train(lr=0.1)"}, 5, "1 worker, starting Python"),
+        ({"script": "/bin/measure.sh -v", "n_workers": 1}, 5, "1 worker, starting measure.sh"),
+        ({"script": "train.py"}, 600, "1 worker, no line yet"),
+    ],
+)
+def test_what_a_silent_job_waits_for(spec: dict[str, Any], age_s: float | None, expected: str):
+    started_at = None if age_s is None else datetime.now(timezone.utc) - timedelta(seconds=age_s)
+    assert waits_for(spec, started_at) == expected
 
 
 def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():

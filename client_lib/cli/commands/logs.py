@@ -13,7 +13,7 @@ from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, Collapse, CommandApp, JobOrNewest, TextOrJson
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
-from client_lib.log_reading.text_output import LogOutput, several_ranks
+from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.reports import table
 from client_lib.spec.states import State
 
@@ -82,6 +82,9 @@ def logs(
         else:
             prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
             log = LogOutput(found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse)
+            if params.keys() <= {"follow"} and follow:
+                started_at = found.get("started_at")
+                log.waits_for = waits_for(found["spec"], table.time(started_at) if started_at else None)
             for notice in found.get("notices", []):
                 printer.hint(notice)
             log.write(open_logs, params)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from client_lib.cli import exits, printer, submit_steps
+from client_lib.cli import exits, first_runs, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp
@@ -65,6 +65,7 @@ def run(ctx: typer.Context, connection: Connection, config: ConfigOption = None,
             name = submit_steps.submit(described).name
             foreground.submitted()
             printer.hint(f'Job "{name}" created.')
+            first_runs.count()
             job.logs(follow=True)
             submit_steps.end_of_followed(job)
     except (JobFailed, JobCancelled) as problem:

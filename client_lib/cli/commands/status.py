@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_lib.cli import printer, show
+from client_lib.cli import first_runs, printer, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, CommandApp, JobOrNewest, TextJsonOrName, TextOrJson
 from client_lib.errors import NotFound
@@ -47,7 +47,7 @@ def status(
         if job["state"] == State.FAILED:
             _print_report(job)
             return
-        printer.hint(f"\n`client-lib logs {job['name']}{'' if job['state'] in FINAL else ' -f'}` shows its output")
+        first_runs.advise(f"\n`client-lib logs {job['name']}{'' if job['state'] in FINAL else ' -f'}` shows its output")
 
 
 def _print_report(job: dict[str, Any]) -> None:

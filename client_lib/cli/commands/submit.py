@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from client_lib import client
-from client_lib.cli import exits, job_options, printer, processes, submit_steps
+from client_lib.cli import exits, first_runs, job_options, printer, processes, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
@@ -204,6 +204,7 @@ def resubmit(
 
 def _announce(info: JobInfo, output: str, follow: bool) -> None:
     """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
+    first_runs.count()
     if output == JSON:
         printer.data_json(info.model_dump(mode="json"))
     elif output == NAME:
@@ -212,7 +213,7 @@ def _announce(info: JobInfo, output: str, follow: bool) -> None:
         printer.hint(f'Job "{info.name}" created.')
     else:
         printer.data(f'Job "{info.name}" created.')
-        printer.hint(f"`client-lib logs -f {info.name}` follows it")
+        first_runs.advise(f"`client-lib logs -f {info.name}` follows it")
     for notice in [] if follow else info.notices:  # with -f they are printed before the job's lines
         printer.hint(notice)
 
@@ -226,7 +227,8 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
     with printer.hint_on_interrupt(job.name or ""):
         info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
-    printer.hint(f"{info.name} {ended}; `client-lib logs {info.name}` shows it again")
+    printer.hint(f"{info.name} {ended}")
+    first_runs.advise(f"`client-lib logs {info.name}` shows it again")
     return exits.DONE
 
 
