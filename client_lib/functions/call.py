@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,9 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.worker.function_runner import RANKS
 
+_MOST_SHOWN = 12  # arguments
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -37,6 +41,19 @@ class Call:
     def script(self) -> str:
         """Name that stands for the function in the field `script`."""
         return f"{re.sub(r'[^A-Za-z0-9_]+', '_', self.name).strip('_') or 'function'}()"
+
+    @property
+    def shown(self) -> list[str]:
+        """The arguments as people read them, each cut (`epochs=3`), without those that each rank fills."""
+        by_place = [_shown(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
+        by_name = [f"{name}={_shown(value)}" for name, value in self.kwargs.items()]
+        all_of_them = [*by_place, *by_name]
+        return all_of_them if len(all_of_them) <= _MOST_SHOWN else [*all_of_them[:_MOST_SHOWN], "…"]
+
+
+def _shown(value: Any) -> str:
+    words = " ".join(_REPR.repr(value).split())
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", words)
 
 
 def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Call:
@@ -122,7 +139,7 @@ def taken_from(given: dict[str, Any]) -> Call | None:
     if given["flags"]:
         raise InvalidRequest(f"flags={given['flags']!r} are of a script, and script is a function", hint=_KWARGS)
     call = call_of(function, given["args"], kwargs)
-    given.update(script=call.script, args=None)
+    given.update(script=call.script, args=call.shown)
     return call
 
 

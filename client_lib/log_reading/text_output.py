@@ -90,7 +90,7 @@ class LogOutput:
     """Print identical lines of several ranks as one; each line waits a moment for its twins."""
     beside: Beside | None = None
     waits_for: str = ""
-    """What is said of a job that runs and is silent from its start; "": nothing."""
+    """Message about a job that runs and is silent from its start; "": none."""
     _reasons: set[str] = field(default_factory=set)
 
     def write(self, open_logs: OpenLogs, params: Params) -> None:

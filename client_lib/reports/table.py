@@ -153,7 +153,9 @@ def _workers_and_processes(job: Json) -> tuple[int, int]:
 
 
 def script(spec: Json) -> str:
-    """The command line as a user would type it."""
+    """The command line as a user would type it; of a function its call."""
+    if spec["script"].endswith("()"):
+        return f"{spec['script'][:-1]}{', '.join(spec.get('args', []))})"
     flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
     words = [*spec.get("args", []), *flags]
     return " ".join([spec["script"], *map(shlex.quote, words)])

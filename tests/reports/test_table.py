@@ -72,7 +72,8 @@ def test_a_reason_is_given_where_not_all_is_well(facts: dict[str, Any], state: s
 def test_the_script_stands_without_its_folder_and_with_its_arguments() -> None:
     spec = {"script": "/home/ann/x y/train.py", "args": ["--lr", "0 1"], "flags": {"epochs": "3"}}
     assert table.rows([job(spec=spec)], NOW, ["SCRIPT"]) == [["x y/train.py --lr '0 1' --epochs=3"]]
-    assert table.rows([job(spec={"script": "f(path='/a/b')"})], NOW, ["SCRIPT"]) == [["f(path='/a/b')"]]
+    function = {"script": "f()", "args": ["0.1", "path='/a/b'"]}
+    assert table.rows([job(spec=function)], NOW, ["SCRIPT"]) == [["f(0.1, path='/a/b')"]]
 
 
 @given(st.timedeltas(timedelta(0), timedelta(days=400)))
