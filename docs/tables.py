@@ -20,6 +20,7 @@ import platform_tables
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from client_lib.cli.app import COMMANDS
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
 from server_stub.failures.hints import CAUSES
@@ -31,7 +32,8 @@ from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
 DOCUMENTS = tuple(
-    DOCS / f"{name}.md" for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes")
+    DOCS / f"{name}.md"
+    for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes", "SKILL")
 )
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -75,6 +77,11 @@ def _hints() -> str:
     """The symptoms of known causes, and the hint that a report gives for each."""
     rows = [f"| {_cell(cause.symptom)} | {_cell(cause.hint)} |" for cause in CAUSES]
     return "\n".join(["| a rank | what to do |", "|---|---|", *rows, ""])
+
+
+def _commands() -> str:
+    rows = [f"| `client-lib {name}` | {_cell(text)} |" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["| command | does |", "|---|---|", *rows, ""])
 
 
 def _default(field: FieldInfo) -> str:
@@ -126,6 +133,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rest_operations": _operations,
     "hints": _hints,
     "metrics": _metrics,
+    "commands": _commands,
 }
 _CATALOGUE: dict[str, type[BaseModel]] = {
     "instance_types": catalogue.InstanceType,
