@@ -44,9 +44,9 @@ demo: $(READY)  ## train a real model on two workers of this machine, followed l
 	@. $(RUN)/activate && client-lib submit -f -N 2 -i $(DEMO_TYPE) examples/digits_ddp.py
 	@echo "== next: . $(RUN)/activate; client-lib list; client-lib logs NAME --rank 0; make test"
 
-test: $(READY)  ## the tests, of those that start processes a sample (make test PYTEST="-k logs" JOBS=0)
+test: $(READY)  ## the tests: a sample of those that start processes, and a quarter of the examples (make test PYTEST="-k logs" JOBS=0)
 	@echo "== pytest"
-	@$(PARALLEL) -m "(smoke or not process) and not long and not cluster and not gpu" $(PYTEST)
+	@FEWER_EXAMPLES=4 $(PARALLEL) -m "(smoke or not process) and not long and not cluster and not gpu" $(PYTEST)
 
 test-all: $(READY)  ## every test but those of clusters, few rounds of the long ones
 	@echo "== pytest, the tests of processes among them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from client_lib.transport.local_server import find_or_start
+from tests.examples import examples
 from tests.local_server import stop_server
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -32,8 +34,16 @@ def pytest_configure() -> None:
     """A shell that runs us in the background has SIGINT ignored, and all that we start would inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # the load of a machine must not fail a test of a property
-    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Spare each later garbage collection the objects of all tests and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

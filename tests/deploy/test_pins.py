@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def replaced(entry: dict[str, str]) -> str:
     return entry.get("newName", entry["name"]) + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
 
 
+@cache
 def foreign() -> set[str]:
     return {each for each in [*of_dockerfile(), *of_manifests()] if not OURS.match(each)}
 

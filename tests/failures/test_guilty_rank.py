@@ -26,6 +26,7 @@ from server_stub.failures import diagnose
 from server_stub.failures.hints import Facts
 from server_stub.runtimes.kube.observe.parse import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
+from tests.examples import examples
 from tests.failures.endings import ABORTS, CHAINS, LOST_PEER, OWN
 
 T0 = datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -217,7 +218,7 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
     return reports
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_attempts())
 def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
     found = _judged(reports).first_failing
@@ -226,7 +227,7 @@ def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
     _assert_all_views_name(found.report.rank, reports)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_attempts())
 def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(reports: list[dict[str, Any]]) -> None:
     found = _judged(reports).first_failing

@@ -12,12 +12,12 @@ from client_lib.spec import paths
 from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Start, poll
 
-pytestmark = [pytest.mark.process, pytest.mark.smoke]
+pytestmark = pytest.mark.process
 
 WAITS = "import pathlib, time\nprint('up', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)\n"
 
 
-@pytest.mark.parametrize("how", ["missing", "damaged"])
+@pytest.mark.parametrize("how", ["missing", pytest.param("damaged", marks=pytest.mark.smoke)])
 def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp_path: Path) -> None:
     server = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
     server.accepted("ends", "print('done')\n")

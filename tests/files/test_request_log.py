@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from server_stub.files import request_log
 from server_stub.files.request_log import Place, RequestLog
+from tests.examples import examples
 
 RECORDS = st.lists(st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"), max_size=20)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(runs=st.lists(RECORDS, max_size=4), cut=st.booleans())
 def test_every_record_is_read_back_over_restarts(
     tmp_path_factory: pytest.TempPathFactory, runs: list[list[bytes]], cut: bool

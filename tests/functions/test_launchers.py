@@ -1,14 +1,16 @@
-"""The other ways to run a function: `remote`, accelerate's notebook_launcher, pyspark's TorchDistributor."""
+"""The other ways to run a function: `remote`, accelerate's notebook_launcher, pyspark's TorchDistributor.
+
+torch is imported where it is needed: the workers of each function import this module.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterable, Sized
 from pathlib import Path
 
-import accelerate
 import pytest
-import torch
 
 import client_lib
 from client_lib import Job
@@ -69,6 +71,8 @@ def test_an_option_that_job_has_not_is_a_type_error_at_the_definition() -> None:
 
 
 def test_notebook_launcher_has_the_parameters_of_accelerate() -> None:
+    import accelerate
+
     ours, theirs = (inspect.signature(f).parameters for f in (notebook_launcher, accelerate.notebook_launcher))
     assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
 
@@ -80,11 +84,15 @@ def test_ranks_are_filled_by_name_at_any_position(folder: Path) -> None:
 
 def loop(scale: float) -> tuple[int, str, str, float]:
     """As accelerate's notebook examples have it."""
+    import accelerate
+    import torch
+
     accelerator = accelerate.Accelerator()
     total = accelerator.reduce(torch.tensor(scale * accelerator.process_index), "sum")
     return accelerator.num_processes, accelerator.mixed_precision, accelerator.device.type, total.item()
 
 
+@pytest.mark.process
 def test_a_loop_written_for_accelerate_finds_its_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert notebook_launcher(loop, (2.0,), num_processes=2, mixed_precision="bf16") == (2, "bf16", "cpu", 2.0)
@@ -130,13 +138,16 @@ def test_more_processes_than_gpus_are_capped_with_a_warning(
         assert TorchDistributor(2, type="nogpu").run(shape) == ("1", "1")
 
 
+@pytest.mark.process
 def test_a_data_loader_travels_as_an_argument(folder: Path) -> None:
+    import torch
+
     data = torch.utils.data.TensorDataset(torch.arange(6.0))
     loader = torch.utils.data.DataLoader(data, batch_size=4)
     assert TorchDistributor(num_processes=1, use_gpu=False).run(count, loader) == [4, 2]
 
 
-def count(loader: torch.utils.data.DataLoader[tuple[torch.Tensor]]) -> list[int]:
+def count(loader: Iterable[tuple[Sized]]) -> list[int]:
     return [len(batch) for (batch,) in loader]
 
 

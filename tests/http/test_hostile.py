@@ -26,6 +26,7 @@ from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, Shared
 from server_stub.http.api.public_v2.models import HealthParams, RestartRequest, RunJobRequest
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service
+from tests.examples import examples
 from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND, JOBS
 
@@ -35,7 +36,7 @@ DEADLINE_S = 60.0
 RAW = {"@digits@": "9" * 5000, "@deep@": "[" * 5000 + "]" * 5000, "@exponent@": "1e999"}
 """Values that `json.dumps` does not write: in the body each replaces the text in quotes."""
 QUICK = settings(
-    max_examples=150, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
+    max_examples=examples(150), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ from server_stub.runtimes.kube.observe.reason_map import StatusField
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
+from tests.examples import examples
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded.json").read_text())
 
@@ -486,7 +487,7 @@ JOB = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(JOB, st.lists(POD, max_size=4), st.lists(EVENT, max_size=3), st.lists(VIEW, max_size=3), st.integers(1, 3))
 def test_any_sight_means_something(
     job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int

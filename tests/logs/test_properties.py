@@ -19,6 +19,7 @@ from server_stub.logs.query import parse_query
 from server_stub.logs.records import line_filter, missing_before
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import Block
+from tests.examples import examples
 from tests.logs.log_server import FileSource, log_directory, read_job, write_job
 from tests.logs.support import START, LogWriter
 
@@ -100,7 +101,7 @@ class Scene:
 cuts = st.lists(st.integers(1, 3000), max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
 def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], cuts: list[int]):
     with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +114,7 @@ def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], c
         assert all(line in remaining for line in lines), "the order of one worker's lines changed"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
 def test_the_entries_of_a_follower_count_without_holes(actions: list[tuple], cuts: list[int]):
     with tempfile.TemporaryDirectory() as folder:

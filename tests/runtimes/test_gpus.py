@@ -255,7 +255,7 @@ def test_one_that_fails_leaves_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) 
             cards = gpus.Gpus(str(program))
             asyncio.run(cards.look())
             assert "ended with 9" in str(cards.failure)
-            gc.collect()
+        gc.collect()
     assert [error for error in unraisable if isinstance(error, RuntimeError)] == []  # "Event loop is closed"
 
 

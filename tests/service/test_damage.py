@@ -19,12 +19,13 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from server_stub.service import JobFilters
 from server_stub.store.tables import events, jobs
+from tests.examples import examples
 from tests.service.bench import ANN, Bench
 
 STATES = (State.PENDING, State.RUNNING, State.SUCCEEDED)
 COLUMNS = [column.name for column in jobs.columns if column.name != "seq"]
 BOUNDED = settings(
-    max_examples=60,
+    max_examples=examples(60),
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],

@@ -14,6 +14,7 @@ from client_lib.spec.wire import RankReport
 from server_stub.runtimes import Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop, Transition, pause_before
+from tests.examples import examples
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
@@ -177,7 +178,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 
 TestLifecycle = Lifecycle.TestCase
-TestLifecycle.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLifecycle.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)
 
 
 @given(st.integers(2, 10_000))

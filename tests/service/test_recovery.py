@@ -17,12 +17,13 @@ from client_lib.spec.wire import JobPage
 from client_lib.worker.directory import Directory, write_json
 from server_stub.runtimes import attempt_dir, worker_dir
 from server_stub.service import JobFilters
+from tests.examples import examples
 from tests.service.bench import ANN, Bench
 from tests.service.test_damage import in_state
 from tests.service.test_jobs import until
 
 BOUNDED = settings(
-    max_examples=25,
+    max_examples=examples(25),
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],

@@ -20,6 +20,7 @@ from client_lib.errors import ServerError
 from server_stub.files.request_log import RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, Superseded
 from server_stub.store.engines import _LOCK_KEY, Locked
+from tests.examples import examples
 from tests.store.postgresql import Server
 from tests.store.test_lost_database import new_job, on_postgresql, stored
 from tests.store.test_store import added, opened, row
@@ -133,13 +134,13 @@ class TestPostgresql:
 
         asyncio.run(run())
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(actions=ACTIONS)
     def test_no_write_of_an_older_server_is_kept(self, postgresql_server: Server, actions: list[Action]) -> None:
         asyncio.run(check_writes(actions, postgresql_server.new_database(), let_go))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(actions=ACTIONS)
 def test_no_write_of_an_older_server_is_kept_in_sqlite(actions: list[Action]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -18,6 +18,7 @@ from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.submit import snapshot
 from client_lib.submit.snapshot import list_files, packed
 from client_lib.worker.archive import unpack
+from tests.examples import examples
 from tests.rights import file_modes_hold
 
 
@@ -236,7 +237,7 @@ PIECE = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(files=st.dictionaries(PIECE, st.binary(max_size=3000), max_size=8))
 def test_any_names_and_bytes_come_back_as_they_were(
     files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory

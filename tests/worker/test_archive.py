@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.worker.archive import ArchiveRefused, unpack
+from tests.examples import examples
 from tests.small_disk import small_disk
 
 
@@ -183,7 +184,7 @@ KINDS = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(NAMES, KINDS, NAMES), max_size=8))
 def test_whatever_is_in_it_nothing_leaves_the_target(entries: list[tuple[str, bytes, str]]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -201,7 +202,7 @@ def test_whatever_is_in_it_nothing_leaves_the_target(entries: list[tuple[str, by
             assert Path(os.path.realpath(path)).is_relative_to(folder.resolve() / "work")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_refused_or_unpacked_never_anything_else(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

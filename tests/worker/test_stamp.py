@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS, Record, parse
 from client_lib.worker.stamp import Sequence, Stamper
+from tests.examples import examples
 
 
 def stamper() -> Stamper:
@@ -40,7 +41,7 @@ CHUNKS = st.lists(st.binary(max_size=60), max_size=20)
 TEXT = st.text(alphabet="ab é€😀\n", max_size=200)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(CHUNKS, st.lists(st.booleans(), min_size=20, max_size=20))
 def test_without_returns_every_line_arrives_whole_however_it_is_cut(chunks: list[bytes], waits: list[bool]) -> None:
     chunks = [chunk.replace(b"\r", b"") for chunk in chunks]
@@ -62,7 +63,7 @@ def test_without_returns_every_line_arrives_whole_however_it_is_cut(chunks: list
     assert [record.seq for record in records] == list(range(len(records)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(TEXT, st.lists(st.integers(1, 7), max_size=60))
 def test_a_character_is_never_cut_in_two(text: str, sizes: list[int]) -> None:
     one, now, out, data = stamper(), 0.0, b"", text.encode()
@@ -78,7 +79,7 @@ def test_a_character_is_never_cut_in_two(text: str, sizes: list[int]) -> None:
     assert lines_of(read(out)) == text.split("\n")[: -1 if text.endswith("\n") or not text else None]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"a", b"bb", b"\r\n", b" "]), max_size=40), st.floats(0, 0.7))
 def test_returns_make_well_formed_records_and_never_lose_what_a_line_ends_with(
     pieces: list[bytes], step: float

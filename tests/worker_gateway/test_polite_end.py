@@ -18,6 +18,7 @@ from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.segments import SegmentWriter
 from server_stub.serve import Server
 from server_stub.worker_gateway import WorkerGroup
+from tests.examples import examples
 from tests.faults.conftest import poll
 from tests.http.conftest import Running
 from tests.worker_gateway.conftest import free_port
@@ -112,7 +113,7 @@ class AgentThreads:
         assert not self.carrier.is_alive(), self.said
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(st.lists(st.floats(0.0, 0.15), min_size=1, max_size=3), st.integers(0, 2))
 def test_a_server_that_ends_politely_at_any_moment_costs_no_line_and_no_order(moments: list[float], ready: int) -> None:
     """`moments`: seconds from a block of lines to the end of the server; `ready`: the end before which the first worker

@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from client_lib.spec import paths
 from server_stub.openapi import openapi, public_v2_openapi
+from tests.examples import examples
 from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND
 
@@ -31,12 +32,14 @@ CHECKS = [
     response_headers_conformance,
 ]
 BOUNDED = settings(
-    max_examples=8,
+    max_examples=examples(8),
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+WHOLE_JOBS = [paths.JOBS, paths.RENDER]
+"""Their bodies are made from the largest schema, which takes most of the time of these tests."""
 KNOWN = ("job-waits", "job-ended", "job-failed")
 
 ours = schemathesis.openapi.from_dict(openapi())
@@ -88,9 +91,20 @@ def server(shared_server: Running) -> Running:
     return shared_server
 
 
-@ours.parametrize()
+@ours.exclude(path=WHOLE_JOBS, method="POST").parametrize()
 @BOUNDED
 def test_our_api_keeps_to_its_document(case: schemathesis.Case, server: Running) -> None:
+    check_ours(case, server)
+
+
+@pytest.mark.process
+@ours.include(path=WHOLE_JOBS, method="POST").parametrize()
+@BOUNDED
+def test_requests_with_a_whole_job_keep_to_the_document(case: schemathesis.Case, server: Running) -> None:
+    check_ours(case, server)
+
+
+def check_ours(case: schemathesis.Case, server: Running) -> None:
     headers = {"Authorization": f"Bearer {server.tokens['ann']}"}
     case.call_and_validate(base_url=server.url, headers=headers, checks=CHECKS, timeout=20)
 
