@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from functools import partial, update_wrapper
+from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from client_lib.functions import call as functions
 from client_lib.job import Job
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
@@ -18,6 +22,7 @@ from client_lib.transport.config import resolve
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LISTED = 50  # jobs in the repr of a list
 _log = logging.getLogger("client_lib")
 
 
@@ -122,9 +127,54 @@ def list_jobs(
     limit: int | None = None,
     *,
     client: Api | None = None,
-) -> Iterator[JobInfo]:
-    """The caller's jobs, newest first, at most `limit`; see `Client.list_jobs`."""
-    return (client or configured()).list_jobs(state, label, name, limit)
+) -> JobList:
+    """The caller's jobs, newest first, at most `limit`, as a sequence of `Job` that fetches pages as they are needed.
+
+    `name` is the beginning of their names; of several labels all must match.
+    """
+    api = client or configured()
+    return JobList(api, api.list_jobs(state, label, name, limit))
+
+
+class JobList(Sequence[Job]):
+    """Jobs of a server as they were when their page was fetched. `len` and negative indices fetch all pages."""
+
+    def __init__(self, api: Api, found: Iterator[JobInfo]) -> None:
+        self._api, self._found = api, found
+        self._infos: list[JobInfo] = []
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        if isinstance(index, slice):
+            ends = (index.start or 0, index.stop if index.stop is not None else -1)
+            found = self._first(None if min(ends) < 0 else max(ends))[index]
+            return [Job.of(self._api, info) for info in found]
+        return Job.of(self._api, self._first(None if index < 0 else index + 1)[index])
+
+    def __len__(self) -> int:
+        return len(self._first(None))
+
+    def __bool__(self) -> bool:
+        return bool(self._first(1))
+
+    def _first(self, count: int | None) -> list[JobInfo]:
+        """At least so many jobs, if there are as many; None: all."""
+        self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
+        return self._infos
+
+    def __repr__(self) -> str:
+        """The table of `client-lib list`."""
+        from client_lib.reports import display
+
+        return display.jobs_as_text(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
+
+    def _repr_html_(self) -> str:
+        from client_lib.reports import display
+
+        return display.jobs_as_html(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
 
 
 # --- functions as jobs
@@ -142,6 +192,10 @@ class RemoteFunction(Generic[P, R]):
         """Run the job, wait, and return the function's value of rank 0. Raises as `Job.result`."""
         value: R = self.submit(*args, **kwargs).result()
         return value
+
+    def __repr__(self) -> str:
+        call = f"{functions.name_of(self.__client_lib_function__)}{inspect.signature(self.__client_lib_function__)}"
+        return f"<remote {', '.join([call, *(f'{name}={value!r}' for name, value in self._options.items())])}>"
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Submit the job and return it without waiting."""

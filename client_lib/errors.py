@@ -120,6 +120,15 @@ class JobEnded(ClientLibError, code="job_ended"):
         first, *rest = str(self).splitlines()
         return [f"\x1b[1;31m{type(self).__name__}\x1b[0m: {first}", *rest]
 
+    def _repr_html_(self) -> str:
+        from html import escape  # few programs need its 2231 names
+
+        first, _, rest = str(self).partition("\n")
+        return (
+            f"<div style='border-left:3px solid #dc322f;padding-left:8px'><b style='color:#dc322f'>{escape(first)}</b>"
+            f"<pre style='margin:0'>{escape(rest)}</pre></div>"
+        )
+
 
 class JobFailed(JobEnded, code="job_failed"):
     """The job FAILED; the message is the report of the failure."""

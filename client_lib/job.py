@@ -291,8 +291,18 @@ class Job:
 
     @property
     def state(self) -> State:
-        """The state as it is now; asks the server."""
+        """The state as it is now; asks the server until it is final."""
+        if self._last and self._last.state.final:
+            return self._last.state
         return self.info().state
+
+    if not TYPE_CHECKING:  # a checker keeps finding misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            """A field of JobInfo as last seen: `list_jobs()` once had a JobInfo for each job."""
+            if name != "_last" and (name in JobInfo.model_fields or name == "warm") and self._last:
+                return getattr(self._last, name)
+            raise AttributeError(f"Job has no attribute {name!r}")
 
     def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
         """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the change.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from client_lib.client import get_job, list_jobs
+from client_lib.client import get_job
 from client_lib.errors import NotSupported
 from client_lib.mlspace.constants import ClusterType
 from client_lib.mlspace.table import Table
@@ -27,7 +27,7 @@ def jobs(region: str | None = None) -> None:
 
     A job without a region is in every one. `client_lib.list_jobs()` is typed and lists the newest first.
     """
-    found = [info for info in list_jobs() if region is None or info.spec.region in (None, str(region))]
+    found = [info for info in configured().list_jobs() if region is None or info.spec.region in (None, str(region))]
     sys.stdout.writelines(
         f"{iso(info.created_at)} : {info.name} : {listed_status(info.state, info.reason)}\n"
         for info in sorted(found, key=lambda info: info.name)

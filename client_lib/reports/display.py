@@ -6,11 +6,13 @@ Pure. Every value is escaped.
 from __future__ import annotations
 
 import html
+import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from client_lib.reports import table
 from client_lib.reports.table import duration
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
@@ -24,6 +26,12 @@ _COLOURS: dict[str, str] = {
     State.CANCELLED: "#6c6c6c",
 }
 
+_SGR = re.compile("(\x1b\\[[0-9;:?]*[A-Za-z])")
+_SGR_STYLES = {"1": "font-weight:bold"} | {
+    str(base + code): f"color:{colour}"
+    for base in (30, 90)
+    for code, colour in enumerate(("#555", "#dc322f", "#2e8b57", "#b58900", "#268bd2", "#a347ba", "#2aa198", "#777"))
+}
 
 Bundle = dict[str, str]
 """MIME type -> what is shown."""
@@ -45,13 +53,13 @@ def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: S
 def _rows(info: JobInfo, now: datetime, lines: Sequence[str]) -> list[tuple[str, str]]:
     spec = info.spec
     rows = [("state", f"{_coloured(info.state)} {html.escape(info.reason)}"), ("message", html.escape(info.message))]
-    rows += [("script", html.escape(spec.script)), ("workers", html.escape(_workers(info)))]
+    rows += [("script", html.escape(table.script(spec.model_dump()))), ("workers", html.escape(_workers(info)))]
     rows += [("type", html.escape(spec.type)), ("time", ran_for(info, now))]
     if info.attempt > 1:
         rows.append(("attempt", str(info.attempt)))
     rows += [("notice", html.escape(notice)) for notice in info.notices]
     if lines:
-        rows.append(("last lines", _PRE.format(html.escape("\n".join(lines)))))
+        rows.append(("last lines", _PRE.format(coloured("\n".join(lines)))))
     return [(key, value) for key, value in rows if value]
 
 
@@ -60,6 +68,45 @@ def _workers(info: JobInfo) -> str:
     size = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
     states = Counter(worker.state for worker in info.workers)
     return size + (": " + ", ".join(f"{count} {state}" for state, count in states.items()) if states else "")
+
+
+def coloured(text: str) -> str:
+    """Escaped HTML of a terminal's text: of its escape sequences the 16 colours and bold are kept."""
+    shown, spans = "", 0
+    for place, part in enumerate(_SGR.split(text)):
+        if place % 2 == 0:  # text; the odd ones are escape sequences
+            shown += html.escape(part)
+            continue
+        styles = [_SGR_STYLES[code] for code in part[2:-1].split(";") if code in _SGR_STYLES]
+        if styles:
+            shown, spans = f"{shown}<span style='{';'.join(styles)}'>", spans + 1
+        elif part[-1] == "m":  # the end of a colour, or one that is not known
+            shown, spans = shown + "</span>" * spans, 0
+    return shown + "</span>" * spans
+
+
+def jobs_as_text(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
+    """The table of `client-lib list`; the rest after `limit` jobs is only mentioned."""
+    if not infos:
+        return "no jobs"
+    rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
+    cells = [table.USUAL, *([table.one_line(cell) for cell in row] for row in rows)]
+    return table.aligned(cells) + ("\n…" if len(infos) > limit else "")
+
+
+def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
+    """The same as a table whose states have their colours."""
+    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in table.USUAL)
+    rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
+    body = "".join(
+        "<tr>" + "".join(f"<td style='text-align:left'>{_job_cell(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
+
+
+def _job_cell(text: str) -> str:
+    return _coloured(text) if text in _COLOURS else html.escape(text)
 
 
 def _coloured(state: str) -> str:
@@ -91,7 +138,7 @@ def live_bundle(live: Live) -> Bundle:
     shown = f"<div>{_coloured(live.state)} {html.escape(live.name + more)}</div>"
     return {
         "text/plain": "\n".join(filter(None, [head + more, below])),
-        "text/html": shown + (_PRE.format(html.escape(below)) if below else ""),
+        "text/html": shown + (_PRE.format(coloured(below)) if below else ""),
     }
 
 

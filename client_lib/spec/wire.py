@@ -7,7 +7,7 @@ server: unknown fields are ignored, and unknown states and reasons are kept as t
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
@@ -32,7 +32,7 @@ A = TypeVar("A", bound="Lenient")
 
 SHA256 = r"^[0-9a-f]{64}$"
 JOB_ID = r"^[0-9a-f]{32}$"
-_MESSAGE_SHOWN = 100  # characters of a message in a repr
+_SHOWN = 118  # characters of a repr
 
 
 class Lenient(Described):
@@ -93,11 +93,9 @@ SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
 SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)]
 
 
-def brief(**values: Any) -> Iterable[tuple[str, Any]]:
-    """Arguments of a repr that fits on a line or two: absent values are left out, texts are cut."""
-    for name, value in values.items():
-        if value:
-            yield name, textwrap.shorten(value, _MESSAGE_SHOWN, placeholder="…") if isinstance(value, str) else value
+def brief(kind: str, name: str, facts: str) -> str:
+    """A repr of one line; `model_dump()` has everything."""
+    return textwrap.shorten(f"{kind}({name!r}, {facts}", _SHOWN, placeholder="…") + ")"
 
 
 class SharedFolderProof(Strict):
@@ -286,9 +284,11 @@ class JobInfo(Lenient):
     """The places of the ranks before the last attempt was stopped, if they had printed nothing for 10 s: a line for all
     ranks that were at the same place."""
 
-    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
-        """A line or two; `model_dump()` has everything."""
-        return brief(name=self.name, state=self.state, reason=self.reason, attempt=self.attempt, message=self.message)
+    def __repr__(self) -> str:
+        why = f": {self.message}" if self.message else ""
+        return brief("JobInfo", self.name, f"{self.state} ({self.reason}), {self.spec.script}{why}")
+
+    __str__ = __repr__
 
     @property
     def warm(self) -> bool | None:
@@ -491,6 +491,7 @@ class Explanation(Lenient):
     next: list[str]
     """Next steps: at least one, the likeliest first."""
 
-    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
-        """A line or two; `model_dump()` has everything."""
-        return brief(job=self.job, state=self.state, reason=self.reason, summary=self.summary, next=self.next[:1])
+    def __repr__(self) -> str:
+        return brief("Explanation", self.job, f"{self.summary}; next: {self.next[0]}")
+
+    __str__ = __repr__

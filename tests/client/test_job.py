@@ -269,6 +269,15 @@ def test_jobs_are_listed_over_pages_newest_first(
     assert [info.name for info in list_jobs(label={"team": "pages", "n": "2"})] == [names[2]]
     assert [info.name for info in list_jobs(name=names[1])] == [names[1]]
     assert list(list_jobs(State.FAILED, label={"team": "pages"})) == []
+    found = list_jobs(label={"team": "pages"})
+    assert isinstance(found[0], Job)
+    assert (found[0].name, found[-1].name, len(found)) == (names[0], names[-1], len(names))
+    assert [each.name for each in found[1:3]] == names[1:3]
+    assert repr(found).splitlines()[0].split() == ["NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY"]
+    assert names[0] in repr(found)
+    assert found[0].owner == found[0].info().owner  # type: ignore[attr-defined]  # the list once held a JobInfo
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = found[0].nonsense  # type: ignore[attr-defined]
     assert list(list_jobs(limit=0)) == []
 
 

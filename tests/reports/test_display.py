@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
@@ -102,3 +107,33 @@ def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
 
 def test_a_waiting_job_shows_how_long_it_waits() -> None:
     assert display.ran_for(job(started_at=None), T0 + timedelta(hours=1)) == "waiting for 1h00m"
+
+
+def test_colours_of_a_terminal_are_colours_in_a_notebook() -> None:
+    shown = display.coloured("\x1b[1;32m<loss>\x1b[0m 0.1 \x1b[2K\x1b[31mbad")
+    assert shown == (
+        "<span style='font-weight:bold;color:#2e8b57'>&lt;loss&gt;</span> 0.1 <span style='color:#dc322f'>bad</span>"
+    )
+
+
+@given(st.lists(st.sampled_from(["a", "<", "\x1b[0m", "\x1b[31m", "\x1b[1;32m", "\x1b[K", "\x1b", "\n"])).map("".join))
+def test_any_text_of_a_terminal_is_balanced_html(text: str) -> None:
+    shown = display.coloured(text)
+    assert shown.count("<span") == shown.count("</span>") == shown.count("<") / 2
+    assert html.unescape(re.sub("<[^>]*>", "", shown)) == re.sub("\x1b\\[[0-9;]*[mK]", "", text)
+
+
+def test_a_list_of_jobs_is_the_table_of_the_command_line_and_a_table_in_a_notebook() -> None:
+    infos = [job().model_copy(update={"name": "<b>"}), failed(rank=0, exception="ValueError: x")]
+    text = display.jobs_as_text(infos, 1, T0).splitlines()
+    assert [line.split()[0] for line in text] == ["NAME", "<b>", "…"]
+    shown = display.jobs_as_html(infos, 2, T0)
+    assert "&lt;b&gt;" in shown
+    assert "<b style='color:#dc322f'>FAILED</b>" in shown
+    assert "rank 0: ValueError: x" in shown
+
+
+def test_a_failed_job_is_a_card_in_a_notebook() -> None:
+    shown = explanation.ended(failed(rank=0, exit_code=1, exception="E: <x>"))._repr_html_()
+    assert "<b style='color:#dc322f'>job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1</b>" in shown
+    assert "E: &lt;x&gt;\nnext: `job.logs(rank=0)`" in shown

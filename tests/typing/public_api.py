@@ -68,7 +68,7 @@ assert_type(job.info().failure, Failure | None)
 
 assert_type(get_job("train-x7k2m"), Job)
 for each in list_jobs(state=State.RUNNING, label={"team": "vision"}, limit=10):
-    assert_type(each, JobInfo)
+    assert_type(each, Job)
 
 with Client("https://jobs.example", token="t") as client:
     assert_type(client.get_job("train-x7k2m"), Job)
