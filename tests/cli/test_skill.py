@@ -16,7 +16,6 @@ BLOCKS = re.findall(r"```bash\n(.*?)```", SKILL.read_text(), re.DOTALL)
 
 
 @pytest.mark.process
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_state")
 def test_every_command_of_the_skill_runs(environment: dict[str, str], tmp_path: Path) -> None:
     assert len(BLOCKS) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -29,19 +30,26 @@ def cluster_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(
-    params=["local", pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])],
+    params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)],
 )
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     found: Place = request.getfixturevalue("local_place" if request.param == "local" else "cluster_place")
-    yield found
-    assert_nothing_is_left(found)
+    yield from looked_over(found)
 
 
 @pytest.fixture
 def kube(cluster_place: ClusterPlace) -> Iterator[ClusterPlace]:
     """The cluster's place, for what only a cluster can do."""
-    yield cluster_place
-    assert_nothing_is_left(cluster_place)
+    yield from looked_over(cluster_place)
+
+
+P = TypeVar("P", bound=Place)
+
+
+def looked_over(place: P) -> Iterator[P]:
+    """Give the place to a test, which may leave nothing there."""
+    yield place
+    assert_nothing_is_left(place)
 
 
 def assert_nothing_is_left(place: Place, limit_s: float = GONE_S) -> None:

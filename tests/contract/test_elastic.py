@@ -16,7 +16,7 @@ from client_lib import Job
 from client_lib.spec.states import State
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
-from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.conftest import looked_over
 from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, prints
 from tests.contract.test_shared_folders import home_of, make_volume
 from tests.elastic_training import TRAINS
@@ -54,8 +54,7 @@ def elastic_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def place(elastic_place: ClusterPlace) -> Iterator[ClusterPlace]:
-    yield elastic_place
-    assert_nothing_is_left(elastic_place)
+    yield from looked_over(elastic_place)
 
 
 class Group:

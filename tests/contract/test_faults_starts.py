@@ -16,7 +16,7 @@ from tests.cluster.waiting import until
 from tests.contract.places import ClusterPlace, ended, says
 from tests.contract.test_promises import MEET, STAY, texts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 

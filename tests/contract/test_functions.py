@@ -78,7 +78,6 @@ def test_another_version_of_python_is_said_in_a_sentence_and_nothing_is_called(
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
 def test_a_module_that_the_image_lacks_is_named(kube: ClusterPlace) -> None:
     job = kube.job(lambda: click.get_app_dir("x"), n_workers=2)
     job.submit()
@@ -87,7 +86,6 @@ def test_a_module_that_the_image_lacks_is_named(kube: ClusterPlace) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
 def test_a_folder_that_the_server_sees_and_pods_do_not_is_none_to_run_in(kube: ClusterPlace) -> None:
     """The server is on this machine."""
     with pytest.raises(NotShared, match="the workers of this server do not see the folder"):
@@ -106,7 +104,6 @@ def look() -> tuple[str, dict[str, bool]]:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)
 def test_a_decorated_function_of_a_restricted_pod_has_a_user_and_writable_caches(
     kube: ClusterPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

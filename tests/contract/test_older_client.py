@@ -19,7 +19,7 @@ from tests.contract.places import ClusterPlace, becomes, ended, prints
 from tests.contract.test_promises import MEET, STAY, texts
 from tests.environments import environment
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.cluster.tests.jobs import PATH
 from tests.contract.places import ClusterPlace, becomes, ended, new_token
 from tests.contract.test_promises import STAY, texts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 
 def objects_of(kube: ClusterPlace) -> list[str]:

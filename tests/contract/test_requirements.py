@@ -22,7 +22,7 @@ from tests.contract.places import ClusterPlace, ended
 from tests.deploy import image as deployed
 from tests.worker.wheels import wheel
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 WITH_PIP = "localhost/python-pip:local"
 PACKAGES = "usr/lib/python3/dist-packages"

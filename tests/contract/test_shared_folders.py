@@ -15,7 +15,7 @@ import pytest
 from client_lib import Job
 from client_lib.spec.states import State
 from tests.cluster import Cluster
-from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.conftest import looked_over
 from tests.contract.places import CATALOGUE, ClusterPlace, Place, ended
 
 pytestmark = pytest.mark.process
@@ -108,12 +108,11 @@ def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, clai
 
 
 @pytest.fixture(
-    params=["local", pytest.param("kubernetes", marks=[pytest.mark.cluster, pytest.mark.timeout(300)])],
+    params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)],
 )
 def shared(request: pytest.FixtureRequest) -> Iterator[Place]:
     found: Place = request.getfixturevalue("shared_local" if request.param == "local" else "shared_cluster")
-    yield found
-    assert_nothing_is_left(found)
+    yield from looked_over(found)
 
 
 def in_place(place: Place, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tuple[Job, Path]:

@@ -1,4 +1,4 @@
-"""What the processes of a running job do, wherever it runs."""
+"""The stacks of a running job's processes, wherever it runs."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ from client_lib import Client, Job
 from client_lib.errors import InvalidRequest
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.conftest import looked_over
 from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, new_token, prints
 from tests.contract.test_promises import STAY
 from tests.contract.test_shared_folders import COUNTS, make_volume
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 NAMESPACE = "volumes"
 VOLUMES = """\
@@ -73,8 +73,7 @@ def started(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def place(started: Volumes) -> Iterator[Volumes]:
-    yield started
-    assert_nothing_is_left(started)
+    yield from looked_over(started)
 
 
 def printed(job: Job) -> list[str]:

@@ -80,7 +80,6 @@ def soak(server: LocalServer, folder: Path, kills: int, seed: int) -> None:
     assert states == dict.fromkeys(results, State.SUCCEEDED), f"seed {seed}"
 
 
-@pytest.mark.timeout(300)
 def test_a_few_kills_lose_and_double_nothing(own_server: LocalServer, tmp_path: Path) -> None:
     soak(own_server, tmp_path, kills=6, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
 

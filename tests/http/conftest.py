@@ -188,16 +188,13 @@ def server(start_server: Callable[..., Running]) -> Running:
     return start_server()
 
 
-@pytest.fixture
-def ann(server: Running) -> Api:
-    return server.as_user("ann")
+def user_fixture(name: str) -> Any:
+    """The fixture `name`: this user's view of the fixture `server`."""
+
+    def user(server: Any) -> Any:
+        return server.as_user(name)
+
+    return pytest.fixture(name=name)(user)
 
 
-@pytest.fixture
-def ben(server: Running) -> Api:
-    return server.as_user("ben")
-
-
-@pytest.fixture
-def root(server: Running) -> Api:
-    return server.as_user("root")
+ann, ben, root = map(user_fixture, ("ann", "ben", "root"))

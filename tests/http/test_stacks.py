@@ -1,4 +1,4 @@
-"""Who may see the stacks of a job, and when there are any."""
+"""The stacks of a job over HTTP: the users who may see them, and the jobs that have any."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ CLUSTER = ClusterSettings(namespace="jobs", launcher=b"", server_url="http://cli
 
 def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
     cluster = replace(CLUSTER, pod_security=pod_security, **settings)
-    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, cluster, CATALOGUE)}  # type: ignore[arg-type]
+    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, cluster, CATALOGUE)}  # type: ignore[arg-type]  # the few calls of an API
 
 
 def test_a_cluster_where_all_is_well() -> None:
@@ -100,7 +100,7 @@ def test_a_cluster_where_all_is_well() -> None:
 def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
     assert "if the cluster's network plugin enforces NetworkPolicies" in checked(SmallApi())["network"].message
     open_ = CATALOGUE.model_copy(update={"network": Network(isolated=False)})
-    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, open_)  # type: ignore[arg-type]
+    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, open_)  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "network"]
     assert check.message == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
 
@@ -108,7 +108,7 @@ def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
 def test_the_volumes_that_users_share_are_named() -> None:
     volumes = [Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))]
     shared = CATALOGUE.model_copy(update={"volumes": volumes})
-    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, shared)  # type: ignore[arg-type]
+    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, shared)  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "volumes"]
     assert check.message == "each user sees a folder of their own on home; all users see the same files on data"
 
@@ -126,7 +126,7 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
 
 
 def test_a_cluster_that_goes_away_meanwhile_is_said_behind_what_was_seen_before() -> None:
-    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), PYTORCHJOB, CLUSTER, CATALOGUE)  # type: ignore[arg-type]
+    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), PYTORCHJOB, CLUSTER, CATALOGUE)  # type: ignore[arg-type]  # the few calls of an API
     assert [check.name for check in found if check.ok] == [
         "cluster",
         "permissions",

@@ -26,8 +26,6 @@ exercise(connect(Path(sys.argv[1]), None))
 print(kubernetes.__version__)
 """
 
-pytestmark = pytest.mark.timeout(300)  # of which the first run takes some to make the environment
-
 
 @pytest.fixture(scope="module")
 def python() -> Path:

@@ -34,6 +34,7 @@ from server_stub.http import users_file
 from server_stub.runtimes.local import accounts
 from server_stub.settings import PREFIX
 from tests.faults.conftest import FINAL, PATIENCE_S
+from tests.http.conftest import user_fixture
 from tests.runtimes.conftest import alive
 from tests.server_process import ServerProcess
 
@@ -65,7 +66,7 @@ class Server(ServerProcess):
         before = _before(folder)
         super().__init__(folder / state, *data, *flags, before=before, **separate | variables)
 
-    def user(self, name: str) -> User:
+    def as_user(self, name: str) -> User:
         return User(self, (self.folder / f"token-{name}").read_text())
 
 
@@ -171,14 +172,7 @@ def server(folder: Path) -> Iterator[Server]:
     running.kill()
 
 
-@pytest.fixture
-def ann(server: Server) -> User:
-    return server.user("ann")
-
-
-@pytest.fixture
-def ben(server: Server) -> User:
-    return server.user("ben")
+ann, ben = map(user_fixture, ("ann", "ben"))
 
 
 WHO = """
@@ -432,13 +426,13 @@ print("done")
 def test_a_restarted_server_finds_a_running_job_again(server: Server, folder: Path) -> None:
     go = f"accounts-{secrets.token_hex(8)}"
     second = None
-    ann = server.user("ann")
+    ann = server.as_user("ann")
     ann.submit("wait", WAIT, env_variables={"GO": go})
     there = ann.said("wait")
     server.end(signal.SIGKILL)
     try:
         second = Server(folder)
-        ann = second.user("ann")
+        ann = second.as_user("ann")
         assert ann.job("wait")["state"] == "RUNNING"
         assert alive(there["pid"])
         Path("/tmp", go).touch()
@@ -464,7 +458,7 @@ def test_jobs_of_a_server_that_did_not_separate_its_users_go_on(folder: Path) ->
     first = Server(folder, *data, state="state2", **{f"{PREFIX}INSECURE_SHARED_UID": "1"})
     second = None
     try:
-        ann = first.user("ann")
+        ann = first.as_user("ann")
         old = ann.submit("old", OLD)
         assert ann.ended("old")["state"] == "SUCCEEDED"
         ann.submit("wait", WAIT, env_variables={"GO": go})
@@ -472,7 +466,7 @@ def test_jobs_of_a_server_that_did_not_separate_its_users_go_on(folder: Path) ->
         assert os.stat(f"/proc/{there['pid']}").st_uid == 0
         first.end(signal.SIGKILL)
         second = Server(folder, *data, state="state2")
-        ann = second.user("ann")
+        ann = second.as_user("ann")
         Path("/tmp", go).touch()
         assert ann.ended("wait")["state"] == "SUCCEEDED"
         assert "done" in ann.log("wait")

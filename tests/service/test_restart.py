@@ -109,7 +109,7 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
                 bench.runtime.end(job.id, reason)
                 await bench.until("one", State.RESTARTING, number + 1)
                 bench.clock.pass_time(60)
-                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]  # a lambda's default
         async with bench.server():
             assert (await bench.info("one")).infrastructure_retries == 2
             bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")

@@ -1,4 +1,4 @@
-"""Which packages a job asks for: a list, files, or the script's header."""
+"""The packages that a job asks for: a list, files, or the script's header."""
 
 from __future__ import annotations
 

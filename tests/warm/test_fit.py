@@ -106,7 +106,6 @@ HARMLESS = {
 
 
 @pytest.mark.process
-@pytest.mark.timeout(300)
 def test_what_training_packages_ask_for_when_they_are_imported_is_in_the_table() -> None:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = subprocess.run(

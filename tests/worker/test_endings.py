@@ -84,9 +84,10 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(worker: Make, por
         import os, signal, sys, time
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            print("deaf", flush=True)
+            open("deaf", "w").close()
             time.sleep(1000)
-        time.sleep(0.5)
+        while not os.path.exists("deaf"):
+            time.sleep(0.01)
         sys.exit(3)
     """
     report = worker(script, processes_per_worker=2, grace_s=0.3, portable=portable).run()

@@ -58,7 +58,6 @@ def test_a_server_that_ends_in_the_middle_costs_no_line(site: Start, sig: signal
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
 def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_minute(
     site: Start, sig: signal.Signals

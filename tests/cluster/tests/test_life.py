@@ -18,7 +18,7 @@ from tests.cluster.tests.jobs import PATH, ends, job
 from tests.cluster.tests.machine import appeared, picture
 from tests.cluster.waiting import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 STEPS = ("node.json", "ready", "log/etcd.log", "log/kube-apiserver.log", "log/kubelet.log")
 
 

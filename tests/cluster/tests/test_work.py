@@ -13,7 +13,7 @@ from tests.cluster.errors import ApiError
 from tests.cluster.tests.jobs import PATH, ends, fake_job, job
 from tests.cluster.waiting import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 JOBS = PATH.format("jobs")
 MEET = """
 import os, socket

@@ -16,7 +16,7 @@ from tests.mlspace.cli.conftest import IMAGE, Done, Site
 from tests.mlspace.cli.environments import VERSIONS
 from tests.mlspace.rest.conftest import JOBS
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]  # the first one installs `mls`
+pytestmark = pytest.mark.process
 NAME = re.compile(r"lm-mpi-job-[0-9a-f-]{36}")
 TYPES = ["binary", "binary_exp", "horovod", "pytorch", "pytorch2", "pytorch_elastic"]
 
