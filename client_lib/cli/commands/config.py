@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -190,19 +191,25 @@ def _key(name: str) -> str:
 
 
 def write(path: Path, text: str, expected: tuple[str | None, dict[str, dict[str, Any]]]) -> None:
-    """Replace the file by `text` (0600: it may hold tokens) if it means `expected`, whole or not at all.
+    """Replace the file by `text` if it means `expected`.
 
     Raises InvalidRequest if it would mean something else, or can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        replace_file(path, text, lambda written: _check(written, path, expected))
     except OSError as error:
-        raise InvalidRequest(f"{path} can't be written: {error.strerror}") from error
+        raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
+
+
+def replace_file(path: Path, text: str, check: Callable[[Path], None] = lambda _: None) -> None:
+    """Replace the file by `text`, whole or not at all; 0600, as it may hold tokens. `check` is called with the path of
+    the new file before, and may raise. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        _check(Path(temporary), path, expected)
+        check(Path(temporary))
         os.replace(temporary, os.path.realpath(path))  # a link to a file kept elsewhere stays a link
     except BaseException:
         os.unlink(temporary)

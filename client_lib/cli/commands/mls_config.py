@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import configparser
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +15,7 @@ from typing import Annotated
 import typer
 
 from client_lib.cli import printer
+from client_lib.cli.commands.config import replace_file
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import Conflict, InvalidRequest
@@ -73,7 +72,7 @@ def _write(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], forc
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         for file, values in files.items():
-            _replace(folder / file, with_section(texts[file], name, values))
+            replace_file(folder / file, with_section(texts[file], name, values))
     except OSError as error:
         raise InvalidRequest(f"{folder} can't be written: {error.strerror}") from error
     printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
@@ -100,14 +99,6 @@ def _read(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} can't be read: {error}") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    """0600: they hold a token. Whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, os.path.realpath(path))
 
 
 # --- the files as text
