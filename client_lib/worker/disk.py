@@ -66,13 +66,13 @@ def check_room(path: str, size: int, keep_free: int) -> None:
     more."""
     free = free_bytes(path)
     if size + keep_free > free:
-        kept = ", of which %s must stay free" % _shown(keep_free) if keep_free else ""
+        kept = ", of which %s must stay free" % megabytes(keep_free) if keep_free else ""
         raise OSError(
-            errno.ENOSPC, "%s are needed and the disk has %s free%s" % (_shown(size), _shown(free), kept), path
+            errno.ENOSPC, "%s are needed and the disk has %s free%s" % (megabytes(size), megabytes(free), kept), path
         )
 
 
-def _shown(size: int) -> str:
+def megabytes(size: int) -> str:
     return "%.1f MB" % (size / 1e6)
 
 

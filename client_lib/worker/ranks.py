@@ -165,11 +165,7 @@ def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
     os.execvpe(argv[0], argv, environment)
 
 
-def start(
-    process: Process,
-    before_exec: Callable[[], None],
-    run: Run = execute,
-) -> Started:
+def start(process: Process, before_exec: Callable[[], None], run: Run = execute) -> Started:
     """Start the process; its stdin is empty if it cannot be opened (the terminal was closed).
 
     Raises OSError naming the program or the folder.

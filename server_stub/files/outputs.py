@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.spec.wire import OutputFile, OutputLeftOut
+from client_lib.worker.disk import megabytes
 from client_lib.worker.outputs import index
 from client_lib.worker.outputs.index import Index, Kept
-from client_lib.worker.outputs.store import data_path, megabytes
+from client_lib.worker.outputs.store import data_path
 from server_stub.files.owned import OpenFile, opener
 
 OUTPUTS = "outputs"

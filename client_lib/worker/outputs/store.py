@@ -229,7 +229,7 @@ class Room:
 
     def shown(self) -> Tuple[str, str]:
         """(bytes kept at the last refusal, the limit), for people."""
-        return megabytes(self._others + max(self._taken, 0)), megabytes(self._limit)
+        return disk.megabytes(self._others + max(self._taken, 0)), disk.megabytes(self._limit)
 
     def _remove(self, name: str, sizes: Dict[str, int]) -> None:
         shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
@@ -239,10 +239,6 @@ class Room:
 def data_path(folder: str, sha256: str) -> str:
     """Path of the content with that digest in the folder of one worker."""
     return os.path.join(folder, _DATA, sha256)
-
-
-def megabytes(size: int) -> str:
-    return "%.1f MB" % (size / 1e6)
 
 
 def kept_of(source: SourceFile, sha256: str) -> Kept:

@@ -221,13 +221,7 @@ _TRIES = 3  # another worker that needs room may remove an environment before it
 class Installation:
     """Installation of one worker. The caller handles SIGCHLD and calls `ended` at each."""
 
-    def __init__(
-        self,
-        plan: WorkerPlan,
-        directory: Directory,
-        system: System,
-        listen: Callable[[int], None],
-    ) -> None:
+    def __init__(self, plan: WorkerPlan, directory: Directory, system: System, listen: Callable[[int], None]) -> None:
         """`listen` copies a descriptor into the log, to its end."""
         self._plan, self._directory = plan, directory
         self._system, self._listen = system, listen
