@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 Samples = dict[str, list[float]]
 TRIES = 5  # of one run that fails, before the benchmark gives up
 
@@ -28,18 +30,24 @@ def wall_times(ways: Mapping[str, Callable[[], object]], rounds: int) -> Samples
 
 
 def time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
-    """A failed run is said on stderr and done again; it would make the others look slow."""
-    for left in reversed(range(TRIES)):
+    """Seconds of the run that succeeded, or those that it returns."""
+
+    def timed() -> float:
         began = time.perf_counter()
+        answer = way()
+        return answer if isinstance(answer, float) else time.perf_counter() - began
+
+    return until_one_succeeds(name, timed)
+
+
+def until_one_succeeds(name: str, way: Callable[[], T]) -> T:
+    """What the run returns that succeeded. A failed one is said on stderr and done again: it would look slow."""
+    for _ in range(TRIES - 1):
         try:
-            answer = way()
+            return way()
         except RuntimeError as failed:
             print(f"{name}: a run failed, which isn't counted: {failed}", file=sys.stderr)
-            if not left:
-                raise
-        else:
-            return answer if isinstance(answer, float) else time.perf_counter() - began
-    raise AssertionError("not reached")
+    return way()
 
 
 def joined(samples: Samples, file: Path | None, title: str, before: Samples | None = None) -> Samples:
@@ -55,7 +63,11 @@ def joined(samples: Samples, file: Path | None, title: str, before: Samples | No
 
 
 def p90(values: list[float]) -> float:
-    return sorted(values)[max(0, -(-len(values) * 9 // 10) - 1)]
+    return percentile(values, 90)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
 def table(title: str, samples: Samples, *, to: tuple[str, ...]) -> str:

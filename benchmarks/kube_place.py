@@ -97,9 +97,10 @@ class Place(places.ClusterPlace):
     def until_gone(self) -> None:
         """Nothing of any job is left on the cluster."""
         core = f"/api/v1/namespaces/{NAMESPACE}"
-        kinds = [self.pytorch_jobs, f"{core}/pods", f"{core}/services", f"{core}/secrets"]
+        of_operator = [f"{core}/{kind}?labelSelector=training.kubeflow.org%2Fjob-name" for kind in ("pods", "services")]
+        paths = [f"{self.pytorch_jobs}?", *of_operator, f"{core}/secrets?labelSelector={OURS}job-id"]
         for _ in until(600, pause_s=0.5):
-            if not any(self.cluster.api.get(f"{kind}?limit=1")["items"] for kind in kinds):
+            if not any(self.cluster.api.get(f"{path}&limit=1")["items"] for path in paths):
                 return
         raise RuntimeError("objects of jobs are left after 600 s")
 
@@ -136,17 +137,19 @@ def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def own_place(cluster: Cluster, *types: dict[str, Any], **variables: str) -> Iterator[Place]:
-    """`types`: the instance types of its catalogue."""
+def own_place(
+    cluster: Cluster, *types: dict[str, Any], place: type[Place] = Place, **variables: str
+) -> Iterator[Place]:
+    """`types`: the instance types of its catalogue; `place`: a kind of server."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each first import of a file would be measured
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "own-state")
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")
-        place = Place(Path(folder), cluster, list(types), **variables)
+        made = place(Path(folder), cluster, list(types), **variables)
         try:
-            yield place
+            yield made
         finally:
-            place.close()
+            made.close()
 
 
 def final(job: Job, limit_s: float = 300) -> JobInfo:

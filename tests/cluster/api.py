@@ -1,17 +1,19 @@
 """A small client of the Kubernetes REST API: JSON in, JSON out, standard library alone.
 
-For this tool, and for tests that look at a cluster past the code under test. It watches nothing and retries nothing.
+For this tool, and for tests that look at a cluster past the code under test. It retries nothing.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
 import ssl
 import tempfile
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,14 @@ class Api:
         if response.status >= 300:
             raise ApiError(response.status, f"{method} {path}: {response.status}: {_message(text)}")
         return json.loads(text) if "json" in (response.getheader("Content-Type") or "") else text
+
+    def watch(self, path: str) -> Iterator[Any]:
+        """The events of a path with `watch=1`, until the API server or the caller ends it."""
+        connection = http.client.HTTPSConnection(self._host, context=self._tls)
+        connection.request("GET", path, headers={"Accept": "application/json"})
+        with contextlib.closing(connection), connection.getresponse() as response:
+            for line in response:
+                yield json.loads(line)
 
 
 def _load_client(tls: ssl.SSLContext, user: dict[str, str]) -> None:
