@@ -1,15 +1,30 @@
 """Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or `... pod`.
 
 Pods run it, because their images lack this package. The same sources give the same bytes, so that the file can be named
-by its hash. Run as `python -m client_lib.worker.zipapp_build TARGET`.
+by its hash. Each module is in it as source, and those that every pod imports also compiled for the Python that runs
+`build`: a pod whose Python has the same minor version loads these, another one compiles the sources at each start.
+Run as `python -m client_lib.worker.zipapp_build TARGET`.
 """
 
+import importlib.util
+import marshal
 import os
 import sys
 import zipfile
 from typing import Iterator
 
 _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
+_RARE = (
+    "outputs/",
+    "requirements/",
+    "elastic",
+    "function_runner",
+    "pod/peer_channel",
+    "rank_runner",
+    "stacks",
+    "zipapp",
+)
+"""Beginnings of the names of modules that few pods import, or that are run from a copy of their source."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -18,13 +33,25 @@ def build(target: str) -> None:
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
     for name in sorted(_sources(here)):
         with open(os.path.join(here, name), "rb") as file:
-            files["client_lib/worker/" + name.replace(os.sep, "/")] = file.read()
+            source = file.read()
+        inside = "client_lib/worker/" + name.replace(os.sep, "/")
+        files[inside] = source
+        if not name.replace(os.sep, "/").startswith(_RARE):
+            files[inside + "c"] = _compiled(inside, source)
     with open(target, "wb") as out:
         out.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
                 archive.writestr(zipfile.ZipInfo(name, _TIME), content, zipfile.ZIP_DEFLATED)
     os.chmod(target, 0o755)
+
+
+def _compiled(name: str, source: bytes) -> bytes:
+    """Content of the .pyc file of a module. The interpreter compares nothing but the version (PEP 552)."""
+    code = compile(source, "worker.pyz/" + name, "exec", dont_inherit=True, optimize=0)
+    unchecked = (1).to_bytes(4, "little")
+    # version 2 of the format has no references between objects, which differ from one run to the next
+    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code, 2)
 
 
 def _sources(here: str) -> Iterator[str]:
