@@ -15,26 +15,9 @@ def main(arguments: "list[str]") -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m client_lib.worker DIRECTORY | pod [ROOT]\n")
         return 2
-    from client_lib.worker.directory import Directory, Taken, acquire
-    from client_lib.worker.launcher import Launcher, last_words
-    from client_lib.worker.plan import from_json
-    from client_lib.worker.system import choose, forbid_new_privileges, restore_open_files
+    from client_lib.worker.launcher import run_worker
 
-    restore_open_files()
-    directory = Directory(arguments[0])
-    with open(directory.plan, encoding="utf-8") as file:
-        plan = from_json(file.read())
-    if plan.no_new_privileges:
-        forbid_new_privileges()
-    system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
-    try:
-        with last_words(directory):
-            acquire(directory.lock)
-            Launcher(directory, plan, system).run()
-    except Taken as taken:
-        sys.stderr.write("%s\n" % taken)
-        return taken.exit_code
-    return 0
+    return run_worker(arguments[0])
 
 
 if __name__ == "__main__":

@@ -8,20 +8,28 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, cast
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory, read_json, write_json
+from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Ended, WorkerOutcome, of_ranks
-from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.prepare import CannotStart, prepare, script_folder
 from client_lib.worker.rank_environment import Process, default_threads, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
-from client_lib.worker.system import System, group_memory_kills, out_of_memory_kills
+from client_lib.worker.system import (
+    System,
+    choose,
+    forbid_new_privileges,
+    group_memory_kills,
+    out_of_memory_kills,
+    restore_open_files,
+)
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -375,6 +383,25 @@ class Launcher:
 
     def _flush(self) -> None:
         self._log.flush()
+
+
+def run_worker(path: str) -> int:
+    """Run the worker whose plan is in the directory `path`. Returns the exit code of the launcher's process."""
+    restore_open_files()
+    directory = Directory(path)
+    with open(directory.plan, encoding="utf-8") as file:
+        plan = from_json(file.read())
+    if plan.no_new_privileges:
+        forbid_new_privileges()
+    system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
+    try:
+        with last_words(directory):
+            acquire(directory.lock)
+            Launcher(directory, plan, system).run()
+    except Taken as taken:
+        sys.stderr.write("%s\n" % taken)
+        return taken.exit_code
+    return 0
 
 
 @contextlib.contextmanager

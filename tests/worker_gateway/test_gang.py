@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -63,6 +64,15 @@ def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
     ]
     assert [record.text for record in seen if record.stream == "train.log"] == ["epoch 1 done"]
     assert sum("words on stderr" in line for line in server.text("gang")) == 4
+
+
+def test_the_launcher_is_forked_from_the_agent(site: Start) -> None:
+    """A second interpreter would take as long to start as the first."""
+    server = site()
+    job = server.accepted("forked", "import os\nprint(open('/proc/%d/cmdline' % os.getppid()).read().split(chr(0)))\n")
+    server.ended("forked")
+    (line,) = server.stored_log(job, 0).splitlines()
+    assert ast.literal_eval(parse(line).text)[-3] == "pod"
 
 
 def test_what_a_pod_prints_is_its_log(site: Start) -> None:

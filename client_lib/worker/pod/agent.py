@@ -1,7 +1,7 @@
 """The life of the agent: claim the worker, fetch the code, run the launcher, deliver, exit. The main thread decides.
 
-Python compiles a zipapp at each start, 5 to 20 ms a module: modules for the end, or for few jobs, are imported where
-they are used.
+Python compiles the zipapp at each start if its version is not the server's, 5 to 20 ms a module: modules for the end,
+or for few jobs, are imported where they are used.
 """
 
 import os
@@ -111,6 +111,7 @@ class Agent:
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
         try:
+            self._launcher.fork()  # before the first thread; it loads its modules while the server answers
             self._claim()
             if self._is_elastic:
                 self._resume()

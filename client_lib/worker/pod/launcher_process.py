@@ -1,14 +1,18 @@
-"""The launcher of this worker as a child process of the agent, controlled over its socket (control.py)."""
+"""The launcher of this worker as a child process of the agent, controlled over its socket (control.py).
 
+It is forked from the agent: a new interpreter would load, and from a zipapp compile, the same modules once more, which
+takes half a second on a fifth of a core.
+"""
+
+import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, NoReturn, Optional
 
 from client_lib.worker import control
-from client_lib.worker.directory import Directory, launcher_command
+from client_lib.worker.directory import Directory
 from client_lib.worker.pod.server_channel import AgentEvent
 from client_lib.worker.pod.threads import AgentThread
 
@@ -25,24 +29,49 @@ class LauncherProcess:
         self._instructions: List[bytes] = []
         self._lock = threading.Lock()
         self._connection: Optional[control.ControlConnection] = None
-        self._pid = 0
+        self._pid = self._order = 0
         self.status: Optional[int] = None
         """The status from os.waitpid; None: it is alive."""
 
+    def fork(self) -> None:
+        """Fork the process that becomes the launcher. It loads the launcher's modules and waits for `start`; it ends if
+        the agent ends before. To be called while this process has one thread. Raises OSError."""
+        order, self._order = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._order)
+            self._become_launcher(order)
+        os.close(order)
+
     def start(self) -> None:
-        """Raises OSError."""
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        with open(os.path.join(self._directory.path, OUTPUT), "ab") as output:
-            self._pid = subprocess.Popen(
-                launcher_command(self._directory.path),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=self._directory.path,
-                env=environment,
-                start_new_session=True,  # a signal to the agent's group is the agent's to pass on
-            ).pid
+        with contextlib.suppress(BrokenPipeError):  # it was killed: `reaped` notes it
+            os.write(self._order, b"\n")
+        os.close(self._order)
         AgentThread("control", self._listen, self._warn).start()
+
+    def _become_launcher(self, order: int) -> NoReturn:
+        """Do what the program of `directory.launcher_command` does, once the order arrives."""
+        code = 1
+        try:
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(signum, signal.SIG_DFL)
+            os.setsid()  # a signal to the agent's group is the agent's to pass on
+            os.chdir(self._directory.path)
+            _redirect()
+            passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            os.environ.clear()
+            os.environ.update(passed_on)
+            from client_lib.worker.launcher import run_worker  # here: the agent goes on meanwhile
+
+            with os.fdopen(order, "rb") as pipe:
+                ordered = pipe.read(1)
+            code = run_worker(self._directory.path) if ordered else 0
+        except BaseException:  # noqa: BLE001  # the agent's callers must not continue in this process
+            import traceback  # here: takes milliseconds
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
 
     def instruct(self, line: bytes) -> None:
         """Send it now, or as soon as there is a connection."""
@@ -109,3 +138,13 @@ class LauncherProcess:
             connection.send(line)
         except OSError:  # it is dying: `_reap` of the agent notices
             pass
+
+
+def _redirect() -> None:
+    """stdin is empty; what is printed goes to OUTPUT in the current folder."""
+    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for fd, source in enumerate((nothing, output, output)):
+        os.dup2(source, fd)
+    for fd in (nothing, output):
+        os.close(fd)
