@@ -42,6 +42,9 @@ class Heading(NamedTuple):
     """ISO 8601."""
     length: int = 0
     """Bytes of the request."""
+    key: str = ""
+    """Its idempotency key; "": it has none."""
+    fingerprint: str = ""
 
     def above(self, request: bytes) -> bytes:
         """The whole record."""

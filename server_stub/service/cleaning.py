@@ -23,7 +23,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
-from server_stub.service.recovery import note_end
+from server_stub.service.recovery import needs_note, note
 from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
 from server_stub.store import Store, rows
 
@@ -59,13 +59,17 @@ class Cleanup:
         if done:
             await self.store.write(rows.forget_removals, done)
 
+    async def note(self, row: rows.JobRow) -> None:
+        """Write the end of a job beside the database, before its row; see `recovery.note`."""
+        if needs_note(row):
+            await asyncio.to_thread(self.room.spare.run, note, self.jobs_dir / row.id, row)
+
     async def on_end(self, active: ActiveJob) -> None:
         """Handle the end of a job: remove it if that was requested, else note its size."""
         if active.remove_at_end:
             await self.remove([active.row.seq])
             return
         folder = self.jobs_dir / active.row.id
-        await asyncio.to_thread(self.room.spare.run, note_end, folder, active.row.info)
         size = await asyncio.to_thread(_size_of, folder)
         if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

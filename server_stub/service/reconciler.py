@@ -43,12 +43,13 @@ class Reconciler:
         clock: Clock,
         changes: Changes,
         make_attempt: MakeAttempt,
+        note: Callable[[JobRow], Coroutine[Any, Any, None]],
         on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
     ) -> None:
-        """`on_end` is awaited once for each job after its final state is stored."""
+        """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored."""
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
-        self._make_attempt, self._on_end = make_attempt, on_end
+        self._make_attempt, self._note, self._on_end = make_attempt, note, on_end
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
         self._by_seq: dict[int, ActiveJob] = {}
@@ -193,6 +194,7 @@ class Reconciler:
         pause_s = 0.5
         while True:
             try:
+                await self._note(row)
                 await self._store.write(save_job, row, events)
                 active.not_saved = None
                 return

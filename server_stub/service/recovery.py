@@ -1,11 +1,12 @@
-"""Rebuilds the rows of a lost database from other files: headings and requests in the request log, and `job.json` in
-the folder of each job that has ended. A job without this file is given to the runtime, which finds its attempt again
-and reports its end.
+"""Rebuilds the rows of a lost database from other files: headings and requests in the request log, `job.json` in the
+folder of each job that has ended, and `stop.json` in that of a job that is to end. A job without `job.json` is given to
+the runtime, which finds its attempt again and reports its end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from datetime import datetime, timezone
@@ -21,19 +22,29 @@ from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.runtimes import worker_dir
 from server_stub.service.active import row_of
 from server_stub.service.admission import without_proof
-from server_stub.store.rows import NewJob
+from server_stub.store.rows import JobRow, Key, NewJob
 
-JOB = "job.json"
+JOB, STOP = "job.json", "stop.json"
+LOST = "lost are their events, how often they were retried, and the idempotency keys of deleted jobs"
 _ID = re.compile(r"[0-9a-f]{32}")
 _NOTICE = "its row in the database was rebuilt from its files"
 
 
-def note_end(job_dir: Path, info: str) -> None:
-    """Write the JobInfo of a job that has ended into its folder. A full disk only makes its row harder to rebuild."""
+def note(job_dir: Path, row: JobRow) -> None:
+    """Write the end of a job, or the order that ends it, into its folder, before its row is stored: a job that was
+    cancelled must not start again with a rebuilt row. A full disk only makes the row harder to rebuild."""
+    name, text = (JOB, row.info) if row.state.final else (STOP, row.stop or "")
     with contextlib.suppress(OSError):
         job_dir.mkdir(mode=0o700, exist_ok=True)
-        with open(job_dir / JOB, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(info)
+        with open(
+            job_dir / name, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
+        ) as file:
+            file.write(text)
+
+
+def needs_note(row: JobRow) -> bool:
+    """True for a job that has ended, or ends without another attempt."""
+    return row.state.final or (row.stop is not None and not json.loads(row.stop)["retry"])
 
 
 def folders(jobs_dir: Path) -> list[str]:
@@ -51,7 +62,9 @@ def lost_jobs(jobs_dir: Path, request_log: RequestLog, runtime: str) -> list[New
     found: dict[str, NewJob] = {}
     for heading, place in request_log.headings():
         if _ID.fullmatch(heading.id):
-            found[heading.id] = _of_record(jobs_dir, request_log, runtime, heading, place)
+            new = found[heading.id] = _of_record(jobs_dir, request_log, runtime, heading, place)
+            if heading.key:
+                new.key = Key(heading.owner, heading.key, heading.fingerprint)
     for job_id in folders(jobs_dir):
         if job_id not in found:
             found[job_id] = _job(_ended(jobs_dir / job_id) or _unknown(jobs_dir / job_id, runtime), UNWRITTEN)
@@ -69,11 +82,17 @@ def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: H
         return _job(_unknown(folder, runtime), place)
     info = _unfinished(heading.id, heading.owner, heading.name, created_at, folder, runtime)
     shown = {"spec": request.spec.masked(), "code": without_proof(request.code), "function": request.function}
-    return _job(info.model_copy(update=shown), place)
+    return _job(info.model_copy(update=shown), place, _stop(folder))
 
 
-def _job(info: JobInfo, place: Place) -> NewJob:
-    return NewJob(row_of(info, place=place), info.spec.labels, None)
+def _job(info: JobInfo, place: Place, stop: str | None = None) -> NewJob:
+    return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
+
+
+def _stop(folder: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        return (folder / STOP).read_text("utf-8")
+    return None
 
 
 def _ended(folder: Path) -> JobInfo | None:

@@ -44,7 +44,7 @@ from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.recovery import jobs_beside, lost_jobs
+from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText, User
@@ -85,7 +85,13 @@ class Service:
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self._room
         )
         self._reconciler = Reconciler(
-            self._store, runtime, self._clock, self._changes, self._attempts.newest, self._cleanup.on_end
+            self._store,
+            runtime,
+            self._clock,
+            self._changes,
+            self._attempts.newest,
+            self._cleanup.note,
+            self._cleanup.on_end,
         )
         self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
         self._observer = Observer(runtime, self._clock, allowed=settings.observe)
@@ -125,7 +131,8 @@ class Service:
         is_new = await self._store.open(lambda: jobs_beside(jobs_dir, self._request_log), recover=recover)
         if is_new and recover:
             lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self._runtime.name)
-            log.warning("%d jobs were rebuilt from their files", await self._store.write(rows.add_lost, lost))
+            rebuilt = await self._store.write(rows.add_lost, lost)
+            log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
         await self._cleanup.start()
         await self._runtime.start(self._reconciler.observe)
         unfinished = await self._store.read_all(rows.unfinished)

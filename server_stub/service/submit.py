@@ -127,6 +127,8 @@ class SubmitHandler:
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
             heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat())
+            if key:
+                heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
             row = row_of(info, script_path=_indexed(admitted.script_path))
             new = NewJob(row, info.spec.labels, key, heading.above(sent + b"\n"))
             with self._room.claim(len(sent)):

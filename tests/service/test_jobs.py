@@ -358,7 +358,7 @@ def test_delete_with_force_stops_the_job_first(bench: Bench) -> None:
         assert "is being stopped" in await service.delete(ANN, "one", force=True)
         assert (await bench.info("one")).reason is Reason.STOPPING
         folder = bench.settings().data_dir / "jobs" / job.id
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         bench.runtime.end(job.id, Reason.CANCELLED)
         await until(lambda: not list(folder.parent.iterdir()))
         with pytest.raises(NotFound):

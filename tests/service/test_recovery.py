@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from client_lib.errors import ServerError
+from client_lib.errors import KeyReused, ServerError
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from client_lib.worker.directory import Directory, write_json
@@ -147,6 +149,45 @@ def test_a_job_of_an_earlier_version_is_shown_as_failed(bench: Bench) -> None:
             failed = await bench.until("old", State.FAILED)
             assert (failed.id, failed.reason) == (job.id, Reason.SERVER_ERROR)
             assert bench.runtime.stopped[-1][0] == job.id, "its processes are looked for and ended"
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_job_does_not_start_again_with_a_rebuilt_row(bench: Bench) -> None:
+    """The database is lost as soon as the cancel is answered."""
+
+    async def run() -> None:
+        async with bench.server() as service:
+            await bench.submit(name="one")
+            await in_state(bench, "two", State.RUNNING)
+            for name in ("one", "two"):
+                await service.cancel(ANN, name)
+            copy = bench.folder / "copy"
+            shutil.copytree(bench.folder / "state" / "data", copy, ignore=shutil.ignore_patterns("client_lib.db*"))
+        shutil.rmtree(bench.folder / "state" / "data")
+        copy.rename(bench.folder / "state" / "data")
+        async with bench.recovered():
+            for name in ("one", "two"):
+                await bench.until(name, State.CANCELLED)
+
+    asyncio.run(run())
+
+
+def test_a_repeated_submit_is_known_after_the_loss_of_the_database(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        request = bench.request(name="one")
+        async with bench.server() as service:
+            first, _ = await service.submit(ANN, request, "key")
+        lose(bench)
+        async with bench.recovered() as service:
+            again, is_new = await service.submit(ANN, request, "key")
+            assert not is_new
+            assert json.loads(again.json)["id"] == json.loads(first.json)["id"]
+            with pytest.raises(KeyReused):
+                await service.submit(ANN, bench.request(name="other"), "key")
+        assert "1 jobs were rebuilt from their files; lost are their events" in caplog.text
 
     asyncio.run(run())
 
