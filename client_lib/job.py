@@ -64,7 +64,7 @@ class _Draft:
 
 
 class Job:
-    """A distributed job. Only `script` is needed; every field is described in `client_lib.JobSpec`.
+    """A distributed job. Only `script` is needed.
 
         job = Job(script="train.py", n_workers=2)
         job.submit()        # 'Job "train-x7k2m" created.'
@@ -72,6 +72,67 @@ class Job:
         job.wait()          # raises JobFailed with the report
 
     Thread-safe. The calling process is left as it is. None counts as not given, except for `log_file`.
+
+    Parameters:
+        script: Path of a .py file, arguments may follow; for the binary types, and where it is no .py file, any command
+            line. It is split by shell rules and run without a shell.
+        base_image: Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter
+            instead.
+        type: Way of starting the processes of a worker.
+        args: Appended to the script, as they are.
+        flags: Options appended after `args` as `--key=value`; None: `--key` alone.
+        env_variables: In every process. The user's win over ours; those of the ranks are refused. None: not set.
+        secrets: Names of variables whose values travel and are stored outside the spec, and are never shown.
+        code: Place of the code: "in_place" runs it where it is, on a server that shares the folder; "snapshot" uploads
+            a copy; "auto" is in place if the server proves that it shares the folder, else a snapshot.
+        working_dir: Working directory of the processes; None: in place the caller's, in a snapshot the caller's if
+            inside the root, else the script's folder.
+        warm: False: start every process from scratch. None: fork them from a process that has torch and the other
+            packages imported, where the runtime has one that suits this job (local runtime only).
+        observe: False: the stacks of its processes cannot be taken (`client-lib stacks`), and nothing is prepared for
+            that.
+        conda_env: Name or path of a conda environment whose python runs the script.
+        pytorch_use_env: None: `--local_rank` is passed where the script declares that option; True: never; False:
+            always.
+        log_file: File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing.
+        checkpoint_dir: Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its
+            attempts.
+        outputs: Globs of files that are kept for download, relative to the working directory (`**`: any folders); of
+            them what the ranks create or change. None: in a snapshot all of that, in place none: they stay where they
+            are. []: none.
+        requirements: Extra packages, as lines of pip's requirements files: installed before the script starts, beside
+            those that its interpreter has, which stay as they are.
+        instance_type: A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
+            `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
+        n_workers: Machines (pods; locally process groups). Worker 0 computes too.
+        processes_per_worker: Ranks per worker; "default": the GPUs of the instance type, at least 1.
+        gpus: Indices of this machine's GPUs to use (local runtime only).
+        volumes: `name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the
+            host's own.
+        shm_size_class: /dev/shm: 16, 32, 64 GiB per GPU.
+        tmp_storage: Preset of the extra disk at /tmp.
+        include_nodes: Run only on these nodes.
+        exclude_nodes: Never run on these nodes.
+        internet: False: no outbound access. None: the server's default.
+        region: Region of the ML Space platform; a server answers for the regions in its settings.
+        priority_class: Order in the queue; within a class, the order of submission.
+        queue_name: Queue of the cluster.
+        allocation_name: Reserved capacity of the ML Space platform.
+        max_retry: New attempts of the whole gang after a failed one; None: none.
+        max_infrastructure_retry: New attempts after one that ended because a node was lost, or evicted or refused a
+            worker, because another job took its place, or locally because of a reboot. max_retry does not count them,
+            and applies after the last one.
+        stop_timer: Minutes of running, at most ten years, after which the job is stopped and FAILED with reason
+            Timeout; None or 0: never.
+        health_params: The watchdog on silence; None: off.
+        grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption.
+        elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers.
+        elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers are started.
+        elastic_max_restarts: Restarts of the ranks by the agents of `pytorch_elastic` within an attempt; None: 5.
+        name: DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name.
+        job_desc: Free text.
+        labels: Free key-value pairs to find jobs by: at most 256, keys and values of at most 255 characters.
+        logs_dir: Directory of log files on the ML Space platform; here logs are read with `logs`.
     """
 
     Type = PlatformType

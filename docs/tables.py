@@ -3,7 +3,7 @@
     python docs/tables.py        # `make docs` calls it
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest is written by hand. A test compares what is
-committed with what this makes.
+committed with what this makes. The docstring of Job has its parameters by the same rule, behind `Parameters:`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
+import textwrap
 import typing
 from collections.abc import Callable
 from functools import partial
@@ -31,16 +32,16 @@ from server_stub.runtimes.kube import catalogue
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
-DOCUMENTS = tuple(
-    DOCS / f"{name}.md"
-    for name in ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes", "SKILL")
-)
+_NAMES = ("reference", "mlspace", "catalogue", "rest", "troubleshooting", "kubernetes", "SKILL")
+DOCUMENTS = (*(DOCS / f"{name}.md" for name in _NAMES), DOCS.parent / "client_lib" / "job.py")
 _BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PARAMETERS = re.compile(r"(\n    Parameters:\n).*?(    \"\"\"\n)", re.DOTALL)
 
 
 def with_tables(text: str) -> str:
     """The document with every table made anew."""
-    return _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}{block[3]}", text)
+    text = _BLOCK.sub(lambda block: f"{block[1]}{TABLES[block[2]]()}{block[3]}", text)
+    return _PARAMETERS.sub(lambda block: f"{block[1]}{_parameters()}{block[2]}", text)
 
 
 def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
@@ -51,6 +52,15 @@ def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
         if not field.exclude
     ]
     return "\n".join(["| name | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _parameters() -> str:
+    """The parameters of Job in its docstring, which editors and notebooks show."""
+    lines = []
+    for name, text in descriptions(JobSpec).items():
+        words = f"{name}: {' '.join(text.split())}"
+        lines += textwrap.wrap(words, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
+    return "\n".join([*lines, ""])
 
 
 def _operations() -> str:
