@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from client_lib.errors import ServerError
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
+from client_lib.spec.states import State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SubmitRequest
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
@@ -50,8 +50,8 @@ class Attempts:
         try:
             return self._of_row(row, number, active.request)
         except ServerError as error:
-            unknown = self._make(row.id, row.owner, row.name, number, _UNREADABLE, row.created_at)
-            return replace(unknown, unreadable=error.message)
+            unknown = self._of_row(row, number, _UNREADABLE)
+            return replace(unknown, unreadable=error.message, never_started=False, reload=None)
 
     def stored(self, row: JobRow) -> Attempt:
         """The newest stored attempt."""
@@ -59,52 +59,31 @@ class Attempts:
 
     def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:
         """The attempt that a submit would make; the same for the same request."""
-        return self._make(_DRY_RUN_ID, owner, name, 1, request, datetime(1970, 1, 1, tzinfo=timezone.utc))
-
-    def _of_row(self, row: JobRow, number: int, request: SubmitRequest | None = None) -> Attempt:
-        """`request`: None: it is read from the disk."""
-        return self._make(
-            row.id,
-            row.owner,
-            row.name,
-            number,
-            request or self.request_of(row),
-            row.created_at,
-            never_started=request is not None,
-            reload=partial(self._of_row, row, number),
-        )
+        long_ago = datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return self._of_row(JobRow(_DRY_RUN_ID, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request)
 
     def job_dir(self, job_id: str) -> Path:
         return self.jobs_dir / job_id
 
-    def _make(
-        self,
-        job_id: str,
-        owner: str,
-        name: str,
-        number: int,
-        request: SubmitRequest,
-        created_at: datetime,
-        *,
-        never_started: bool = False,
-        reload: Callable[[], Attempt] | None = None,
-    ) -> Attempt:
+    def _of_row(self, row: JobRow, number: int, given: SubmitRequest | None = None) -> Attempt:
+        """`given`: the request of a job that was never started; None: it is read from the disk."""
+        request = given or self.request_of(row)
         code = request.code
         return Attempt(
-            job_id=job_id,
-            owner=owner,
-            job_name=name,
+            job_id=row.id,
+            owner=row.owner,
+            job_name=row.name,
             number=number,
             spec=request.spec,
             code=code,
             submitter=request.submitter,
             secret_values=request.secret_values,
-            job_dir=self.job_dir(job_id),
+            job_dir=self.job_dir(row.id),
             snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
             function=self.snapshots.path(request.function.sha256) if request.function else None,
             checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
             checkpoints_name=request.checkpoints_name,
-            created_at=created_at,
-            never_started=never_started,
-            reload=reload,
+            created_at=row.created_at,
+            never_started=given is not None,
+            reload=partial(self._of_row, row, number),
         )
