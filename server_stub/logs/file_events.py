@@ -12,18 +12,17 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 Changed = Callable[[], None]
-
-
-class Watch(Protocol):
-    def close(self) -> None: ...
+Close = Callable[[], None]
+"""Ends a watch; another call does nothing."""
 
 
 class FileEvents(Protocol):
-    def watch(self, directory: Path, changed: Changed) -> Watch:
+    def watch(self, directory: Path, changed: Changed) -> Close:
         """Call `changed` soon after an entry of `directory` was made, written, renamed or removed, or the directory
         itself was; calls may be spurious, several changes may be one call. Raises FileNotFoundError."""
         ...
@@ -40,16 +39,6 @@ def open_file_events() -> FileEvents:
         return InotifyEvents(polling)
     except OSError:  # no instance is left for this user (fs.inotify.max_user_instances), or a kernel without it
         return polling
-
-
-class _CallbackWatch:
-    def __init__(self, close: Callable[[], None]) -> None:
-        self._close: Callable[[], None] | None = close
-
-    def close(self) -> None:
-        close, self._close = self._close, None
-        if close:
-            close()
 
 
 # --- inotify
@@ -73,7 +62,7 @@ class InotifyEvents:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._descriptor, self._read)
 
-    def watch(self, directory: Path, changed: Changed) -> Watch:
+    def watch(self, directory: Path, changed: Changed) -> Close:
         try:
             # one directory has one number, however often it is asked for
             number = self._call("inotify_add_watch", self._descriptor, os.fsencode(directory), _MASK)
@@ -82,7 +71,7 @@ class InotifyEvents:
                 raise
             return self._fallback.watch(directory, changed)
         self._callbacks.setdefault(number, []).append(changed)
-        return _CallbackWatch(lambda: self._forget(number, changed))
+        return partial(self._forget, number, changed)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -140,7 +129,7 @@ class PollingEvents:
         self._pause_s = _SHORTEST_S
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, directory: Path, changed: Changed) -> Watch:
+    def watch(self, directory: Path, changed: Changed) -> Close:
         if not directory.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
         polled = _Polled(directory, changed)
@@ -148,7 +137,7 @@ class PollingEvents:
         self._pause_s = _SHORTEST_S
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._look)
-        return _CallbackWatch(lambda: self._forget(polled))
+        return partial(self._forget, polled)
 
     def _forget(self, polled: _Polled) -> None:
         if polled in self._watched:  # else all of them were closed

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
-from server_stub.logs.file_events import FileEvents, Watch, open_file_events
+from server_stub.logs.file_events import Close, FileEvents, open_file_events
 from server_stub.logs.query import LoggedJob
 from server_stub.logs.records import next_sequence, sequence_of
 from server_stub.logs.render import Frames
@@ -101,7 +101,7 @@ class Feed:
         self._directory = directory
         self._events = events
         self._tick_s = tick_s
-        self._watches: dict[Path, Watch] = {}
+        self._watches: dict[Path, Close] = {}
         self._loop = asyncio.get_running_loop()
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
@@ -113,8 +113,8 @@ class Feed:
         self._task.cancel()
         if self._wake_later:
             self._wake_later.cancel()
-        for watch in self._watches.values():
-            watch.close()
+        for close in self._watches.values():
+            close()
         self._watches.clear()
         for tail in self.tails.values():
             tail.close()
@@ -156,7 +156,7 @@ class Feed:
                 elif attempt == self.job.attempt:
                     needed.add(self._watch_parent((attempt, worker), directory))
         for path in self._watches.keys() - needed:
-            self._watches.pop(path).close()
+            self._watches.pop(path)()
 
     def _open_log(self, position: Position, directory: Path) -> bool:
         """Open a log; returns False if there is none. It is watched before it is read, so that no change is missed."""
@@ -171,7 +171,7 @@ class Feed:
             return False
         previous = self._watches.pop(directory, None)
         if previous:
-            previous.close()
+            previous()
         self._watches[directory] = watch
         tail = self.tails[position] = Tail(position, directory)
         return True

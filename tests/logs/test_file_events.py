@@ -19,7 +19,7 @@ class Scene:
     def __init__(self, events: FileEvents, folder: Path) -> None:
         self.changed = asyncio.Event()
         self.events = events
-        self.watch = events.watch(folder, self.changed.set)
+        self.close = events.watch(folder, self.changed.set)
 
     async def notices(self, act: Callable[[], object]) -> bool:
         await asyncio.sleep(0.06)  # what came before is over
@@ -61,8 +61,8 @@ def test_a_closed_watch_is_silent_and_leaves_others_alone(kind: Callable[[], Fil
         scene = Scene(kind(), tmp_path)
         other = asyncio.Event()
         scene.events.watch(tmp_path, other.set)
-        scene.watch.close()
-        scene.watch.close()
+        scene.close()
+        scene.close()
         scene.changed.clear()
         append(tmp_path / "a")
         await asyncio.wait_for(other.wait(), 2)
