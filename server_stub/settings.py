@@ -132,7 +132,7 @@ class Settings(BaseSettings):
     retention_gb: Annotated[float, Field(gt=0)] | None = None
     """Size of finished jobs and unused snapshots in 10^9 bytes; the oldest are removed first. None: 20 for the local
     runtime; on a cluster 80 % of what these and the free space on the disk of `data_dir` have together, so that it
-    follows the size of the volume."""
+    follows the size of the volume. A size beyond that of the disk is no limit."""
 
     # --- process
     idle_exit_s: Annotated[float, Field(gt=0)] | None = None
@@ -140,11 +140,6 @@ class Settings(BaseSettings):
     starts its local server with 1800."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the server's own log; each request is a line of level info."""
-
-    @property
-    def local(self) -> bool:
-        """True if the server listens on loopback only."""
-        return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:

@@ -13,7 +13,6 @@ from client_lib.spec.wire import Code, CodeSnapshot, RankReport
 from client_lib.worker.function_runner import PACKAGES
 
 _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open file '([^'\n]+)'")
-_MISSING_MODULE = re.compile(r"No module named '?([A-Za-z_][\w.]*)'?")
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def test_an_attempt_has_ended_well_when_worker_0_has_though_another_is_lost() ->
 
 
 def test_a_first_worker_whose_container_was_started_again_says_why_it_ended() -> None:
-    main = Container("pytorch", running_since="now", before=ContainerEnd(137, "OOMKilled", "", ""))
+    main = Container("pytorch", running_since="now", before=ContainerEnd(137, "OOMKilled", ""))
     _, _, seen = judged([view(0, displaced=True), view(1)], [pod_of(0, main=main, memory_limit="1Gi"), pod_of(1)])
     assert seen.workers[0].lost_reason is Reason.OUT_OF_MEMORY
     assert seen.workers[0].lost_because == "worker 0 was killed for using more than its 1 GiB of memory"

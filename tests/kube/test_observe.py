@@ -72,7 +72,7 @@ def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
 def test_a_quota_of_gpus_counts_what_others_use() -> None:
     text = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: {}"
     text = text.format("requests.nvidia.com/gpu=4")
-    failed = parse.Event("e", "job", True, "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
+    failed = parse.Event("e", "job", "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
     job = sight("gpu").workload
     pod = replace(sight("gpu").pods[0], worker=0)
     assert job is not None
@@ -139,7 +139,7 @@ def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> 
         "image 'r.io/debian:12' can't be pulled: not found; the training operator's container init-pytorch is to run it"
     )
     creating = replace(waits, init=(replace(init, waiting=parse.StatusReason("PodInitializing")),))
-    pulling = parse.Event("e", waits.uid, False, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
+    pulling = parse.Event("e", waits.uid, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
     message = observe(replace(case, pods=(creating,), events=(pulling,))).blocker.message
     assert message.startswith("image 'r.io/debian:12' is being pulled on node ")
 
@@ -147,7 +147,7 @@ def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> 
 def test_a_pull_secret_that_is_missing_is_named() -> None:
     case = sight("pull")
     text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
-    missing = parse.Event("e", case.pods[0].uid, True, "FailedToRetrieveImagePullSecret", text, "")
+    missing = parse.Event("e", case.pods[0].uid, "FailedToRetrieveImagePullSecret", text, "")
     message = observe(replace(case, events=(missing,))).blocker.message
     assert message.endswith("; there is no pull secret a, b")
 
@@ -155,7 +155,7 @@ def test_a_pull_secret_that_is_missing_is_named() -> None:
 def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
     failing = sight("pull")
     pod = replace(failing.pods[0], worker=1, uid="other", main=parse.Container("pytorch", parse.StatusReason("")))
-    pulling = parse.Event("e", "other", False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    pulling = parse.Event("e", "other", "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     for pods in ((failing.pods[0], pod), (pod, failing.pods[0])):
         both = observe(
             replace(failing, n_workers=2, pods=pods, events=(pulling,), views=(WorkerView(0), WorkerView(1)))
@@ -175,7 +175,7 @@ def test_a_name_that_no_image_can_have_is_hopeless() -> None:
 def test_an_image_that_is_being_pulled_says_so() -> None:
     case = sight("never-pull")
     creating = replace(case.pods[0], main=parse.Container("pytorch", parse.StatusReason("ContainerCreating")))
-    pulling = parse.Event("e", creating.uid, False, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    pulling = parse.Event("e", creating.uid, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     seen = observe(replace(case, pods=(creating,), events=(pulling,)))
     assert seen.blocker.reason is Reason.IMAGE_PULL
     assert seen.blocker.message == ("image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC")
@@ -512,7 +512,7 @@ def test_any_sight_means_something(
 
 def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_that_failed() -> None:
     case = sight("running")
-    ended = parse.ContainerEnd(1, "OOMKilled", "", "")
+    ended = parse.ContainerEnd(1, "OOMKilled", "")
     pod = replace(case.pods[0], worker=0, uid="uid", main=parse.Container("pytorch", ended=ended))
     report: Any = {"reason": "ExitCode", "message": "rank 0 ended with exit code 1", "exit_code": 1, "ranks": []}
     view = WorkerView(0, "uid", report=report)

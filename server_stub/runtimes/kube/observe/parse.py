@@ -37,7 +37,6 @@ class ContainerEnd:
     reason: str
     message: str
     """Its termination message: the digest of a report, or a message of the container runtime."""
-    at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,6 @@ class Event:
     uid: str
     about: str
     """UID of the object that it is about."""
-    warning: bool
     reason: str
     message: str
     at: str
@@ -187,7 +185,6 @@ def event(raw: Json) -> Event:
     return Event(
         uid=_text(_of(raw, "metadata"), "uid"),
         about=_text(_of(raw, "involvedObject"), "uid"),
-        warning=raw.get("type") == "Warning",
         reason=_text(raw, "reason"),
         message=_text(raw, "message"),
         at=at or _text(_of(raw, "metadata"), "creationTimestamp"),
@@ -225,7 +222,6 @@ def _ended(state: Json) -> ContainerEnd:
         exit_code=code if isinstance(code, int) else 0,
         reason=_text(state, "reason"),
         message=_text(state, "message"),
-        at=_text(state, "finishedAt"),
     )
 
 
