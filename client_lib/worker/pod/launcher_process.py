@@ -1,7 +1,6 @@
 """The launcher of this worker as a child process of the agent, controlled over its socket (control.py).
 
-It is forked from the agent: a new interpreter would load, and from a zipapp compile, the same modules once more, which
-takes half a second on a fifth of a core.
+It is forked from the agent: a new interpreter would load the same modules once more.
 """
 
 import contextlib
