@@ -190,21 +190,20 @@ class RemoteFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the job, wait, and return the function's value of rank 0. Raises as `Job.result`."""
-        value: R = self.submit(*args, **kwargs).result()
-        return value
+        return self.submit(*args, **kwargs).result()
 
     def __repr__(self) -> str:
         call = f"{functions.name_of(self.__client_lib_function__)}{inspect.signature(self.__client_lib_function__)}"
         return f"<remote {', '.join([call, *(f'{name}={value!r}' for name, value in self._options.items())])}>"
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit the job and return it without waiting."""
         job = self.job(*args, **kwargs)
         job.submit_raises = True  # False would return an error as a text, which is ignored here
         job.submit()
         return job
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The job, not submitted yet."""
         return Job(script=self.__client_lib_function__, args=args, kwargs=kwargs, **self._options)
 

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, cast
+
+from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
 
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
@@ -43,6 +45,10 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
 
+R = TypeVar("R", default=Any)
+"""Type of the value of the job's function."""
+T = TypeVar("T")
+P = ParamSpec("P")
 Ranks = int | Sequence[int] | None
 Streams = str | Sequence[str] | None
 
@@ -63,7 +69,7 @@ class _Draft:
     """`submit` shows the log and returns when the job has ended."""
 
 
-class Job:
+class Job(Generic[R]):
     """A distributed job. Only `script` is needed.
 
         job = Job(script="train.py", n_workers=2)
@@ -226,9 +232,9 @@ class Job:
         self._shown_notices: set[str] = set()
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Job:
+    def from_function(cls, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """A job of one worker that calls the function with these arguments; `Job(script=function, ...)` has options."""
-        return cls(script=function, args=args, kwargs=kwargs)
+        return cast("Job[T]", cls(script=function, args=args, kwargs=kwargs))
 
     @property
     def spec(self) -> JobSpec:
@@ -387,7 +393,7 @@ class Job:
             raise explanation.ended(info, printed=follow)
         return info
 
-    def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> Any:
+    def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> R:
         """Wait for the end of the job and return the value of its function in this rank.
 
         The value is unpickled here, which runs code of the job's owner: another owner's job needs `trust=True`.
@@ -399,9 +405,10 @@ class Job:
             NotFound: the job has no such rank; the message lists the ranks.
             JobFailed, JobCancelled, WaitTimeout: as `wait`.
         """
-        return self._outcome(timeout, trust).value(rank)
+        value: R = self._outcome(timeout, trust).value(rank)
+        return value
 
-    def results(self, timeout: float | None = None, *, trust: bool = False) -> list[Any]:
+    def results(self, timeout: float | None = None, *, trust: bool = False) -> list[R]:
         """The function's values, one per rank, in order of ranks. Raises as `result` does."""
         return self._outcome(timeout, trust).values()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import assert_type
 
@@ -81,3 +82,12 @@ except (JobCancelled, WaitTimeout) as error:
     assert_type(error.hint, "str | None")
 except client_lib.ClientLibError as error:
     assert_type(error.message, str)
+
+
+def add(x: int, y: int) -> float:
+    return x + y
+
+
+assert_type(Job.from_function(add, 1, y=2).result(), float)
+assert_type(client_lib.remote(n_workers=2)(add).submit(1, 2).results(), list[float])
+assert_type(Job(script="train.py").result(), Any)
