@@ -131,6 +131,9 @@ class Job(Generic[R]):
         stop_timer: Minutes of running, at most ten years, after which the job is stopped and FAILED with reason
             Timeout; None or 0: never.
         health_params: The watchdog on silence; None: off.
+        hang_action: The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's
+            message names it; `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt,
+            counted in max_retry.
         grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption.
         elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers.
         elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers are started.
@@ -186,6 +189,7 @@ class Job(Generic[R]):
         max_infrastructure_retry: int | None = 3,
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,
+        hang_action: Literal["report", "stop", "retry"] | None = "report",
         grace_s: float | None = 30.0,
         elastic_min_workers: int | Literal["default"] | None = None,
         elastic_max_workers: int | Literal["default"] | None = None,

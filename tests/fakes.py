@@ -16,7 +16,8 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
 from server_stub.service.clock import Clock
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import Quiet
+from server_stub.worker_gateway.stacks import Processes, StackDump
 
 
 @dataclass
@@ -35,6 +36,8 @@ class FakeRuntime:
     """Signs of life: set another one when the job is to have logged."""
     hidden: str | None = None
     """The reason why no worker can read anything of this machine."""
+    processes: Processes = field(default_factory=list)
+    """Processes that `stacks` finds; []: one without a stack."""
     stops_at_once: bool = True
     """A stop ends the attempt; False: the test ends it."""
     sink: Sink | None = None
@@ -76,7 +79,8 @@ class FakeRuntime:
         return self.life.get(job_id)
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
-        return [StackDump(0, [{"rank": 0, "pid": 7, "state": "S", "name": f"{job_id}.{attempt}", "dump": None}])]
+        plain = {"rank": 0, "pid": 7, "state": "S", "name": f"{job_id}.{attempt}", "dump": None}
+        return [StackDump(0, self.processes or [plain])]
 
     def instance_types(self) -> Sequence[InstanceType]:
         return [InstanceType(name="cpu.2C.8G", gpus=0, cpu=2, memory_gib=8)]
@@ -98,8 +102,8 @@ class FakeRuntime:
     def waits(self, job_id: str, message: str, reason: Reason = Reason.QUEUED) -> None:
         self._see(job_id, "waiting", reason, message)
 
-    def runs(self, job_id: str) -> None:
-        self._see(job_id, "running", Reason.RUNNING, "", workers=(WorkerInfo(worker=0, state="running"),))
+    def runs(self, job_id: str, quiet: Quiet = ()) -> None:
+        self._see(job_id, "running", Reason.RUNNING, "", workers=(WorkerInfo(worker=0, state="running"),), quiet=quiet)
 
     def end(
         self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: RankReport | None = None
@@ -115,9 +119,11 @@ class FakeRuntime:
         message: str,
         workers: tuple[WorkerInfo, ...] = (),
         first: FailingRank | None = None,
+        quiet: Quiet = (),
     ) -> None:
         number, ranks = self.attempts[job_id].number, (first.report,) if first else ()
-        self._send(Observation(job_id, number, phase, reason, message, workers, ranks, first_failing=first))
+        known = Observation(job_id, number, phase, reason, message, workers, ranks, first_failing=first, quiet=quiet)
+        self._send(known)
 
     def _send(self, seen: Observation) -> None:
         before = self.last.get((seen.job_id, seen.attempt))

@@ -56,7 +56,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "max_retry", "max_infrastructure_retry", "stop_timer", "grace_s"),
-        "health_params",
+        *("health_params", "hang_action"),
         *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     ),
     "Kubernetes": ("include_nodes", "exclude_nodes", "queue_name", "internet", "shm_size_class", "tmp_storage"),

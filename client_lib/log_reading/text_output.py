@@ -18,7 +18,7 @@ from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.log_reading.frames import Params
 from client_lib.log_reading.reader import Gap, LogEntry, log_entries
 from client_lib.log_reading.rendering import COLLAPSE, LogPrinter
-from client_lib.spec.states import State
+from client_lib.spec.states import Reason, State
 from client_lib.worker.format import LAUNCHER
 
 SILENT_S = 2.0
@@ -92,6 +92,7 @@ class LogOutput:
     waits_for: str = ""
     """Message about a job that runs and is silent from its start; "": none."""
     _reasons: set[str] = field(default_factory=set)
+    _hung: bool = False
 
     def write(self, open_logs: OpenLogs, params: Params) -> None:
         """Print the lines as they arrive. Raises WaitTimeout at the deadline, and the errors of the server."""
@@ -140,7 +141,7 @@ class LogOutput:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
 
     def _say(self, page: _Page, facts: dict[str, Any]) -> None:
-        """Print why no lines come, once for each reason."""
+        """Print why no lines come, once for each reason, and that a job goes on that had hung."""
         if facts.get("state") == State.RUNNING and self.waits_for:
             page.say_if_silent(f"job {self.name} RUNNING: {self.waits_for}\n")
         if self.beside:
@@ -148,7 +149,8 @@ class LogOutput:
             return
         why = f": {facts['message']}" if facts.get("message") else ""
         sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}"
-        if facts.get("state") in _SILENT and sentence not in self._reasons:
+        hung, self._hung = self._hung, facts.get("reason") == Reason.HUNG
+        if (facts.get("state") in _SILENT or hung or self._hung) and sentence not in self._reasons:
             self._reasons.add(sentence)
             page.beside(f"{sentence}\n")
 

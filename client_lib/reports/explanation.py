@@ -58,6 +58,8 @@ SHELL = {
     "follow": "`client-lib logs {name} -f`",
     "resubmit": "`client-lib resubmit {name}`",
     "delete": "`client-lib delete`",
+    "stacks": "`client-lib stacks {name}`",
+    "cancel": "`client-lib cancel {name}`",
     "instances": "`client-lib instances`",
     "doctor": "`client-lib doctor`",
     "events": "`client-lib status {name} --events`",
@@ -68,6 +70,8 @@ PYTHON = {
     "follow": "`job.logs()`",
     "resubmit": "`client_lib.resubmit('{name}')`",
     "delete": "`job.delete()`",
+    "stacks": "`job.stacks()`",
+    "cancel": "`job.cancel()`",
     "instances": "`client_lib.Client().instance_types()`",
     "doctor": "`client_lib.Client().doctor()`",
     "events": "`job.events()`",
@@ -91,6 +95,7 @@ NEXT: dict[Reason, str] = {
     Reason.STARTING: "{follow} prints its lines as soon as there are some",
     # while it runs
     Reason.RUNNING: "{follow} follows it",
+    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or 'retry' ends such a job by itself",
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,

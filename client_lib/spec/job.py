@@ -255,6 +255,9 @@ class JobSpec(Strict):
     never."""
     health_params: HealthParams | None = None
     """The watchdog on silence; None: off."""
+    hang_action: Literal["report", "stop", "retry"] = "report"
+    """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's message names it;
+    `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt, counted in max_retry."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
     elastic_min_workers: _ElasticWorkers = None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_lib.spec.wire import Lenient
 
@@ -17,6 +17,7 @@ _HEADER = re.compile(
 )
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d")
+_WRAPPERS = ("wrapper", "decorate_context", "inner")  # functions of torch around the one that was called
 _RUNNERS = ("rank_runner.py", "function_runner.py")  # of client_lib.worker: their frames are below the script's
 _STATES = {
     "R": "running",
@@ -146,10 +147,10 @@ def groups(ranks: Iterable[RankStacks]) -> list[str]:
     """A line for all ranks with the same stack of the main thread, the largest group first; then their children."""
     own = [(rank.rank, process) for rank in ranks for process in rank.processes[:1]]
     children = [(rank.rank, process) for rank in ranks for process in rank.processes[1:]]
-    lines = [f"{_ranks(numbers)}: {what}" for numbers, what in _same(own)]
+    lines = [f"{named(numbers)}: {what}" for numbers, what in _same(own)]
     for numbers, what in _same(children):
         processes = "process" if len(numbers) == 1 else "processes"
-        lines.append(f"{len(numbers)} child {processes} of {_ranks(numbers)}: {what}")
+        lines.append(f"{len(numbers)} child {processes} of {named(numbers)}: {what}")
     return lines
 
 
@@ -176,6 +177,34 @@ def place(process: ProcessStacks) -> str:
         return " <- ".join(map(_at, own[:2]))
     begin = own[0] if own else frames[-1]
     return _at(inner) if begin is inner else f"{inner.function} <- {_at(begin)}"
+
+
+class Place(NamedTuple):
+    """The place of a main thread, as a sentence names it."""
+
+    function: str
+    """Function that the user's line has called; the user's own function if that is the innermost one."""
+    line: str
+    """`train.py:41`: the innermost line of the user's code."""
+    below: Sequence[Frame]
+    """Frames of libraries below that line, innermost first."""
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.line})"
+
+
+def call(process: ProcessStacks) -> Place | None:
+    """The place of the main thread; None: it has no stack of Python functions."""
+    thread = process.main_thread
+    if thread is None or not thread.frames:
+        return None
+    frames = _since_start(thread.frames)
+    own = next((number for number, frame in enumerate(frames) if not _INSTALLED.search(frame.file)), len(frames) - 1)
+    below = frames[:own]
+    called = [frame.function for frame in reversed(below) if frame.function not in _WRAPPERS]
+    public = [name for name in called if not name.startswith("_")]
+    function = (public or called or [frames[own].function])[0]
+    return Place(function, f"{_base(frames[own])}:{frames[own].line or '?'}", below)
 
 
 def _since_start(frames: Sequence[Frame]) -> Sequence[Frame]:
@@ -209,7 +238,7 @@ def details(rank: RankStacks) -> list[str]:
     return lines
 
 
-def _ranks(numbers: Iterable[int]) -> str:
+def named(numbers: Iterable[int]) -> str:
     """`rank 1`, `ranks 0, 2-7`."""
     one_each = sorted(set(numbers))
     spans = []

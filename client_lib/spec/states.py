@@ -47,6 +47,7 @@ class Reason(TextEnum):
     STARTING = "Starting"  # workers are being started
     # while it runs
     RUNNING = "Running"
+    HUNG = "Hung"  # ranks wait in a collective for one that does nothing; also why an attempt was stopped
     STOPPING = "Stopping"  # asked to stop; the grace period runs
     # why an attempt or the job ended
     COMPLETED = "Completed"  # every rank ended with exit code 0

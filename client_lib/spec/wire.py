@@ -71,7 +71,7 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = ("max_infrastructure_retry", "observe")
+SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action")
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
 
@@ -437,6 +437,8 @@ class WorkerSays(Lenient):
     """Another one than before when a rank has written something meanwhile."""
     stacks: str | None = None
     """Mark of the last order for stacks that it has received; None: its version cannot take them."""
+    quiet: dict[int, Annotated[float, Field(ge=0, le=1e9)]] = {}
+    """Its ranks that do nothing, and for how many seconds."""
 
 
 class WorkerOrder(Lenient):

@@ -8,7 +8,9 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
                                                    fresh_because: why not, if the launcher itself was forked from it
                              {"event": "ended"}    report.json is written
                              {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
-                             the newest of them, without "stacks", also to each peer that connects later
+                             {"event": "quiet", "ranks": {"1": 12.5}}
+                                                   the ranks that do nothing, and for how many seconds (quiet.py)
+                             the newest of the first three also to each peer that connects later
     peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
                              {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
                                                               "stacks": true
@@ -29,6 +31,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 READY, STARTED, ENDED = "ready", "started", "ended"
 GO, STOP, EXIT = "go", "stop", "exit"
 STACKS = "stacks"  # an instruction, and the event that answers it
+QUIET = "quiet"
 
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
 _LINE_MAX = 64 * 1024
@@ -163,9 +166,9 @@ class ControlServer:
         self._newest = encode({"event": event, **more})
         self._send_all(self._newest)
 
-    def answer(self, event: str) -> None:
+    def tell(self, event: str, **more: object) -> None:
         """Send the event to all peers that are connected now."""
-        self._send_all(encode({"event": event}))
+        self._send_all(encode({"event": event, **more}))
 
     def close(self) -> None:
         for fd in list(self._peers):

@@ -35,6 +35,7 @@ from client_lib.worker.worker_log import WorkerLog
 if TYPE_CHECKING:
     from client_lib.worker.elastic import RankPipes
     from client_lib.worker.outputs.collector import Collector
+    from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.requirements.install import Installation
     from client_lib.worker.stacks import StackTaker
     from client_lib.worker.warm.rank import Warm
@@ -47,6 +48,7 @@ _RETRY_S = 0.5
 _STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
 _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of them in the report
+_WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
 
@@ -78,6 +80,7 @@ class Launcher:
         self._rank_pipes: Optional[RankPipes] = None
         self._stacks: Optional[StackTaker] = None
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
+        self._quiet: Optional[QuietRanks] = None
         self._last_stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
 
     def run(self) -> None:
@@ -173,18 +176,24 @@ class Launcher:
         if not self._plan.observe or not self._ranks.running:
             on_taken()
             return
+
+        def taken() -> None:
+            if self._quiet:
+                self._quiet.begin_again()
+            on_taken()
+
         try:
             if self._stacks is None:
                 from client_lib.worker.stacks import StackTaker  # here: few jobs need it
 
                 self._stacks = StackTaker(self._loop, self._system, self._directory)
-            self._stacks.take(self._ranks.pids(), on_taken)
+            self._stacks.take(self._ranks.pids(), taken)
         except (OSError, ImportError):  # no descriptor or process is free: the job must not end for that
             on_taken()
 
     def _answer_stacks(self) -> None:
         if self._control:
-            self._control.answer(control.STACKS)
+            self._control.tell(control.STACKS)
 
     def _go(self) -> None:
         if self._gone or not self._processes or self._outcome:
@@ -212,6 +221,22 @@ class Launcher:
         if self._outputs:
             self._outputs.start()
         self._announce(control.STARTED, warm=warm, fresh_because=fresh_because, stacks=self._plan.observe)
+        if self._plan.observe and self._plan.python and self._others_may_wait():
+            self._loop.call_later(_WATCH_S, self._watch)
+
+    def _others_may_wait(self) -> bool:
+        """True if the job has several ranks, and this launcher started those here: not an agent of torchrun."""
+        return self._plan.n_workers * self._plan.processes_per_worker > 1 and not self._rank_pipes
+
+    def _watch(self) -> None:
+        """Watch for ranks that wait for others, or hang."""
+        from client_lib.worker.quiet import QuietRanks  # here: not within the time of the start
+
+        self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
+
+    def _tell_quiet(self, ranks: Dict[int, float]) -> None:
+        if self._control:
+            self._control.tell(control.QUIET, ranks=ranks)
 
     def _record(self) -> None:
         """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""

@@ -26,6 +26,7 @@ _POLL_S = 0.001
 _DUMP_MAX = 512 * 1024  # bytes of one process
 _ALL_MAX = 8 * 1024 * 1024  # of all: the server takes 16 MiB in one request
 _PROCESSES_MAX = 1000
+_STOPPED = "T"  # it would answer when it is continued
 
 Taken = Dict[str, Any]
 """One process as it is sent: rank, pid, parent, name, state, wchan, cpu_s; dump: the text of faulthandler, or None;
@@ -107,7 +108,7 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
         rank = _rank_of(seen, processes, ranks)
         if rank >= 0:
             taken[seen.pid] = _facts(seen, rank)
-            queues.setdefault(seen.file, []).append(seen)
+            queues.setdefault(None if seen.state == _STOPPED else seen.file, []).append(seen)
     queues.pop(None, None)
     threads = [threading.Thread(target=_ask_all, args=(queue, taken, until)) for queue in queues.values()]
     for thread in threads:
@@ -157,6 +158,8 @@ def _depth(process: _Process, processes: Dict[int, _Process]) -> int:
 
 def _facts(process: _Process, rank: int) -> Taken:
     why = None if process.file else "it has no handler for stacks: it is no Python process of the rank runner"
+    if process.state == _STOPPED:
+        why = "it is stopped by a signal"
     return {
         "rank": rank,
         "pid": process.pid,

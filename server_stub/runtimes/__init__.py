@@ -16,6 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
 from client_lib.worker.function_runner import RESULTS
+from server_stub.worker_gateway import Quiet
 from server_stub.worker_gateway.stacks import StackDump
 
 
@@ -107,6 +108,8 @@ class Observation:
     """Ended: the rank that `message` names, if one is the cause."""
     stacks: tuple[str, ...] = ()
     """Ended: the places of the ranks before they were stopped, see `verdict.last_stacks`."""
+    quiet: Quiet = ()
+    """Running: the ranks that do nothing now."""
 
 
 STACKS_S = 5.0

@@ -89,6 +89,7 @@ FIELDS: dict[str, Row] = {
     "max_infrastructure_retry": _SERVICE,
     "stop_timer": _SERVICE,
     "health_params": _SERVICE,
+    "hang_action": _SERVICE,
     "grace_s": _EVERYWHERE,
     "elastic_min_workers": _ELASTIC,
     "elastic_max_workers": _ELASTIC,

@@ -15,6 +15,7 @@ from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.report import Report, rank_as_json, rank_of_json
 from server_stub.runtimes import FailingRank, finished_peers
+from server_stub.worker_gateway import Quiet
 
 
 class Stage(Enum):
@@ -48,6 +49,8 @@ class WorkerStatus:
     """Its ranks were forked from the warm pool; None: they don't run yet."""
     fresh_because: str | None = None
     """The reason why they were not, if there was a pool."""
+    quiet: Quiet = ()
+    """Its ranks that do nothing now."""
 
     @property
     def failed(self) -> bool:
@@ -175,6 +178,11 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
 
 def _time(report: Report) -> float:
     return datetime.fromisoformat(report["ended_at"]).timestamp()
+
+
+def quiet(workers: Sequence[WorkerStatus]) -> Quiet:
+    """The ranks of all workers that do nothing now."""
+    return tuple(each for worker in workers for each in worker.quiet)
 
 
 _LINES_MAX, _LINE_MAX = 30, 300  # of the places: they are part of the job's record

@@ -19,7 +19,7 @@ class Stop:
     """An order to end the running attempt, and what it means for the job."""
 
     reason: Reason
-    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT: it failed."""
+    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed."""
     message: str
     retry: bool = False
     """A new attempt follows, if max_retry allows one."""
@@ -51,6 +51,8 @@ class JobStatus(NamedTuple):
     infrastructure_retries: int = 0
     """Number of new attempts so far that followed the loss of a machine; at most max_infrastructure_retry."""
     stop: Stop | None = None
+    hung: str = ""
+    """The verdict on an attempt that hangs."""
     resume_at: datetime | None = None
     """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have
     `attempt` yet."""
@@ -98,6 +100,14 @@ def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None
     return _moved(status._replace(stop=stop), status.state, Reason.STOPPING, stop.message, now)
 
 
+def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) -> Decision | None:
+    """Decide on a verdict about hangs; None: the attempt does not run or is being stopped."""
+    if status.state is not State.RUNNING or status.stop:
+        return None
+    after = status._replace(hung=message if hangs else "")
+    return _moved(after, State.RUNNING, Reason.RUNNING, message, now)
+
+
 def resume(status: JobStatus) -> JobStatus:
     """End the pause: the runtime gets the newest attempt now."""
     return status._replace(resume_at=None)
@@ -106,6 +116,8 @@ def resume(status: JobStatus) -> JobStatus:
 def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
     if status.stop:
         reason, message = Reason.STOPPING, status.stop.message
+    elif status.hung:
+        reason, message = Reason.HUNG, status.hung
     after = status._replace(state=state, reason=reason, message=message)
     if (state, reason) != (status.state, status.reason):
         return Decision(after, (Transition(state, reason, message, status.attempt, now),))
@@ -165,6 +177,7 @@ def _restarting(
         message=message,
         attempt=number,
         stop=None,
+        hung="",
         resume_at=now + timedelta(seconds=pause),
     )
     return Decision(after, (*began, Transition(State.RESTARTING, reason, message, number, now)))

@@ -25,6 +25,10 @@ class Observer:
     async def stacks(self, user: User, job: JobInfo) -> JobStacks:
         """See `Service.stacks`."""
         self._check(user, job)
+        return await self.take(job)
+
+    async def take(self, job: JobInfo) -> JobStacks:
+        """The stacks of a running job, for a caller that may have them. Raises Conflict: it has just ended."""
         task = self._asked.get(job.id)
         if task is None:
             task = self._asked[job.id] = asyncio.create_task(self._take(job))

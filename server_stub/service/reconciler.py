@@ -22,6 +22,7 @@ from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob
 from server_stub.service.changes import Changes
 from server_stub.service.clock import Clock
+from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store, StoreError, StoreUnavailable
@@ -45,8 +46,10 @@ class Reconciler:
         make_attempt: MakeAttempt,
         note: Callable[[JobRow], Coroutine[Any, Any, None]],
         on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
+        take_stacks: TakeStacks,
     ) -> None:
-        """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored."""
+        """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored.
+        `take_stacks` takes those of a running job."""
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
         self._make_attempt, self._note, self._on_end = make_attempt, note, on_end
@@ -54,6 +57,7 @@ class Reconciler:
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
         self._by_seq: dict[int, ActiveJob] = {}
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
+        self._hangs = HangWatch(clock, take_stacks, self._tell_hang, self.stop)
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.add_event)
 
     def __len__(self) -> int:
@@ -80,6 +84,7 @@ class Reconciler:
         """Stop driving. A decision that is not stored yet is made again at the next start."""
         for active in self._by_id.values():
             active.cancel_timers()
+        await self._hangs.close()
         await self._tasks.close()
 
     def observe(self, seen: Observation) -> None:
@@ -94,10 +99,19 @@ class Reconciler:
         else:
             self._apply(active, seen, None)
             self._add_notes(active, seen)
+        if seen.phase == "running":
+            self._hangs.note(active, seen.quiet)
+        else:
+            self._hangs.forget(active)
 
     def stop(self, active: ActiveJob, stop: Stop) -> None:
         """Stop the running attempt, or end the pause between two attempts."""
         decision = lifecycle.ask_to_stop(active.status, stop, self._clock.now())
+        if decision:
+            self._decide(active, decision)
+
+    def _tell_hang(self, active: ActiveJob, message: str, hangs: bool) -> None:
+        decision = lifecycle.note_hang(active.status, message, self._clock.now(), hangs=hangs)
         if decision:
             self._decide(active, decision)
 

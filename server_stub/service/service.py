@@ -84,6 +84,7 @@ class Service:
         self._cleanup = Cleanup(
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self._room
         )
+        self._observer = Observer(runtime, self._clock, allowed=settings.observe)
         self._reconciler = Reconciler(
             self._store,
             runtime,
@@ -92,9 +93,9 @@ class Service:
             self._attempts.newest,
             self._cleanup.note,
             self._cleanup.on_end,
+            self._observer.take,
         )
         self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
-        self._observer = Observer(runtime, self._clock, allowed=settings.observe)
         self._admission = Admission(runtime, snapshots, settings.secrets_file)
         self._submit = SubmitHandler(
             settings,

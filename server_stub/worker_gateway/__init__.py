@@ -7,6 +7,6 @@ runtime decides what a state means.
 """
 
 from server_stub.worker_gateway.registry import WorkerRegistry
-from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, WorkerGroup, WorkerView
+from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, Quiet, WorkerGroup, WorkerView, quiet_since
 
-__all__ = ["NOTICED_S", "SILENT_S", "WorkerGroup", "WorkerRegistry", "WorkerView"]
+__all__ = ["NOTICED_S", "SILENT_S", "Quiet", "WorkerGroup", "WorkerRegistry", "WorkerView", "quiet_since"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -195,6 +195,11 @@ class OpenAttempt:
         if changed:
             worker.wake()
         self._notify_if(changed)
+
+    def note_quiet(self, worker: RemoteWorker, told: Mapping[int, float]) -> None:
+        """Store which ranks of a worker do nothing, and for how many seconds."""
+        with self._notifying(worker):
+            worker.note_quiet(told)
 
     async def next_order(
         self,

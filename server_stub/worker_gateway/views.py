@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,6 +15,22 @@ NOTICED_S = 120.0
 """A job mentions an agent that has been silent for this long; agents ask for orders every 30 s."""
 SILENT_S = 600.0
 """The longest wait for a silent agent: of an ended peer, of a complete gang, and for a log that does not grow."""
+
+
+Quiet = tuple[tuple[int, float], ...]
+"""Ranks that do nothing (client_lib.worker.quiet), and since when (monotonic seconds)."""
+
+
+def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
+    """The quiet ranks, by a worker's message, which tells for how many seconds each has done nothing. A rank that was
+    quiet `before` keeps its time, so that a repeated message changes nothing."""
+    known = dict(before)
+    return tuple((rank, known.get(rank, now - _bounded(seconds))) for rank, seconds in sorted(told.items()))
+
+
+def _bounded(seconds: float) -> float:
+    """A time that processes of the job may have made up."""
+    return min(max(0.0, seconds), 1e9)
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,8 @@ class WorkerView:
     """Number of the next expected record."""
     signs_of_life: int = 0
     """A counter that changes when a rank has written something, even if that is no record yet."""
+    quiet: Quiet = ()
+    """Its ranks that do nothing now."""
     missing: int = 0
     """Lost records: those that did not fit into the worker's spool while this server was down."""
     report: Report | None = None
@@ -93,7 +111,7 @@ class WorkerView:
         """A value that changes with every change but those of the log's length and the signs of life."""
         return (
             *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
-            *(self.report is not None, self.drained),
+            *(self.report is not None, self.drained, self.quiet),
         )
 
     def has_lost_place(self, start: PodStart) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
@@ -21,7 +21,7 @@ from server_stub.files.room import Spare
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.stacks import StackOrders
-from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView
+from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView, quiet_since
 
 FACTS = "worker.json"
 """File in the worker's directory with the fields in _KEPT."""
@@ -117,6 +117,9 @@ class RemoteWorker:
     def note_signs_of_life(self, signs_of_life: int) -> None:
         if signs_of_life != self.view.signs_of_life:
             self._show(signs_of_life=signs_of_life)
+
+    def note_quiet(self, told: Mapping[int, float]) -> None:
+        self._show(quiet=quiet_since(told, self.view.quiet, time.monotonic()))
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
         """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""

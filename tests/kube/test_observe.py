@@ -521,3 +521,9 @@ def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_th
     assert worker.report["message"] == (
         "rank 0 ended with exit code 1; a process of its worker was killed because the memory limit was reached"
     )
+
+
+def test_the_quiet_ranks_that_an_agent_tells_are_those_of_its_worker() -> None:
+    views = (WorkerView(0, state="started", quiet=((0, 5.0),)), WorkerView(1, state="started", quiet=((1, 7.0),)))
+    workers = observe(ClusterState(2, None, views=views)).workers
+    assert [worker.quiet for worker in workers] == [((0, 5.0),), ((1, 7.0),)]

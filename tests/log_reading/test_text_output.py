@@ -54,6 +54,15 @@ def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().err == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
 
 
+def test_that_a_job_hangs_and_goes_on_is_said_and_no_other_change_while_it_runs(capsys: pytest.CaptureFixture[str]):
+    runs = b'@state {"state": "RUNNING", "reason": "%b", "message": "%b"}\n'
+    steps = [(b"Running", b""), (b"Hung", b"rank 0 waits"), (b"Hung", b"rank 0 waits"), (b"Running", b"rank 1 moves")]
+    body = b"".join(runs % step for step in steps) + runs % (b"Running", b"worker 2 is silent") + END
+    LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
+    said = ["job train-1 RUNNING (Hung): rank 0 waits", "job train-1 RUNNING (Running): rank 1 moves"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
 @pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "by block"])
 def test_a_reader_that_goes_away_ends_the_printing(buffering: int):
     """`python script.py | head -1`: the error of our own output is no broken connection, which would be tried again."""

@@ -26,7 +26,7 @@ from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, plan, worker_dir
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, verdict
+from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, verdict
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, WorkerView
 from server_stub.worker_gateway.stacks import StackDump
@@ -188,7 +188,7 @@ class PodsHere:
             last = seen("ended", end.reason, end.message, ranks=ranks, ended_at=ended_at(workers))
             self._sink(replace(last, first_failing=end.first_failing, stacks=last_stacks(workers)))
         elif {worker.stage for worker in workers} <= {Stage.STARTED, Stage.ENDED}:
-            self._sink(seen("running", Reason.RUNNING, ""))
+            self._sink(seen("running", Reason.RUNNING, "", quiet=quiet(workers)))
         else:
             self._sink(seen("waiting", Reason.STARTING, ""))
 
@@ -199,7 +199,7 @@ class PodsHere:
         pods = [root, *root.parent.glob(f"{view.worker}-*")]  # a test may have put another in its place
         if root.exists() and not any((pod / "pod").exists() and lives(pod) for pod in pods):
             return WorkerStatus(view.worker, Stage.LOST, "here", None, f"the pod of worker {view.worker} is gone")
-        return WorkerStatus(view.worker, STAGES.get(view.state, Stage.STARTED), "here")
+        return WorkerStatus(view.worker, STAGES.get(view.state, Stage.STARTED), "here", quiet=view.quiet)
 
 
 def processes(attempt: Attempt) -> int:

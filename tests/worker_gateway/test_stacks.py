@@ -74,3 +74,30 @@ def test_an_answer_without_its_order_is_dropped() -> None:
         assert await taking == [{"pid": 1}]
 
     asyncio.run(run())
+
+
+WAITS_FOR_RANK_1 = """
+import os, sys, time
+folder = os.path.join(os.getcwd(), "site-packages", "torch", "distributed")
+os.makedirs(folder, exist_ok=True)
+path = os.path.join(folder, "distributed_c10d.py")
+code = compile("import time\\ndef barrier(): time.sleep(600)", path, "exec")
+collectives = {}
+exec(code, collectives)
+def validate():
+    time.sleep(600)
+def step():
+    collectives["barrier"]() if os.environ["RANK"] == "0" else validate()
+step()
+"""
+
+
+@pytest.mark.process
+def test_a_rank_that_another_pod_waits_for_is_named(site: Start) -> None:
+    server = site()
+    server.accepted("gang", WAITS_FOR_RANK_1, n_workers=2)
+    server.running("gang")
+    poll(lambda: server.job("gang")["reason"] == "Hung", 40)
+    message = server.job("gang")["message"]
+    assert message.startswith("rank 0 has waited in barrier (gang.py:12) since ")
+    assert message.endswith("; rank 1 is in validate (gang.py:10) and has not entered it")

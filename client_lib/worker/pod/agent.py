@@ -272,6 +272,8 @@ class Agent:
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
             self._channel.send_stacks(self._stacks_ordered, taken.get("processes") or [])
+        elif event.quiet is not None and isinstance(self._channel, ServerChannel):
+            self._channel.send_quiet(event.quiet)
         elif event.instruction is not None and event.instruction.do == "go":
             self._launcher.instruct(control.go())
         elif event.instruction is not None and event.instruction.do == "stop":

@@ -125,7 +125,7 @@ class LauncherProcess:
                 message = connection.receive()
                 if message is None:
                     break
-                self._post(AgentEvent(launcher=str(message.get("event"))))
+                self._post(AgentEvent(launcher=str(message.get("event")), quiet=message.get("ranks")))
         except OSError:  # the same as end of file
             pass
         with self._lock:

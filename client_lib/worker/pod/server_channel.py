@@ -6,7 +6,7 @@ the worker's sign of life. `peer_channel` is the counterpart without a server.
 
 import threading
 import time
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable
 from client_lib.worker.pod.threads import AgentThread, Backoff
@@ -30,6 +30,8 @@ class AgentEvent(NamedTuple):
     """Another pod owns the worker."""
     stacks: Optional[str] = None
     """Mark of an order for the stacks of the ranks."""
+    quiet: Optional[Dict[str, float]] = None
+    """The ranks in the launcher's event with that name."""
 
 
 class ServerChannel:
@@ -43,7 +45,9 @@ class ServerChannel:
         warn: Callable[[str], None],
     ) -> None:
         self._new_server, self._signs_of_life, self._post, self._warn = new_server, signs_of_life, post, warn
-        self._state = self._sent = "preparing"
+        self._state = "preparing"
+        self._quiet: Dict[str, float] = {}
+        self._sent = (self._state, self._quiet)
         self._changed = threading.Event()
         self._known, self._stacks = "wait", ""
         self._answered_at = time.monotonic()
@@ -73,6 +77,11 @@ class ServerChannel:
     def send_state(self, state: str) -> None:
         """Send it now or as soon as the server answers."""
         self._state = state
+        self._changed.set()
+
+    def send_quiet(self, ranks: Dict[str, float]) -> None:
+        """Send the quiet ranks with the state, now or as soon as the server answers."""
+        self._quiet = ranks
         self._changed.set()
 
     @property
@@ -119,12 +128,12 @@ class ServerChannel:
     def _send_states(self) -> None:
         server, backoff = self._new_server(), Backoff()
         while True:
-            state = self._state
-            if state == self._sent:
+            state, quiet = self._state, self._quiet
+            if (state, quiet) == self._sent:
                 self._changed.wait()
                 self._changed.clear()
             elif self._exchange(server, state, 0.0):
-                self._sent = state
+                self._sent = (state, quiet)
                 backoff.reset()
             else:
                 backoff.sleep()
@@ -142,7 +151,8 @@ class ServerChannel:
     def _exchange(self, server: ServerClient, state: str, wait_s: float) -> bool:
         """False: there was no answer."""
         try:
-            instruction = server.put_state(state, self._signs_of_life(), self._known, wait_s, self._stacks)
+            life = self._signs_of_life()
+            instruction = server.put_state(state, life, self._known, wait_s, self._stacks, self._quiet)
         except Unreachable:
             return False
         except Rejected as rejected:

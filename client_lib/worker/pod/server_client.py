@@ -155,10 +155,19 @@ class ServerClient(ServerConnection):
         }
         super().__init__(pod.server_url.rstrip("/") + worker_path(pod), ca_file, headers)
 
-    def put_state(self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str = "") -> Instruction:
+    def put_state(
+        self,
+        state: str,
+        signs_of_life: int,
+        known: str,
+        wait_s: float,
+        stacks: str = "",
+        quiet: Optional[Mapping[str, float]] = None,
+    ) -> Instruction:
         """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
         those with the mark `stacks`; at the latest after `wait_s`."""
-        body = json.dumps({"state": state, "signs_of_life": signs_of_life, "stacks": stacks}).encode()
+        says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet or {}}
+        body = json.dumps(says).encode()
         query = {"knows": known, "wait": "%g" % wait_s}
         return self._put("/state?" + urlencode(query), body, _instruction, wait_s)
 

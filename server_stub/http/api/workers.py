@@ -93,6 +93,7 @@ async def put_worker_state(
     """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
     attempt, worker = caller
     worker.note_signs_of_life(state.signs_of_life)
+    attempt.note_quiet(worker, state.quiet)
     await attempt.report_state(worker, state.state)
     order = await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
     return WorkerOrder.model_validate(order._asdict())

@@ -41,7 +41,8 @@ class Reporter:
             lost = {view.worker: view.missing for view in views}
             rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
             message = _joined(missing, silent, rest, messages.lost_in_all(lost, n_workers))
-            self.report(self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost)))
+            found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
+            self.report(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:
             self.waiting(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
 

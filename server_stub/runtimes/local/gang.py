@@ -313,6 +313,7 @@ class Gang:
             self._notes(phase),
             first_failing,
             verdict.last_stacks(self._workers) if phase == "ended" else (),
+            verdict.quiet(self._workers) if phase == "running" else (),
         )
         if seen != self._last:
             self._last = seen

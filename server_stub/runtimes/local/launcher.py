@@ -9,7 +9,9 @@ import asyncio
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from client_lib.spec.states import Reason
@@ -25,6 +27,7 @@ from server_stub.runtimes.local.accounts import Account, owner_of
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
+from server_stub.worker_gateway import quiet_since
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.stacks import StackDump
 
@@ -215,6 +218,10 @@ class Launcher:
         if stage is Stage.STARTED:
             self._takes_stacks = bool(message.get("stacks"))
             self._become(stage, warm=bool(message.get("warm")), fresh_because=message.get("fresh_because"))
+        elif message.get("event") == control.QUIET:
+            with suppress(ValueError, TypeError, AttributeError):  # processes of the job may send anything
+                told = {int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()}
+                self._become(self.worker.stage, quiet=quiet_since(told, self.worker.quiet, time.monotonic()))
         elif stage is not None:
             self._become(stage)
 

@@ -109,7 +109,8 @@ def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerSt
         return WorkerStatus(number, Stage.LOST, host, None, *_restarted(number, pod))
     if not state.views and pod is not None and pod.main.running_since is not None:
         return WorkerStatus(number, Stage.STARTED, host)
-    return WorkerStatus(number, _STAGES.get(view.state or "preparing", Stage.STARTING), host)
+    stage = _STAGES.get(view.state or "preparing", Stage.STARTING)
+    return WorkerStatus(number, stage, host, quiet=view.quiet)
 
 
 _STAGES = {"ready": Stage.READY, "started": Stage.STARTED, "ended": Stage.STARTED}

@@ -1,0 +1,188 @@
+"""Finds the quiet ranks of this worker: their main threads compute, read and write nothing, and neither do their other
+threads and their children, but for a little.
+
+A quiet rank waits for another one, or hangs. Which of both is decided by the server, which knows all workers
+(server_stub.service.hangs). Nothing runs inside of a rank: a few small files of /proc are read each second.
+"""
+
+import os
+import time
+from collections import deque
+from typing import Callable, Deque, Dict, List, NamedTuple, Optional
+
+from client_lib.worker.loop import Loop
+
+ROUND_S = 1.0
+QUIET_S = 10.0
+REPEAT_S = 30.0  # a server that was restarted, or was out of reach, hears of quiet ranks again
+_CHILDREN_S = 4.0  # the children of a rank are looked at when it has been still for this time
+_LATE_S = 5 * ROUND_S  # after a longer pause nothing is concluded: this process itself did not run
+_PAUSE_S = 2 * ROUND_S  # shorter pauses between two moves are not counted
+_PATIENCE = 6  # times the usual pause of the rank
+_PAUSES = 9  # the newest, of which the median is the usual one
+_MAIN_CPU = 0.02  # part of a core that the main thread may use and be quiet
+_OTHER_CPU = 0.05  # the same for other threads and children together, such as one that prints lines
+_OTHER_BYTES = 65536.0  # that they may read and write in a second
+
+
+class Use(NamedTuple):
+    """CPU time and input and output of some threads until now."""
+
+    cpu_s: float
+    size: int
+    """Bytes read and written."""
+
+
+class Sample(NamedTuple):
+    """The work of a rank until now."""
+
+    at: float
+    """Monotonic seconds."""
+    busy: bool
+    """The main thread has work for a core, or waits for a disk; or the children cannot be found."""
+    main: Use
+    process: Use
+    children: Optional[Use]
+    """None: they were not read, because the rank itself has moved shortly before."""
+
+
+def moved(before: Sample, after: Sample) -> bool:
+    """True if the rank has done something between two samples, or if that is not known. Pure."""
+    passed = after.at - before.at
+    if after.busy or passed > _LATE_S or after.main.size != before.main.size:
+        return True
+    if after.main.cpu_s - before.main.cpu_s > _MAIN_CPU * passed:
+        return True
+    return _works(before.process, after.process, passed) or _works(before.children, after.children, passed)
+
+
+def _works(before: Optional[Use], after: Optional[Use], passed: float) -> bool:
+    if before is None or after is None:
+        return False
+    return after.cpu_s - before.cpu_s > _OTHER_CPU * passed or after.size - before.size > _OTHER_BYTES * passed
+
+
+class Stillness:
+    """The time for which one rank has been still, by its samples. Pure."""
+
+    def __init__(self, first: Sample) -> None:
+        self._last, self._since = first, first.at
+        self._pauses: Deque[float] = deque(maxlen=_PAUSES)
+
+    def add(self, sample: Sample) -> None:
+        if moved(self._last, sample):
+            if self.still_s >= _PAUSE_S:
+                self._pauses.append(self.still_s)
+            self._since = sample.at
+        self._last = sample
+
+    def begin_again(self, sample: Sample) -> None:
+        """Draw no conclusion from what was done since the last sample: it was done for us."""
+        self._last = sample
+
+    @property
+    def still_s(self) -> float:
+        return self._last.at - self._since
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds without a move; 0.0: they are too few for this rank to be called quiet."""
+        usual = sorted(self._pauses)[len(self._pauses) // 2] if self._pauses else 0.0
+        return self.still_s if self.still_s >= max(QUIET_S, _PATIENCE * usual) else 0.0
+
+
+class QuietRanks:
+    """Watches the ranks on the launcher's loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        pids: Callable[[], Dict[int, int]],
+        tell: Callable[[Dict[int, float]], None],
+    ) -> None:
+        """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
+        have been so, when others are quiet than before, and repeatedly while there are some."""
+        self._loop, self._pids, self._tell = loop, pids, tell
+        self._ranks: Dict[int, Stillness] = {}
+        self._told: Dict[int, float] = {}
+        self._told_at = 0.0
+        self._round()
+
+    def begin_again(self) -> None:
+        """Call it after a signal to the ranks: what they wrote because of it is no move."""
+        for pid, sample in self._samples().items():
+            if pid in self._ranks:
+                self._ranks[pid].begin_again(sample)
+
+    def _round(self) -> None:
+        pids = self._pids()
+        samples = self._samples()
+        for pid, sample in samples.items():
+            if pid in self._ranks:
+                self._ranks[pid].add(sample)
+            else:
+                self._ranks[pid] = Stillness(sample)
+        quiet = {pids[pid]: self._ranks[pid].quiet_s for pid in samples if self._ranks[pid].quiet_s}
+        now = time.monotonic()
+        if quiet.keys() != self._told.keys() or (quiet and now - self._told_at >= REPEAT_S):
+            self._told, self._told_at = quiet, now
+            self._tell(quiet)
+        if pids:
+            self._loop.call_later(ROUND_S, self._round)
+
+    def _samples(self) -> Dict[int, Sample]:
+        still = {pid for pid, rank in self._ranks.items() if rank.still_s >= _CHILDREN_S}
+        found = {pid: take(pid, pid in still) for pid in self._pids()}
+        return {pid: sample for pid, sample in found.items() if sample is not None}
+
+
+def take(pid: int, with_children: bool) -> Optional[Sample]:
+    """Read a sample from /proc; None: the process has ended."""
+    at, main = time.monotonic(), "/proc/%d/task/%d" % (pid, pid)
+    fields = _stat(main)
+    if not fields:
+        return None
+    uses = [_use("/proc/%d" % child) for child in _below(pid)] if with_children else []
+    total = Use(sum(use.cpu_s for use in uses), sum(use.size for use in uses))
+    busy = fields[0] in "RD" or not _KNOWS_CHILDREN
+    return Sample(at, busy, _use(main), _use("/proc/%d" % pid), total if with_children else None)
+
+
+_KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
+
+
+def _below(pid: int) -> List[int]:
+    """The processes below this one."""
+    found: List[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # the process or the thread has ended meanwhile
+        pass
+    return found + [below for child in found for below in _below(child)]
+
+
+def _use(path: str) -> Use:
+    fields = _stat(path)
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+    return Use(cpu_s, _bytes(path))
+
+
+def _stat(path: str) -> List[str]:
+    """Fields 3 and up of a stat file; []: the process has ended."""
+    try:
+        with open(path + "/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+
+
+def _bytes(path: str) -> int:
+    """Bytes that were read and written, by calls or by mapped pages; 0: unknown."""
+    try:
+        with open(path + "/io", "rb") as file:
+            counters = dict(line.split(b": ") for line in file)
+    except OSError:
+        return 0
+    return sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))

@@ -1,0 +1,96 @@
+"""Finds out who hangs, by two snapshots of the stacks of all ranks, and the ranks that do nothing. Pure.
+
+A job hangs if ranks wait in a collective, and every rank that is elsewhere does nothing. A rank that computes, reads or
+writes is never blamed: the others wait for its evaluation, its checkpoint or its data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from client_lib.spec.stacks import Place, ProcessStacks, RankStacks, call, named
+
+_COLLECTIVE = re.compile(
+    r"/torch/(distributed/(distributed_c10d|rendezvous|_functional_collectives|utils)|nn/parallel/distributed"
+    r"|autograd/(graph|__init__))\.py$"  # a backward pass waits for the gradients of other ranks
+)
+_NAMED = 8  # places that a sentence lists
+
+
+class Hang(NamedTuple):
+    """The verdict on a job."""
+
+    guilty: frozenset[int]
+    """Ranks that others wait for; all ranks if none differs from the others."""
+    message: str
+
+
+def find(before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mapping[int, datetime]) -> Hang | None:
+    """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`: the snapshots, of all
+    running ranks; `quiet`: the ranks that do nothing, and since when."""
+    waited = {rank.rank: _collective(rank.processes[0]) for rank in before}
+    waiting: dict[int, Place] = {}
+    elsewhere: dict[int, ProcessStacks] = {}
+    for rank in after:
+        place = _collective(rank.processes[0])
+        if place is not None and str(place) == str(waited.get(rank.rank)):
+            waiting[rank.rank] = place
+        else:
+            elsewhere[rank.rank] = rank.processes[0]
+    if not waiting or not quiet.keys() >= elsewhere.keys():
+        return None
+    if elsewhere:
+        return Hang(frozenset(elsewhere), f"{_waits(waiting, quiet)}; {_stands(elsewhere)}")
+    return _all_wait(waiting, quiet) if quiet.keys() >= waiting.keys() else None
+
+
+def _collective(process: ProcessStacks) -> Place | None:
+    """The collective in which the main thread is."""
+    place = call(process)
+    return place if place and any(_COLLECTIVE.search(frame.file) for frame in place.below) else None
+
+
+def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> Hang | None:
+    """No rank is elsewhere: the smallest group is in another collective than the others."""
+    groups = sorted(_grouped(waiting).values(), key=lambda ranks: (len(ranks), ranks))
+    if len(waiting) == 1:
+        return None
+    if len(groups) == 1:
+        return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}, and none of them goes on")
+    guilty = groups[0] if len(groups[0]) < len(groups[1]) else [rank for group in groups for rank in group]
+    return Hang(frozenset(guilty), f"{_waits(waiting, quiet)}: these are different calls")
+
+
+def _waits(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> str:
+    """`ranks 0, 2-7 have waited in all_reduce (train.py:41) since 12:00:58 UTC`"""
+    since = min((quiet[rank] for rank in waiting if rank in quiet), default=max(quiet.values()))
+    groups = sorted(_grouped(waiting).items(), key=lambda group: (-len(group[1]), group[1]))
+    (first, ranks), *rest = groups[:_NAMED]
+    have = "has" if len(ranks) == 1 else "have"
+    others = "".join(f", {named(others)} {_are(others)} in {place}" for place, others in rest)
+    return f"{named(ranks)} {have} waited in {first} since {since:%H:%M:%S} UTC{others}"
+
+
+def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
+    """`rank 1 is in load (data.py:12) and has not entered it`"""
+    places: dict[int, str] = {}
+    for rank, process in elsewhere.items():
+        place = call(process)
+        places[rank] = f"in {place}" if place else process.state
+    groups = sorted(_grouped(places).items(), key=lambda group: (-len(group[1]), group[1]))
+    told = [f"{named(ranks)} {_are(ranks)} {place}" for place, ranks in groups[:_NAMED]]
+    return f"{', '.join(told)} and {'has' if len(elsewhere) == 1 else 'have'} not entered it"
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _grouped(places: Mapping[int, object]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for rank, place in sorted(places.items()):
+        groups.setdefault(str(place), []).append(rank)
+    return groups

@@ -1,0 +1,122 @@
+"""Who hangs, by the stacks of all ranks: cases by hand, and properties over generated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.spec.stacks import Frame, ProcessStacks, RankStacks, ThreadStack
+from server_stub.failures.hangs import Hang, find
+
+SINCE = datetime(2026, 11, 21, 12, 0, 58, tzinfo=timezone.utc)
+REDUCE = "all_reduce (train.py:41) since 12:00:58 UTC"
+LIB = "/env/lib/python3.12/site-packages/torch"
+C10D = f"{LIB}/distributed/distributed_c10d.py"
+
+WRAPPER = (f"{LIB}/distributed/c10d_logger.py", "wrapper")
+Place = list[tuple[str, str]]
+
+WAITS: Place = [(C10D, "all_reduce"), WRAPPER, ("/s/train.py", "step")]
+BARRIER: Place = [(C10D, "barrier"), WRAPPER, ("/s/train.py", "save")]
+BACKWARD: Place = [
+    (f"{LIB}/autograd/graph.py", "_engine_run_backward"),
+    (f"{LIB}/_tensor.py", "backward"),
+    ("/s/train.py", "step"),
+]
+SLEEPS: Place = [("/s/train.py", "validate"), ("/s/train.py", "main")]
+LOADS: Place = [("/usr/lib/python3.12/selectors.py", "poll"), ("/s/data.py", "load")]
+STOPPED: Place = []
+
+
+def rank(number: int, place: Place, line: int = 41, state: str = "sleeping") -> RankStacks:
+    frames = [Frame(function=function, file=file, line=line) for file, function in place]
+    threads = [ThreadStack(id="0x1", main=True, frames=frames)] if frames else []
+    problem = None if frames else "it did not answer within 1.8 s"
+    process = ProcessStacks(pid=number, name="python", state=state, threads=threads, problem=problem)
+    return RankStacks(rank=number, worker=0, processes=[process])
+
+
+def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
+    return find(ranks, ranks, dict.fromkeys(range(len(ranks)) if quiet is None else quiet, SINCE))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "guilty", "message"),
+    [
+        (
+            [rank(0, WAITS), rank(1, SLEEPS, 38)],
+            {1},
+            f"rank 0 has waited in {REDUCE}; rank 1 is in validate (train.py:38) and has not entered it",
+        ),
+        (
+            [rank(0, WAITS), rank(1, STOPPED, state="stopped"), rank(2, WAITS)],
+            {1},
+            f"ranks 0, 2 have waited in {REDUCE}; rank 1 is stopped and has not entered it",
+        ),
+        (
+            [rank(0, LOADS), rank(1, BACKWARD), rank(2, BACKWARD), rank(3, SLEEPS)],
+            {0, 3},
+            "ranks 1-2 have waited in backward (train.py:41) since 12:00:58 UTC; "
+            "rank 0 is in poll (data.py:41), rank 3 is in validate (train.py:41) and have not entered it",
+        ),
+        (
+            [rank(0, BARRIER, 7), rank(1, WAITS), rank(2, WAITS)],
+            {0},
+            f"ranks 1-2 have waited in {REDUCE}, rank 0 is in barrier (train.py:7): these are different calls",
+        ),
+        (
+            [rank(0, WAITS), rank(1, WAITS)],
+            {0, 1},
+            f"ranks 0-1 have waited in {REDUCE}, and none of them goes on",
+        ),
+    ],
+)
+def test_the_rank_that_others_wait_for_is_named_with_its_line(
+    ranks: list[RankStacks], guilty: set[int], message: str
+) -> None:
+    assert judged(*ranks) == Hang(frozenset(guilty), message)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "quiet"),
+    [
+        ([rank(0, SLEEPS), rank(1, WAITS)], {1}),  # rank 0 evaluates or saves
+        ([rank(0, SLEEPS), rank(1, WAITS), rank(2, LOADS)], {1, 2}),
+        ([rank(0, WAITS), rank(1, WAITS)], {0}),
+        ([rank(0, SLEEPS), rank(1, SLEEPS)], {0, 1}),  # nobody waits for another rank
+        ([rank(0, WAITS)], {0}),
+        ([], {0}),
+    ],
+)
+def test_no_rank_is_blamed_while_one_is_at_work_or_none_waits(ranks: list[RankStacks], quiet: set[int]) -> None:
+    assert judged(*ranks, quiet=quiet) is None
+
+
+def test_a_rank_that_has_gone_on_to_the_next_collective_does_not_wait() -> None:
+    before, after = [rank(0, WAITS, 41), rank(1, SLEEPS)], [rank(0, WAITS, 42), rank(1, SLEEPS)]
+    assert find(before, after, {1: SINCE}) is None
+
+
+places = st.sampled_from([WAITS, BARRIER, BACKWARD, SLEEPS, LOADS, STOPPED])
+jobs = st.lists(st.tuples(places, st.booleans()), max_size=12)
+
+
+@given(jobs)
+def test_only_quiet_ranks_are_blamed_and_somebody_waits(
+    job: list[tuple[tuple[str, list[tuple[str, str]]], bool]],
+) -> None:
+    ranks = [rank(number, place) for number, (place, _) in enumerate(job)]
+    quiet: Mapping[int, datetime] = {number: SINCE for number, (_, is_quiet) in enumerate(job) if is_quiet}
+    found = find(ranks, ranks, quiet)
+    elsewhere = {number for number, (place, _) in enumerate(job) if place in (SLEEPS, LOADS, STOPPED)}
+    if found:
+        assert found.guilty <= quiet.keys()
+        assert len(elsewhere) < len(job)
+        assert not elsewhere or found.guilty == elsewhere
+        assert all(str(number) in found.message or "-" in found.message for number in found.guilty)
+    elif elsewhere:
+        assert len(elsewhere) == len(job) or not elsewhere <= quiet.keys()

@@ -1,0 +1,111 @@
+"""Jobs whose ranks wait for one that does nothing: what is said, and what hang_action does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import JobInfo
+from tests.service.bench import Bench
+
+
+def process(rank: int, file: str, function: str, line: int) -> dict[str, Any]:
+    dump = f'Current thread 0x1 (most recent call first):\n  File "{file}", line {line} in {function}\n'
+    return {"rank": rank, "pid": rank, "dump": dump + '  File "/s/train.py", line 41 in step\n'}
+
+
+WAITS = process(0, "/lib/site-packages/torch/distributed/distributed_c10d.py", "all_reduce", 9)
+SLEEPS = process(1, "/s/train.py", "validate", 38)
+SENTENCE = "; rank 1 is in validate (train.py:38) and has not entered it"
+LASTS_S = 70.0
+
+
+def with_two_ranks(bench: Bench, run: Callable[[str], Awaitable[None]], **spec: Any) -> None:
+    """A running job of which both ranks have done nothing for 70 s."""
+
+    async def main() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", **spec)
+            bench.runtime.processes = [WAITS, SLEEPS]
+            since = time.monotonic() - LASTS_S
+            bench.runtime.runs(job.id, quiet=((0, since), (1, since)))
+            await run(job.id)
+
+    asyncio.run(main())
+
+
+async def becomes(bench: Bench, reason: Reason) -> JobInfo:
+    """The job with this reason, while time passes."""
+    for _ in range(2000):
+        info = await bench.info("one")
+        if info.reason is reason:
+            return info
+        bench.clock.pass_time(0.1)
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"{info.state} {info.reason} {info.message}")
+
+
+def test_the_rank_that_others_wait_for_is_named_and_that_it_moves_again(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        info = await becomes(bench, Reason.HUNG)
+        assert info.state is State.RUNNING
+        assert info.message.startswith("rank 0 has waited in all_reduce (train.py:41) since ")
+        assert info.message.endswith(SENTENCE)
+        bench.clock.pass_time(600)
+        bench.runtime.runs(job_id)
+        assert (await becomes(bench, Reason.RUNNING)).message == "ranks 0-1 move again after 70 s"
+        bench.runtime.end(job_id)
+        await bench.until("one", State.SUCCEEDED)
+        told = [reason for _, reason, _ in await bench.events("one")]
+        assert told == ["Queued", "Running", "Hung", "Running", "Completed"]
+        assert bench.runtime.stopped == []
+
+    with_two_ranks(bench, run)
+
+
+def test_a_job_that_ends_while_it_hangs_does_not_move_again(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        await becomes(bench, Reason.HUNG)
+        bench.runtime.end(job_id, Reason.EXIT_CODE, "rank 0 ended with exit code 1")
+        await bench.until("one", State.FAILED)
+        assert [reason for _, reason, _ in await bench.events("one")][-2:] == ["Hung", "ExitCode"]
+
+    with_two_ranks(bench, run)
+
+
+def test_nothing_is_said_while_the_other_rank_is_at_work(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        bench.runtime.runs(job_id, quiet=((0, time.monotonic() - LASTS_S),))
+        for _ in range(50):
+            bench.clock.pass_time(5)
+            await asyncio.sleep(0.005)
+        assert (await bench.info("one")).reason is Reason.RUNNING
+
+    with_two_ranks(bench, run)
+
+
+def test_a_hang_of_a_minute_ends_the_job_if_it_says_so(bench: Bench) -> None:
+    async def run(_: str) -> None:
+        await becomes(bench, Reason.HUNG)
+        info = await bench.until("one", State.FAILED)
+        assert info.reason is Reason.HUNG
+        assert info.message.endswith(f"{SENTENCE} (hang_action)")
+
+    with_two_ranks(bench, run, hang_action="stop", max_retry=1)
+
+
+def test_a_hang_of_a_minute_makes_a_new_attempt_if_the_job_says_so(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        info = await becomes(bench, Reason.HUNG)
+        info = await bench.until("one", State.RESTARTING)
+        assert info.message.startswith("attempt 1 of 2 failed: rank 0 has waited in all_reduce (train.py:41) since ")
+        while len(bench.runtime.started) < 2:
+            bench.clock.pass_time(1)
+            await asyncio.sleep(0.002)
+        bench.runtime.runs(job_id)
+        assert (await bench.until("one", State.RUNNING, 2)).reason is Reason.RUNNING
+
+    with_two_ranks(bench, run, hang_action="retry", max_retry=1)
