@@ -71,6 +71,21 @@ def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests(
         SubmitRequest.model_validate({"spec": newer, "code": INFO["code"]})
 
 
+OF_0_1 = """
+allocation_name args base_image checkpoint_dir code conda_env elastic_max_restarts elastic_max_workers
+elastic_min_workers env_variables exclude_nodes flags gpus grace_s health_params include_nodes instance_type
+internet job_desc labels log_file logs_dir max_retry n_workers name outputs priority_class
+processes_per_worker pytorch_use_env queue_name region requirements script secrets shm_size_class stop_timer
+tmp_storage type volumes warm working_dir
+"""
+"""Fields of the spec that a client of version 0.1.0 knows."""
+
+
+def test_a_field_that_the_first_clients_do_not_know_is_in_the_list_of_newer_ones() -> None:
+    """Else they refuse every answer with a job in it."""
+    assert JobSpec.model_fields.keys() - set(OF_0_1.split()) == set(SINCE_0_1)
+
+
 @pytest.mark.parametrize("name", SINCE_0_1)
 def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(name: str) -> None:
     default = JobSpec.model_fields[name].default
