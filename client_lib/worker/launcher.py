@@ -366,13 +366,12 @@ class Launcher:
                 raise OSError(errno.ENOSPC, "the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError as error:
-            if disk.is_full(error):
+            if os.path.isdir(self._directory.path):  # else it was removed with the server's data: there is no reader
+                if not disk.is_full(error):
+                    raise
                 self._use_reserve()
                 self._loop.call_later(_RETRY_S, self._report)
                 return
-            if os.path.isdir(self._directory.path):
-                raise
-            # removed with the server's data: there is no reader
         self._writer.close()
         self._announce(control.ENDED)
         self._loop.stop()
