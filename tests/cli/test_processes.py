@@ -44,6 +44,6 @@ def test_no_python_at_all_is_said(tmp_path: Path) -> None:
 def test_without_the_servers_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
     with pytest.raises(NotSupported) as refused:
-        processes.server_command(["--port", "0"])
+        processes.server_command("client-lib serve", ["--port", "0"])
     assert "no_such_library" in refused.value.message
     assert f"{sys.executable} -m pip install 'client-lib[server]'" in (refused.value.hint or "")

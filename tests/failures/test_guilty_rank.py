@@ -183,7 +183,7 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
     assert told in str(error)
     explained = explanation.explained(info, [], T0)
     assert told in explained.summary
-    assert told in explanation.explain(info, [], T0)
+    assert told in explanation.as_text(explanation.explain(info, [], T0))
     assert explained.failure == failure
     assert explained.failure.rank == rank
 

@@ -28,10 +28,10 @@ from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
 from server_stub.worker_gateway.worker import RemoteWorker
 from tests.kube.cases import CLUSTER, Builder
+from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 UNREACHED = replace(CLUSTER, server_url=None)
-DIGEST = {"reason": "Completed", "message": "fine", "ended_at": "2026-11-22T12:00:00+00:00", "exit_code": 0}
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def test_it_waits_runs_ends_and_is_removed(tmp_path: Path) -> None:
     await site.until(lambda: bool(site.said))
     site.put_pod(running={"startedAt": "2026-11-22T11:00:00Z"})
     await site.until(lambda: site.said[-1].phase == "running")
-    site.put_pod(terminated={"exitCode": 0, "message": json.dumps(DIGEST)})
+    site.put_pod(terminated={"exitCode": 0, "message": json.dumps(report())})
     await run
     assert site.phases() == [("waiting", Reason.QUEUED), ("running", Reason.RUNNING), ("ended", Reason.COMPLETED)]
     assert "logs come from the Kubernetes API alone" in site.said[-1].notes[0]
@@ -173,9 +173,8 @@ async def gang_of_two(folder: Path, *states: State) -> tuple[Site, asyncio.Task[
 
 async def ended_with(site: Site, worker: int, log_end_seq: int = 0) -> None:
     found = await site.agent(worker, "started")
-    report = DIGEST | {"worker": worker, "attempt": 1, "ranks": [], "log_end_seq": log_end_seq}
     attempt = site.registry.admit(site.registry.token(site.key.job_id, site.key.attempt))
-    await attempt.take_report(found, cast(Any, report))
+    await attempt.take_report(found, cast(Any, report(worker, log_end_seq=log_end_seq)))
 
 
 async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_again(tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ async def test_a_log_that_stays_behind_is_given_up_and_the_message_says_so(
     site.look()
     await site.until(lambda: site.said[-1].phase == "ended")
     for worker in (0, 1):
-        site.put_pod(worker, terminated={"exitCode": 0, "message": json.dumps(DIGEST)})
+        site.put_pod(worker, terminated={"exitCode": 0, "message": json.dumps(report())})
     await run
     assert (site.said[-1].phase, site.said[-1].reason) == ("ended", Reason.COMPLETED)
     assert site.said[-1].message.endswith("; 10 lines of all 2 workers are lost")

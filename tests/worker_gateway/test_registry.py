@@ -16,6 +16,7 @@ from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.views import Order, WorkerView, next_order
 from tests.small_disk import fill, small_disk
 from tests.worker_gateway.test_log_file import records
+from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 
@@ -23,10 +24,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def report(worker: int, reason: str = "Completed", log_end_seq: int = 0) -> dict[str, Any]:
-    return {"worker": worker, "attempt": 1, "reason": reason, "log_end_seq": log_end_seq, "ranks": []}
 
 
 class OneAttempt:
@@ -68,7 +65,7 @@ class OneAttempt:
 
     async def end(self, worker: int, reason: str = "Completed") -> str:
         speaker = await self.attempt.worker(worker, f"uid-{worker}", None)
-        await self.attempt.take_report(speaker, report(worker, reason))
+        await self.attempt.take_report(speaker, report(worker, reason=reason))
         return await self.say(worker, "ended")
 
 
