@@ -133,14 +133,14 @@ def list_jobs(
     `name` is the beginning of their names; of several labels all must match.
     """
     api = client or configured()
-    return JobList(api, api.list_jobs(state, label, name, limit))
+    return JobList(api, lambda: api.list_jobs(state, label, name, limit))
 
 
 class JobList(Sequence[Job]):
     """Jobs of a server as they were when their page was fetched. `len` and negative indices fetch all pages."""
 
-    def __init__(self, api: Api, found: Iterator[JobInfo]) -> None:
-        self._api, self._found = api, found
+    def __init__(self, api: Api, find: Callable[[], Iterator[JobInfo]]) -> None:
+        self._api, self._find, self._found = api, find, find()
         self._infos: list[JobInfo] = []
 
     @overload
@@ -150,7 +150,7 @@ class JobList(Sequence[Job]):
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
         if isinstance(index, slice):
             ends = (index.start or 0, index.stop if index.stop is not None else -1)
-            found = self._first(None if min(ends) < 0 else max(ends))[index]
+            found = self._first(None if min(ends) < 0 else max(ends) + 1)[index]
             return [Job.of(self._api, info) for info in found]
         return Job.of(self._api, self._first(None if index < 0 else index + 1)[index])
 
@@ -162,7 +162,11 @@ class JobList(Sequence[Job]):
 
     def _first(self, count: int | None) -> list[JobInfo]:
         """At least so many jobs, if there are as many; None: all."""
-        self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
+        try:
+            self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
+        except BaseException:  # a generator that has raised looks as if the last page had been read
+            self._infos, self._found = [], self._find()
+            raise
         return self._infos
 
     def __repr__(self) -> str:
@@ -193,7 +197,11 @@ class RemoteFunction(Generic[P, R]):
         return self.submit(*args, **kwargs).result()
 
     def __repr__(self) -> str:
-        call = f"{functions.name_of(self.__client_lib_function__)}{inspect.signature(self.__client_lib_function__)}"
+        try:
+            signature = str(inspect.signature(self.__client_lib_function__))
+        except (TypeError, ValueError):  # some functions of C have none
+            signature = "()"
+        call = f"{functions.name_of(self.__client_lib_function__)}{signature}"
         return f"<remote {', '.join([call, *(f'{name}={value!r}' for name, value in self._options.items())])}>"
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

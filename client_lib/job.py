@@ -373,6 +373,8 @@ class Job(Generic[R]):
             """A field of JobInfo as last seen: `list_jobs()` once had a JobInfo for each job."""
             if name != "_last" and (name in JobInfo.model_fields or name == "warm") and self._last:
                 return getattr(self._last, name)
+            if name in JobInfo.model_fields:
+                raise AttributeError(f"{self!r} has no {name} yet; call submit() first")
             raise AttributeError(f"Job has no attribute {name!r}")
 
     def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:

@@ -38,4 +38,4 @@ def _count() -> int:
 
 def _file() -> Path:
     """A file beside the configuration with a character per run."""
-    return config_file().with_name("runs")
+    return config_file().with_name(f".{config_file().name}.runs")

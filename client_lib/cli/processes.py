@@ -59,7 +59,7 @@ _START = (
 
 
 def server_command(program: str, args: Sequence[str]) -> list[str]:
-    """The server's own command line, whose help says `program`. Nothing of the server is imported here.
+    """The server's own command line, which calls itself `program` in its help. Nothing of the server is imported here.
 
     Raises NotSupported naming the extra where the server's libraries are missing.
     """

@@ -25,7 +25,7 @@ MAX_BARS = 8
 FEW = 4  # ranks; from here on one bar is drawn for all
 _MAX_HELD = 1000  # held lines
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
-_STEP = re.compile(r"(?<![\d.])(\d+)/\d")  # `580/1000` of tqdm
+_STEP = re.compile(r".*(?<![\d.])(\d+)/\d")  # the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
 _PREFIX = re.compile(r"^(?P<stamp>\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]

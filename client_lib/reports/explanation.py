@@ -95,7 +95,8 @@ NEXT: dict[Reason, str] = {
     Reason.STARTING: "{follow} prints its lines as soon as there are some",
     # while it runs
     Reason.RUNNING: "{follow} follows it",
-    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or 'retry' ends such a job by itself",
+    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' stops such "
+    "an attempt",
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,

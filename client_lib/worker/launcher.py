@@ -230,9 +230,12 @@ class Launcher:
 
     def _watch(self) -> None:
         """Watch for ranks that wait for others, or hang."""
-        from client_lib.worker.quiet import QuietRanks  # here: not within the time of the start
+        try:
+            from client_lib.worker.quiet import QuietRanks  # here: not within the time of the start
 
-        self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
+            self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
+        except (OSError, ImportError):  # no descriptor is free, or an upgrade removed it: the job must not end for that
+            pass
 
     def _tell_quiet(self, ranks: Dict[int, float]) -> None:
         if self._control:

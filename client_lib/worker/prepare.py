@@ -137,7 +137,8 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
             return
         if _INCOMPLETE in os.listdir(source):
             what = (
-                "%s is incomplete, as that job was interrupted while it copied them; resubmit the job that it continued"
+                "the checkpoints in %s are incomplete: their job was stopped while it copied those of an earlier job; "
+                "resubmit the earlier job"
             )
             raise OSError(what % source)
         # in the folder, which may be a mount that can't be renamed

@@ -1,7 +1,7 @@
-"""Finds the quiet ranks of this worker: their main threads compute, read and write nothing, and neither do their other
-threads and their children, but for a little.
+"""Finds the quiet ranks of this worker: their main threads compute nothing, and read and write no files; their other
+threads and children do hardly anything. Bytes from a plain socket are not seen: Linux does not count them.
 
-A quiet rank waits for another one, or hangs. Which of both is decided by the server, which knows all workers
+A quiet rank waits for another one, or hangs. The server, which knows all workers, decides which of the two it is
 (server_stub.service.hangs). Nothing runs inside of a rank: a few small files of /proc are read each second.
 """
 
@@ -77,7 +77,7 @@ class Stillness:
         self._last = sample
 
     def begin_again(self, sample: Sample) -> None:
-        """Draw no conclusion from what was done since the last sample: it was done for us."""
+        """Draw no conclusion from what was done since the last sample: the launcher has caused it."""
         self._last = sample
 
     @property

@@ -281,4 +281,8 @@ def _environment(pid: int) -> List[bytes]:
 
 def _stat(pid: int) -> Optional[List[str]]:
     """Fields 3 and up of /proc/<pid>/stat (state, ppid, pgrp, ...); None: no such process."""
-    return content("/proc/%d/stat" % pid).rpartition(b")")[2].decode().split() or None
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except (FileNotFoundError, ProcessLookupError):  # any other error is not the end of the process
+        return None

@@ -50,8 +50,9 @@ def _compiled(name: str, source: bytes) -> bytes:
     """Content of the .pyc file of a module. The interpreter compares nothing but the version (PEP 552)."""
     code = compile(source, "worker.pyz/" + name, "exec", dont_inherit=True, optimize=0)
     unchecked = (1).to_bytes(4, "little")
-    # version 2 of the format has no references between objects, which differ from one run to the next
-    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code, 2)
+    # version 2 has no references between objects, which differ from one run to the next; 3.14 has constants that need 5
+    version = 2 if sys.version_info < (3, 14) else marshal.version
+    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code, version)
 
 
 def _sources(here: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Finds out who hangs, by two snapshots of the stacks of all ranks, and the ranks that do nothing. Pure.
 
-A job hangs if ranks wait in a collective, and every rank that is elsewhere does nothing. A rank that computes, reads or
-writes is never blamed: the others wait for its evaluation, its checkpoint or its data.
+A job hangs if ranks wait in a collective, and every rank that is elsewhere does nothing. A rank that computes, or that
+reads or writes files, is never blamed: the others wait for its evaluation, its checkpoint or its data.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def find(before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mappi
             waiting[rank.rank] = place
         else:
             elsewhere[rank.rank] = rank.processes[0]
-    if not waiting or not quiet.keys() >= elsewhere.keys():
-        return None
+    if not quiet.keys() >= elsewhere.keys() or quiet.keys().isdisjoint(waiting):
+        return None  # all ranks that wait may be at work: they were in the same call twice by chance
     if elsewhere:
         return Hang(frozenset(elsewhere), f"{_waits(waiting, quiet)}; {_stands(elsewhere)}")
     return _all_wait(waiting, quiet) if quiet.keys() >= waiting.keys() else None

@@ -73,6 +73,8 @@ class HangWatch:
         if case and found and not now.keys() >= found.guilty:
             self._tell(active, _moves(case, now), False)
             found = None
+        elif case is None and not now and active.status.hung:  # `forget` was called meanwhile
+            self._tell(active, "its ranks move again", False)
         if now:
             self._cases[job_id] = _Case(active.status.attempt, now, found)
             self._tasks.begin(self._look(active, self._cases[job_id]))
@@ -91,9 +93,9 @@ class HangWatch:
             return
         if snapshots:
             self._conclude(active, case, hangs.find(*snapshots, self._since(case)))
-        active.timers["hang"] = self._clock.call_later(
-            case.pause_s, lambda: self._tasks.begin(self._look(active, case))
-        )
+        left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
+        pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
+        active.timers["hang"] = self._clock.call_later(pause_s, lambda: self._tasks.begin(self._look(active, case)))
         case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
 
     async def _snapshots(self, active: ActiveJob) -> tuple[list[RankStacks], list[RankStacks]] | None:

@@ -25,7 +25,7 @@ from server_stub.service.clock import Clock
 from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.watchdog import Watchdog
-from server_stub.store import Store, StoreError, StoreUnavailable
+from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable
 from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
@@ -218,8 +218,10 @@ class Reconciler:
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
             self._changes.publish(row.id)
-            # a stop is safe before it is stored, and may free the disk; without a database another server may decide
-            if active.status.stop and not isinstance(active.not_saved, StoreUnavailable):
+            # a stop is safe before it is stored, and may free the disk; without a database another server may decide,
+            # but none can take over a damaged one
+            away = isinstance(active.not_saved, StoreUnavailable) and not isinstance(active.not_saved, StoreDamaged)
+            if active.status.stop and not away:
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_SAVE_PAUSE_S)

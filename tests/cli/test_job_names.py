@@ -163,7 +163,7 @@ def test_prune_removes_what_ended_long_ago(with_old_jobs: SmallServer, cli: Run)
     assert (shown.returncode, sorted(shown.stdout.split())) == (0, ["old", "old-failed"])
     refused = cli("prune")
     assert (refused.returncode, len(with_old_jobs.jobs)) == (2, 4)
-    assert "client-lib prune --yes" in refused.stderr
+    assert "add --yes to the same command" in refused.stderr
     assert cli("prune", "--yes", "--state", "failed").returncode == 0
     assert list(with_old_jobs.jobs) == ["old", "still-running", "of-today"]
     assert cli("prune", "--yes", "--older", "0s").returncode == 0

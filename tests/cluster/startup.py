@@ -13,6 +13,7 @@ from tests.cluster import builds, certificates, commands, images, leftovers, obj
 from tests.cluster import node as nodes
 from tests.cluster.api import Api
 from tests.cluster.commands import Machine
+from tests.cluster.errors import ApiError
 from tests.cluster.layers import components
 from tests.cluster.locks import held
 from tests.cluster.network import Network, free_network
@@ -26,7 +27,7 @@ BEFORE_THE_API = ("etcd", "kube-apiserver", "containerd")
 NEEDS_OBJECTS = ("training-operator", "coredns")
 """They end, or wait long before they ask again, where their CRD or role is not there yet."""
 JOBS_NAMESPACE = "jobs"
-CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
+JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 STALE = ("io.containerd.grpc.v1.cri/containers", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.runtime.v2.task")
 
 STAGES = Path(__file__).parent / "kwok"
@@ -112,11 +113,19 @@ class Startup:
         for path, body in wanted:
             self.probed.api.apply(path, body)
         for _ in until(readiness.LIMIT_S):
-            conditions = self.probed.api.get(CRD).get("status", {}).get("conditions") or []
-            if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
+            if self._takes_jobs():
                 break
         self.places.furnished.touch()
         self.say("the operator's CRD, webhook and roles are there")
+
+    def _takes_jobs(self) -> bool:
+        """True if the API server validates PyTorchJobs, which it does a moment after their CRD is established."""
+        nothing = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "probe"}}
+        try:
+            self.probed.api.create(f"{JOBS}?dryRun=All&fieldValidation=Strict", nothing)
+        except ApiError as error:
+            return error.status != 404 and "Resource kind" not in str(error)  # 422: it has no spec
+        return True
 
     @property
     def probed(self) -> Probed:

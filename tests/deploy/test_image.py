@@ -65,4 +65,4 @@ def test_the_server_starts_from_the_installed_copy_alone(tmp_path: Path) -> None
     moved = {name: value.replace("/opt/", f"{tmp_path}/opt/") for name, value in env.items()}
     command = [image.PYTHON, *entrypoint[1:], "--version"]
     done = subprocess.run(command, env=moved, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("server_stub ")
+    assert done.stdout.startswith("client-lib ")

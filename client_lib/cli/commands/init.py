@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -67,4 +68,4 @@ def init(
     except OSError as error:
         raise InvalidRequest(f"can't write to {folder}: {error.strerror}") from error
     printer.data("\n".join(str(folder / name) for name in FILES))
-    printer.hint(f"run it: client-lib submit -f -c {folder / 'job.yaml'}")
+    printer.hint(f"run it: client-lib submit -f -c {shlex.quote(str(folder / 'job.yaml'))}")

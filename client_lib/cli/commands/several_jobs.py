@@ -84,12 +84,16 @@ def prune(
     jobs = connection.jobs(limit=None, state=state)
     names = [job["name"] for job in jobs if job["state"] in FINAL and table.time(job["finished_at"]) <= latest]
     if not names:
-        printer.hint("no job ended so long ago")
+        printer.hint("no job has ended before that time")
     elif dry_run:
         printer.lines(names)
-    elif yes or _agreed(f"remove {len(names)} jobs with their logs and files?", "client-lib prune --yes"):
+    elif yes or _agreed(_removal(len(names)), "add --yes to the same command"):
         return _change_each(connection, names, lambda name: printer.data(connection.api.delete_job(name)))
     return exits.DONE
+
+
+def _removal(count: int) -> str:
+    return f"remove {count} {'job' if count == 1 else 'jobs'} with their logs and files?"
 
 
 def _agreed(question: str, otherwise: str) -> bool:

@@ -131,9 +131,8 @@ class Agent:
         self._follow()
         if self._replaced:
             return self._end_replaced()
-        ended = (
-            read_json(self._files.directory.report) if self._launcher.status == 0 else None
-        )  # a rank could write one
+        # a rank could write a report, too: it counts only after a normal end of the launcher
+        ended = read_json(self._files.directory.report) if self._launcher.status == 0 else None
         return self._deliver(ended or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:

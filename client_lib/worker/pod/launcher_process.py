@@ -6,6 +6,7 @@ It is forked from the agent: a new interpreter would load the same modules once 
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Callable, List, NoReturn, Optional
@@ -70,6 +71,8 @@ class LauncherProcess:
 
             traceback.print_exc()
         finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()  # Python 3.8 buffers it, and os._exit flushes nothing
             os._exit(code)
 
     def instruct(self, line: bytes) -> None:
