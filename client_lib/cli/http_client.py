@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
+from client_lib import __version__
 from client_lib.errors import ClientLibError, ServerUnreachable
 from client_lib.transport.config import Config, Endpoint, is_loopback
 from client_lib.transport.failures import (
@@ -44,7 +45,7 @@ class HttpClientTransport:
         self._ca_bundle = config.ca_bundle
         self._parts = urlsplit(endpoint.url)
         self._proxy = _proxy_for(self._parts)
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "client-lib"}
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": f"client-lib/{__version__}"}
         if endpoint.token:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"
         self._idle: list[http.client.HTTPConnection] = []

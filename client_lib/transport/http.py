@@ -18,7 +18,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 from urllib3.exceptions import DecodeError, HTTPError, ReadTimeoutError
 
-from client_lib import errors
+from client_lib import __version__, errors
 from client_lib.transport.config import Config, Endpoint, is_loopback
 from client_lib.transport.failures import (
     CONNECT_S,
@@ -48,7 +48,7 @@ class RequestsTransport:
         self._session = session = requests.Session()
         session.trust_env = False
         session.mount(endpoint.url, HTTPAdapter(pool_maxsize=_POOL))
-        session.headers.update({"User-Agent": "client-lib", "Accept-Encoding": "identity"})
+        session.headers.update({"User-Agent": f"client-lib/{__version__}", "Accept-Encoding": "identity"})
         if endpoint.token:
             session.headers["Authorization"] = f"Bearer {endpoint.token}"
         session.verify = config.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True

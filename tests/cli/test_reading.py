@@ -108,9 +108,9 @@ def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) 
 
 def test_advice_ends_after_the_first_ten_runs(server: SmallServer, cli: Run, tmp_path: Path) -> None:
     server.add(job("one"))
-    (tmp_path / "runs").write_text("." * 10)
+    (tmp_path / ".config.toml.runs").write_text("." * 10)
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
-    (tmp_path / "runs").write_text("." * 11)
+    (tmp_path / ".config.toml.runs").write_text("." * 11)
     assert cli("status", "one").stderr == ""
 
 
