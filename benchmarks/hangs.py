@@ -25,7 +25,7 @@ from client_lib.spec.states import Reason
 GUILTY = 1
 LIMIT_S = 120.0
 SCRIPT = """
-import os, signal, socket, sys, threading, time
+import os, signal, socket, sys, tempfile, threading, time
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
@@ -76,7 +76,7 @@ def lost_peer():
 # --- healthy
 def evaluation(): compute(25)
 def checkpoint():
-    with open("checkpoint", "wb") as file:
+    with tempfile.TemporaryFile() as file:
         for _ in range(25):
             file.write(os.urandom(1 << 22))
             file.flush()
@@ -98,7 +98,7 @@ def download():
             there.sendall(b"x" * 65536)
             time.sleep(1)
         os._exit(0)
-    with open("download", "wb") as file:
+    with tempfile.TemporaryFile() as file:
         for _ in range(25 * 16):
             file.write(here.recv(4096, socket.MSG_WAITALL))
             file.flush()
