@@ -75,7 +75,7 @@ def test_a_copy_that_was_killed_is_never_taken_for_a_whole_one(tmp_path: Path, r
         else:
             first, target = target, tmp_path / f"after-{step}"
             if (first / ".copying.new").exists():
-                with pytest.raises(OSError, match="was interrupted while it copied"):
+                with pytest.raises(OSError, match="was stopped while it copied"):
                     copy_checkpoints(str(first), str(target))
                 assert not target.exists()
                 step += 1

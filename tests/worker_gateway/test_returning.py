@@ -18,7 +18,7 @@ from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.views import WorkerView
 from tests.worker_gateway.test_log_file import records
-from tests.worker_gateway.test_registry import report
+from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 ELASTIC = {"script": "train.py", "type": "pytorch_elastic", "n_workers": 3, "elastic_min_workers": 1}
@@ -69,7 +69,7 @@ class OneAttempt:
 
     async def end(self, worker: int, reason: str, uid: str | None = None) -> str:
         speaker = await self.attempt.worker(worker, uid or f"uid-{worker}", None, "s")
-        await self.attempt.take_report(speaker, {**report(worker, reason), "message": ""})
+        await self.attempt.take_report(speaker, {**report(worker, reason=reason), "message": ""})
         return await self.say(worker, "ended", uid)
 
 
