@@ -28,9 +28,11 @@ class Hang(NamedTuple):
     message: str
 
 
-def find(before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mapping[int, datetime]) -> Hang | None:
+def find(
+    before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mapping[int, datetime], known: bool = False
+) -> Hang | None:
     """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`: the snapshots, of all
-    running ranks; `quiet`: the ranks that do nothing, and since when."""
+    running ranks; `quiet`: the ranks that do nothing, and since when; `known`: the job has been found to hang."""
     waited = {rank.rank: _collective(rank.processes[0]) for rank in before}
     waiting: dict[int, Place] = {}
     elsewhere: dict[int, ProcessStacks] = {}
@@ -40,8 +42,10 @@ def find(before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mappi
             waiting[rank.rank] = place
         else:
             elsewhere[rank.rank] = rank.processes[0]
-    if not quiet.keys() >= elsewhere.keys() or quiet.keys().isdisjoint(waiting):
-        return None  # all ranks that wait may be at work: they were in the same call twice by chance
+    if not waiting or not quiet.keys() >= elsewhere.keys():
+        return None
+    if not known and quiet.keys().isdisjoint(waiting):
+        return None  # they may be at work, and in the same call twice by chance
     if elsewhere:
         return Hang(frozenset(elsewhere), f"{_waits(waiting, quiet)}; {_stands(elsewhere)}")
     return _all_wait(waiting, quiet) if quiet.keys() >= waiting.keys() else None

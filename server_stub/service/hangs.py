@@ -92,7 +92,7 @@ class HangWatch:
         if self._cases.get(active.row.id) is not case or active.status.stop:
             return
         if snapshots:
-            self._conclude(active, case, hangs.find(*snapshots, self._since(case)))
+            self._conclude(active, case, hangs.find(*snapshots, self._since(case), known=case.found is not None))
         left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
         pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
         active.timers["hang"] = self._clock.call_later(pause_s, lambda: self._tasks.begin(self._look(active, case)))
@@ -116,8 +116,10 @@ class HangWatch:
         return {rank: clock - timedelta(seconds=now - at) for rank, at in case.quiet.items()}
 
     def _conclude(self, active: ActiveJob, case: _Case, found: hangs.Hang | None) -> None:
-        if found != case.found:
-            self._tell(active, found.message if found else "no rank waits for another one any more", found is not None)
+        if found and not (case.found and case.found.guilty == found.guilty):
+            self._tell(active, found.message, True)
+        elif case.found and not found:
+            self._tell(active, "no rank waits for another one any more", False)
         case.found = found
         if found:
             self._act(active, case, found)

@@ -106,6 +106,15 @@ places = st.sampled_from([WAITS, BARRIER, BACKWARD, SLEEPS, LOADS, STOPPED])
 jobs = st.lists(st.tuples(places, st.booleans()), max_size=12)
 
 
+def test_a_known_hang_lasts_though_a_waiting_rank_has_stirred() -> None:
+    ranks = [rank(0, WAITS), rank(1, SLEEPS)]
+    assert find(ranks, ranks, {1: SINCE}) is None
+    found = find(ranks, ranks, {1: SINCE}, known=True)
+    assert found
+    assert found.guilty == {1}
+    assert find(ranks, ranks, {0: SINCE}, known=True) is None
+
+
 @given(jobs)
 def test_only_quiet_ranks_are_blamed_and_somebody_waits(
     job: list[tuple[tuple[str, list[tuple[str, str]]], bool]],
