@@ -1,4 +1,4 @@
-"""Who is named when a job hangs, how soon, how often in vain, and what the watch costs.
+"""Measures which rank is named when a job hangs, how soon, how many alarms are false, and what the watch costs.
 
     python benchmarks/hangs.py [--runs 1] [--healthy 1] [--at-once 4] [--steps 1000] [KIND ...]
 

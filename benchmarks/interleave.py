@@ -41,7 +41,7 @@ def time_until_one_succeeds(name: str, way: Callable[[], object]) -> float:
 
 
 def until_one_succeeds(name: str, way: Callable[[], T]) -> T:
-    """What the run returns that succeeded. A failed one is said on stderr and done again: it would look slow."""
+    """Return the result of the first run that succeeds. A failed run is printed on stderr, not timed, and repeated."""
     for _ in range(TRIES - 1):
         try:
             return way()

@@ -105,7 +105,7 @@ class Watch:
                 self._seen.setdefault(stage, {}).setdefault(found["metadata"]["name"], now)
 
     def stages(self, job: str, began: float) -> Start:
-        """Of the objects whose names begin with that of the PyTorchJob."""
+        """Seconds to each stage, of the objects whose names begin with that of the PyTorchJob."""
         times = {stage: [at for name, at in seen.items() if name.startswith(job)] for stage, seen in self._seen.items()}
         return {stage: max(values) - began for stage, values in times.items() if values}
 
@@ -168,7 +168,7 @@ def _has_ended(place: Place, pod: str) -> bool:
 
 
 def _told(lines: list[str], began: float) -> Start:
-    """What ranks have told."""
+    """Seconds to each stage that the ranks have printed."""
     told = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("marks")]
     if len(told) != RANKS:
         raise RuntimeError(f"{len(told)} of {RANKS} ranks have run")

@@ -277,7 +277,7 @@ def test_jobs_are_listed_over_pages_newest_first(
     assert names[0] in repr(found)
     assert found[0].owner == found[0].info().owner  # type: ignore[attr-defined]  # the list once held a JobInfo
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = found[0].nonsense  # type: ignore[attr-defined]
+        _ = found[0].nonsense  # type: ignore[attr-defined]  # that is the test
     assert list(list_jobs(limit=0)) == []
 
 
@@ -579,7 +579,7 @@ def test_a_notebook_still_shows_a_job_whose_server_is_gone(odd_server: Callable[
     "call",
     [
         lambda: Job(script="nowhere/train.py").submit(),
-        lambda: Job(script="train.py", n_workers="many"),  # type: ignore[arg-type]
+        lambda: Job(script="train.py", n_workers="many"),  # type: ignore[arg-type]  # the wrong type is the test
         lambda: Job(script=print, kwargs={"nonsense": 1}),
         lambda: Client("http://127.0.0.1:9", retry_s=0.2).get_job("x"),
     ],

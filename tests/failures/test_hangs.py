@@ -1,4 +1,4 @@
-"""Who hangs, by the stacks of all ranks: cases by hand, and properties over generated ones."""
+"""The verdict on a hang, by the stacks of all ranks: cases by hand, and properties over generated ones."""
 
 from __future__ import annotations
 

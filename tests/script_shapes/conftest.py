@@ -27,7 +27,7 @@ _ABORTED = "terminate called without an active exception"
 OURS = "client-lib submit -f -N 2 --processes-per-worker 2"
 TORCHRUN = "torchrun --standalone --nproc-per-node"
 MARKS = [pytest.mark.process, pytest.mark.xdist_group("torch scripts"), pytest.mark.timeout(4 * LIMIT_S)]
-"""Of each module: its scripts import torch in up to eight processes at once, so that none runs beside another."""
+"""The marks of each module here. Scripts import torch in up to eight processes: none runs beside another."""
 
 
 class Running:
@@ -93,7 +93,7 @@ class Shell:
         return Running(line, self.folder, {**self.environment, **variables})
 
     def loss(self, *started: Running) -> str:
-        """What rank 0 of all these commands printed."""
+        """The loss that rank 0 of all these commands printed."""
         deadline = time.monotonic() + LIMIT_S
         try:
             assert all([each.ended(deadline) for each in started]), f"not ended after {LIMIT_S} s: {started}"
