@@ -40,6 +40,8 @@ USERS = {
     "kube-proxy": "/CN=system:kube-proxy",
     "coredns": "/CN=coredns",
     "training-operator": "/CN=training-operator",
+    "jobset": "/CN=jobset",
+    "trainer-controller-manager": "/CN=trainer-controller-manager",
     "kwok": "/O=system:masters/CN=kwok",
 }
 """Who talks to the API server, each with a kubeconfig of this name."""

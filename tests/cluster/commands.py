@@ -9,6 +9,7 @@ from tests.cluster.network import Network
 from tests.cluster.places import Home, Places
 from tests.cluster.programs import is_built_by_us, path
 
+OPERATORS = ("training-operator", "jobset", "trainer-controller-manager")
 STATE = "/run/state"
 """Inside the cluster: gone with it."""
 
@@ -31,7 +32,7 @@ def argv(name: str, machine: Machine) -> list[str]:
 def environment(name: str, machine: Machine) -> dict[str, str]:
     """All of it: nothing is inherited from whoever started the cluster."""
     search = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CLUSTER_RUN": str(machine.places.run)}
-    return {**search, "KUBECONFIG": "operator.kubeconfig"} if name == "training-operator" else search
+    return {**search, "KUBECONFIG": "operator.kubeconfig"} if name in OPERATORS else search
 
 
 def _etcd(machine: Machine) -> list[str]:
@@ -108,29 +109,41 @@ def _leaderless(name: str, machine: Machine) -> dict[str, str]:
 
 
 def _operator(machine: Machine) -> list[str]:
-    """In a mount namespace of its own: the webhook's certificate is read from a fixed folder under /tmp."""
-    folders = {
-        "/run/operator/bin": path(machine.home, "training-operator").parent,
-        "/run/operator/run": machine.places.run,
-    }
-    run, certificates = "/run/operator/run", "/tmp/k8s-webhook-server/serving-certs"
     flags = {
         "enable-scheme": "pytorchjob",
         "controller-threads": "8",
         "kube-api-qps": "500",
         "kube-api-burst": "1000",
         "pytorch-init-container-image": "localhost/python:local",
-        "pytorch-init-container-template-file": f"{run}/config/init-container.yaml",
+        "pytorch-init-container-template-file": f"{RUN}/config/init-container.yaml",
         "metrics-bind-address": f"{machine.network.node_ip}:8080",
         "health-probe-bind-address": f"{machine.network.node_ip}:8081",
     }
+    return _with_certificate("training-operator", machine, flags)
+
+
+def _jobset(machine: Machine) -> list[str]:
+    return _with_certificate("jobset", machine, {"config": f"{RUN}/config/jobset.json"})
+
+
+def _trainer(machine: Machine) -> list[str]:
+    return _with_certificate("trainer-controller-manager", machine, {"config": f"{RUN}/config/trainer.json"})
+
+
+RUN = "/run/operator/run"
+
+
+def _with_certificate(name: str, machine: Machine, flags: dict[str, str]) -> list[str]:
+    """In a mount namespace of its own: the webhook's certificate is read from a fixed folder under /tmp."""
+    folders = {"/run/operator/bin": path(machine.home, name).parent, RUN: machine.places.run}
+    certificates = "/tmp/k8s-webhook-server/serving-certs"
     steps = [
         *(f"mkdir -p {inside} && mount --bind '{outside}' {inside}" for inside, outside in folders.items()),
         "mount -t tmpfs tmpfs /tmp",
         f"mkdir -p {certificates}",
-        *(f"cp {run}/pki/webhook.{kind} {certificates}/tls.{kind}" for kind in ("crt", "key")),
-        f"cp {run}/config/training-operator.kubeconfig /tmp/operator.kubeconfig && cd /tmp",
-        f"exec /run/operator/bin/training-operator {' '.join(_flags(flags))}",
+        *(f"cp {RUN}/pki/webhook.{kind} {certificates}/tls.{kind}" for kind in ("crt", "key")),
+        f"cp {RUN}/config/{name}.kubeconfig /tmp/operator.kubeconfig && cd /tmp",
+        f"exec /run/operator/bin/{name} {' '.join(_flags(flags))}",
     ]
     return ["/usr/bin/unshare", "--mount", "sh", "-ec", "\n".join(steps)]
 
@@ -196,6 +209,8 @@ COMMANDS: dict[str, Callable[[Machine], list[str]]] = {
     "kube-controller-manager": _controllers,
     "kube-scheduler": _scheduler,
     "training-operator": _operator,
+    "jobset": _jobset,
+    "trainer-controller-manager": _trainer,
     "kwok": _kwok,
     "containerd": _containerd,
     "kubelet": _kubelet,

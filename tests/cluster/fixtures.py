@@ -21,7 +21,7 @@ from tests.cluster.places import Home
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Pods run on its real node, and on fake ones once a test makes some."""
-    with running("tests", {"node", "kwok"}) as cluster:
+    with running("tests", {"node", "kwok", "trainer"}) as cluster:
         yield cluster
 
 

@@ -9,17 +9,20 @@ from collections.abc import Iterable
 
 API = ("etcd", "kube-apiserver", "training-operator")
 CONTROL = ("kube-controller-manager", "kube-scheduler")
+TRAINER = ("jobset", "trainer-controller-manager")
 NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
 
 LAYERS = {
     "api": API,
     "kwok": (*API, *CONTROL, "kwok"),
     "node": (*API, *CONTROL, *NODE),
+    "trainer": (*API, *TRAINER),
 }
 
 MEANING = {
     "api": "API server, PyTorchJob's CRD, the training operator and its webhook; no pod ever runs",
     "kwok": "api + controllers + scheduler + KWOK: pods on fake nodes, by the thousand, whose fate annotations decide",
+    "trainer": "api + TrainJob of Kubeflow Trainer v2 and JobSet, with their controllers and webhooks",
     "node": "api + controllers + scheduler + one real node: containers, logs, exec, DNS, services, memory limits",
 }
 
@@ -30,6 +33,8 @@ ORDER = (
     "kube-controller-manager",
     "kube-scheduler",
     "training-operator",
+    "jobset",
+    "trainer-controller-manager",
     "kwok",
     "coredns",
     "kubelet",

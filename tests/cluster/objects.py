@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.settings import JOBSET_WEBHOOK, TRAINER_WEBHOOK
+
 OPERATOR_NAMESPACE = "kubeflow"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 LEVELS = ("privileged", "baseline", "restricted")
 
@@ -34,6 +37,37 @@ def operator(crd: str, role: str, pki: Path) -> list[Applied]:
         _binding("training-operator", "training-operator"),
         _webhook_certificate(pki),
         _webhook(pki),
+    ]
+
+
+def trainer(crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, pki: Path) -> list[Applied]:
+    """`crds` are those of Kubeflow Trainer, in the order of their names. The webhooks of JobSet for pods are left out:
+    they matter where a job has a node of its own."""
+    names = ("clustertrainingruntimes", "trainingruntimes", "trainjobs")
+    group, version = "trainer.kubeflow.org", "v1alpha1"
+    check = f"/validate-trainer-kubeflow-org-{version}"
+    own, jobset_group = f"https://127.0.0.1:{TRAINER_WEBHOOK}", "jobset.x-k8s.io"
+    of_jobset = f"https://127.0.0.1:{JOBSET_WEBHOOK}"
+    return [
+        (f"{CRDS}/jobsets.{jobset_group}", jobset_crd),
+        *((f"{CRDS}/{name}.{group}", crd) for name, crd in zip(names, crds, strict=True)),
+        (f"{RBAC}/clusterroles/jobset", jobset_role.replace("name: manager-role", "name: jobset")),
+        (f"{RBAC}/clusterroles/kubeflow-trainer-controller-manager", role),
+        _binding("jobset", "jobset"),
+        _binding("kubeflow-trainer-controller-manager", "trainer-controller-manager"),
+        _hook("Mutating", group, version, "trainjobs", f"{own}/mutate-trainer-kubeflow-org-{version}-trainjob", pki),
+        *(_hook("Validating", group, version, name, f"{own}{check}-{name.rstrip('s')}", pki) for name in names),
+        _hook(
+            "Mutating", jobset_group, "v1alpha2", "jobsets", f"{of_jobset}/mutate-jobset-x-k8s-io-v1alpha2-jobset", pki
+        ),
+        _hook(
+            "Validating",
+            jobset_group,
+            "v1alpha2",
+            "jobsets",
+            f"{of_jobset}/validate-jobset-x-k8s-io-v1alpha2-jobset",
+            pki,
+        ),
     ]
 
 
@@ -101,22 +135,27 @@ def _webhook_certificate(pki: Path) -> Applied:
 
 
 def _webhook(pki: Path) -> Applied:
-    """By address instead of by Service, for the operator runs beside the API server and not in a pod."""
     url = "https://127.0.0.1:9443/validate-kubeflow-org-v1-pytorchjob"
     name = "validator.training-operator.kubeflow.org"
+    return _hook("Validating", "kubeflow.org", "v1", "pytorchjobs", url, pki, name)
+
+
+def _hook(does: str, group: str, version: str, plural: str, url: str, pki: Path, name: str = "") -> Applied:
+    """By address instead of by Service, for an operator runs beside the API server and not in a pod."""
+    name = name or f"{does.lower()}.{plural}.{group}"
     rule = {
-        "apiGroups": ["kubeflow.org"],
-        "apiVersions": ["v1"],
+        "apiGroups": [group],
+        "apiVersions": [version],
         "operations": ["CREATE", "UPDATE"],
-        "resources": ["pytorchjobs"],
+        "resources": [plural],
     }
-    return f"{WEBHOOKS}/{name}", {
+    return f"{WEBHOOKS}/{does.lower()}webhookconfigurations/{name}", {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
+        "kind": f"{does}WebhookConfiguration",
         "metadata": {"name": name},
         "webhooks": [
             {
-                "name": "validator.pytorchjob.training-operator.kubeflow.org",
+                "name": f"{does.lower()}.{plural}.{group}",
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": {"url": url, "caBundle": _base64(pki / "ca.crt")},
                 "failurePolicy": "Fail",

@@ -77,6 +77,23 @@ FAMILIES = (
         ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml", "manifests/base/rbac/role.yaml"),
     ),
     _family(
+        "jobset",
+        "sigs.k8s.io/jobset",
+        {"jobset": "sigs.k8s.io/jobset"},
+        ("config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml", "config/components/rbac/role.yaml"),
+    ),
+    _family(
+        "trainer",
+        "github.com/kubeflow/trainer/v2",
+        {"trainer-controller-manager": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"},
+        (
+            "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
+            "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
+            "manifests/base/rbac/role.yaml",
+        ),
+    ),
+    _family(
         "kwok",
         "sigs.k8s.io/kwok",
         {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},

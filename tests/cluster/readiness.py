@@ -72,6 +72,14 @@ def _operator(probed: Probed) -> bool:
     return _healthy(f"http://{probed.network.node_ip}:8081/readyz")
 
 
+def _jobset(probed: Probed) -> bool:
+    return _healthy(f"http://{probed.network.node_ip}:8083/readyz")
+
+
+def _trainer(probed: Probed) -> bool:
+    return _healthy(f"http://{probed.network.node_ip}:8082/readyz")
+
+
 def _containerd(probed: Probed) -> bool:
     return bool(probed.node.run("ctr", "version"))
 
@@ -120,6 +128,8 @@ PROBES: dict[str, Callable[[Probed], bool]] = {
     "kube-controller-manager": _controllers,
     "kube-scheduler": _scheduler,
     "training-operator": _operator,
+    "jobset": _jobset,
+    "trainer-controller-manager": _trainer,
     "containerd": _containerd,
     "kubelet": _kubelet,
     "kube-proxy": _proxy,

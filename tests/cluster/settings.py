@@ -6,6 +6,7 @@ All of it is JSON where the program reads YAML, for JSON is YAML; the rest is te
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.cluster.network import Network
@@ -15,6 +16,10 @@ INIT_IMAGE = "localhost/python:local"
 PAUSE_IMAGE = "localhost/pause:local"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 DOMAIN = "cluster.local"
+INIT_CONTAINER = Path(__file__).parents[2] / "k8s/third-party/training-operator/initContainer.yaml"
+"""File with the init container that the operator adds to each worker: the one that `k8s/` deploys."""
+TRAINER_WEBHOOK, JOBSET_WEBHOOK = 9444, 9445
+"""Ports."""
 
 
 def kwok(stages: list[str]) -> str:
@@ -30,7 +35,9 @@ def files(places: Places, network: Network) -> dict[str, str]:
         "kubelet.json": json.dumps(kubelet(places, network), indent=1),
         "kube-proxy.json": json.dumps(kube_proxy(places, network), indent=1),
         "Corefile": coredns(places, network),
-        "init-container.yaml": INIT_CONTAINER,
+        "init-container.yaml": INIT_CONTAINER.read_text(),
+        "jobset.json": json.dumps(jobset(network), indent=1),
+        "trainer.json": json.dumps(trainer(network), indent=1),
         "audit.json": json.dumps(AUDIT, indent=1),
         "resolv.conf": f"nameserver {network.node_ip}\n",
     }
@@ -146,6 +153,30 @@ def coredns(places: Places, network: Network) -> str:
 """
 
 
+def jobset(network: Network) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"port": JOBSET_WEBHOOK},
+        "health": {"healthProbeBindAddress": f"{network.node_ip}:8083"},
+        "metrics": {"bindAddress": "0"},
+    }
+
+
+def trainer(network: Network) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "certManagement": {"enable": False},
+        "webhook": {"port": TRAINER_WEBHOOK},
+        "health": {"healthProbeBindAddress": f"{network.node_ip}:8082"},
+        "metrics": {"bindAddress": "0"},
+    }
+
+
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -156,24 +187,3 @@ AUDIT = {
     ],
 }
 """Requests of pods alone are written to `log/audit.log`: what an application asks for, beside what its Role allows."""
-
-INIT_CONTAINER = """\
-- name: init-pytorch
-  image: {{.InitContainerImage}}
-  imagePullPolicy: IfNotPresent
-  command:
-  - sh
-  - -c
-  - 'i=0; while [ $i -lt {{.MaxTries}} ]; do getent hosts {{.MasterAddr}} && exit 0; i=$((i+1)); sleep 1; done; exit 1'
-  resources:
-    limits: {cpu: 100m, memory: 64Mi}
-    requests: {cpu: 10m, memory: 16Mi}
-  securityContext:
-    allowPrivilegeEscalation: false
-    runAsNonRoot: true
-    runAsUser: 1000
-    capabilities: {drop: [ALL]}
-    seccompProfile: {type: RuntimeDefault}
-"""
-"""What the operator puts before each worker: unlike its own template, a `restricted` namespace admits it, and `getent`
-answers where `nslookup` of a busybox says NXDOMAIN for a search domain."""

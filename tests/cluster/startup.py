@@ -24,10 +24,14 @@ from tests.cluster.waiting import until
 
 ADDRESS_LOCK_S = 60.0
 BEFORE_THE_API = ("etcd", "kube-apiserver", "containerd")
-NEEDS_OBJECTS = ("training-operator", "coredns")
+NEEDS_OBJECTS = (*commands.OPERATORS, "coredns")
 """They end, or wait long before they ask again, where their CRD or role is not there yet."""
 JOBS_NAMESPACE = "jobs"
 JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+TRAINER_KINDS = (
+    ("jobset.x-k8s.io/v1alpha2", "jobsets"),
+    ("trainer.kubeflow.org/v1alpha1", "trainjobs", "trainingruntimes", "clustertrainingruntimes"),
+)
 STALE = ("io.containerd.grpc.v1.cri/containers", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.runtime.v2.task")
 
 STAGES = Path(__file__).parent / "kwok"
@@ -63,6 +67,8 @@ class Startup:
         rest = [name for name in wanted if name not in first]
         self._start([name for name in rest if name not in NEEDS_OBJECTS], machine)
         self._make_objects()
+        if "trainer-controller-manager" in wanted:
+            self._make_trainer_objects()
         self._start([name for name in rest if name in NEEDS_OBJECTS], machine)
         if "containerd" in wanted:
             self._load(recipes)
@@ -117,6 +123,27 @@ class Startup:
                 break
         self.places.furnished.touch()
         self.say("the operator's CRD, webhook and roles are there")
+
+    def _make_trainer_objects(self) -> None:
+        """Once, as above."""
+        done = self.places.furnished.with_name("furnished-trainer")
+        if done.exists():
+            return
+        *crds, role = programs.assets(self.home, "trainer")
+        jobset_crd, jobset_role = programs.assets(self.home, "jobset")
+        for path, body in objects.trainer(crds, role, jobset_crd, jobset_role, self.places.pki):
+            self.probed.api.apply(path, body)
+        for _ in until(readiness.LIMIT_S):
+            if all(self._serves(*each) for each in TRAINER_KINDS):
+                break
+        done.touch()
+        self.say("the CRDs, webhooks and roles of TrainJob are there")
+
+    def _serves(self, group: str, *kinds: str) -> bool:
+        try:
+            return {each["name"] for each in self.probed.api.get(f"/apis/{group}")["resources"]}.issuperset(kinds)
+        except ApiError:
+            return False
 
     def _takes_jobs(self) -> bool:
         """True if the API server validates PyTorchJobs, which it does a moment after their CRD is established."""

@@ -29,17 +29,35 @@ def cluster_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
     place.close()
 
 
+@pytest.fixture(scope="session")
+def trainjob_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+    """The same cluster with a server that makes TrainJobs."""
+    place = ClusterPlace(tmp_path_factory.mktemp("trainjob"), cluster, "contract-trainjob", JOB_KIND="trainjob")
+    yield place
+    place.close()
+
+
+PLACES = {"local": "local_place", "kubernetes": "cluster_place", "trainjob": "trainjob_place"}
+
+
 @pytest.fixture(
-    params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)],
+    params=["local", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("kubernetes", "trainjob"))],
 )
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    found: Place = request.getfixturevalue("local_place" if request.param == "local" else "cluster_place")
+    found: Place = request.getfixturevalue(PLACES[request.param])
+    yield from looked_over(found)
+
+
+@pytest.fixture(params=["kubernetes", "trainjob"])
+def kube(request: pytest.FixtureRequest) -> Iterator[ClusterPlace]:
+    """The cluster's places, for what only a cluster can do."""
+    found: ClusterPlace = request.getfixturevalue(PLACES[request.param])
     yield from looked_over(found)
 
 
 @pytest.fixture
-def kube(cluster_place: ClusterPlace) -> Iterator[ClusterPlace]:
-    """The cluster's place, for what only a cluster can do."""
+def pytorch(cluster_place: ClusterPlace) -> Iterator[ClusterPlace]:
+    """The place with PyTorchJobs, for what concerns their operator alone."""
     yield from looked_over(cluster_place)
 
 

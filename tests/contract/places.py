@@ -12,9 +12,11 @@ from typing import Any
 
 from client_lib import Client, Job
 from client_lib.spec.states import State
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.kube.workload import WorkloadKind
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
-from tests.cluster.tests.jobs import PATH
 from tests.cluster.waiting import until
 from tests.server_process import ServerProcess
 
@@ -120,6 +122,20 @@ class ClusterPlace(Place):
         super().__init__(folder)
 
     @property
+    def kind(self) -> WorkloadKind:
+        return TRAINJOB if self._variables.get("JOB_KIND") == "trainjob" else PYTORCHJOB
+
+    @property
+    def jobs(self) -> str:
+        """Path of the objects of its kind."""
+        return self.kind.collection(self.namespace)
+
+    def choose(self, kind: str, sig: signal.Signals) -> None:
+        """End the server, and start it with this setting."""
+        self._variables["JOB_KIND"] = kind
+        self.restart(sig)
+
+    @property
     def url(self) -> str:
         return f"http://{self.cluster.network.host_ip}:{self._port}"
 
@@ -144,7 +160,7 @@ class ClusterPlace(Place):
     def leftovers(self) -> list[str]:
         core = f"/api/v1/namespaces/{self.namespace}"
         paths = [f"{core}/{kind}" for kind in KINDS] + [
-            PATH.format(self.namespace),
+            self.jobs,
             f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies",
         ]
         names = [
@@ -164,9 +180,9 @@ class ClusterPlace(Place):
         """Of one pod, as the kubelet has it."""
         return str(self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"))
 
-    def pytorch_job(self, name: str) -> dict[str, Any] | None:
+    def workload(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self.cluster.api.get(f"{PATH.format(self.namespace)}/{name}")
+            found: dict[str, Any] = self.cluster.api.get(f"{self.jobs}/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -22,6 +22,7 @@ import yaml
 
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from tests.cluster import Cluster, oci, programs
 from tests.cluster.fixtures import running
 from tests.cluster.images import NAMESPACE as IMAGES
@@ -222,7 +223,7 @@ def test_the_demo_job_trains_on_two_pods_and_leaves_its_model_on_the_volume(
 
 def test_the_server_asks_for_nothing_that_its_role_does_not_grant(demo: str, cluster: Cluster) -> None:
     asked = asked_by_pods(cluster, "client-lib")
-    assert asked <= needed(PYTORCHJOB) | FOR_DOCTOR | READ_DEPLOYMENT
+    assert asked <= needed(PYTORCHJOB) | needed(TRAINJOB) | FOR_DOCTOR | READ_DEPLOYMENT
     assert ("kubeflow.org", "pytorchjobs", "create") in asked
 
 

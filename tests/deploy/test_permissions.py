@@ -18,9 +18,9 @@ from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.catalogue.file import load
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, Permission, needed
-from server_stub.runtimes.kube.options import ClusterSettings
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.deploy.audit import READ_DEPLOYMENT, asked_by_pods
@@ -51,7 +51,7 @@ def granted() -> list[Permission]:
 
 
 def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
-    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | FOR_DOCTOR)
+    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | needed(TRAINJOB) | FOR_DOCTOR)
 
 
 def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:
@@ -112,8 +112,8 @@ def current_role(kubectl: Kubectl) -> dict[str, Any]:
 
 def look(api: Api, namespace: str = NAMESPACE) -> dict[str, Any]:
     catalogue = load(BASE / "catalogue.yaml")
-    settings = ClusterSettings(namespace=namespace, launcher=b"", server_url="http://client-lib:8080")
-    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, settings, catalogue)}
+    options = replace(cases.CLUSTER, namespace=namespace)
+    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, options, catalogue)}
 
 
 def exercise(api: Api) -> None:
@@ -126,7 +126,7 @@ def exercise(api: Api) -> None:
         job = objects_api.create_workload(objects.workload)
         for make in objects_api.creations(objects, job):
             make()
-    objects_api.log_tail("nobody")
+    objects_api.log_tail("nobody", PYTORCHJOB.container)
     for path in (
         objects_api.workloads,
         f"/api/v1/namespaces/{NAMESPACE}/pods",
@@ -170,10 +170,12 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
     role = current_role(kubectl)
     for place, rule in enumerate(rules("role.yaml", "Role")):
         for verb in rule["verbs"]:
+            lost = Permission(rule["apiGroups"][0], rule["resources"][0], verb)
+            if lost not in needed(PYTORCHJOB) | FOR_DOCTOR:
+                continue  # a right for TrainJobs
             fewer = json.loads(json.dumps(role))
             fewer["rules"][place]["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
             assert kubectl("replace", "-f", "-", stdin=json.dumps(fewer)).returncode == 0
-            lost = Permission(rule["apiGroups"][0], rule["resources"][0], verb)
             check = settled(account, lambda check, lost=lost: str(lost) in check.message)
             assert check.ok is (lost in FOR_DOCTOR)
             if lost in needed(PYTORCHJOB):

@@ -19,15 +19,23 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.check import check
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects, Payload, render
+from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.kube.workload import WorkloadKind
+from server_stub.settings import Settings
 
 GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_TRAINJOB = GOLDEN / "trainjob"
 TOKEN = "the-workers-token"
 SNAPSHOT = CodeSnapshot(sha256="5" * 64, root="/home/me/proj", script="src/train.py", working_dir="src")
 LAPTOP = Submitter(python="/venv/bin/python", environment={"SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj")
-CLUSTER = ClusterSettings("jobs", launcher=b"zipapp", server_url="http://client-lib-server.client-lib.svc:8000")
+CLUSTER = ClusterOptions(
+    Settings(state_dir=Path("/none"), worker_server_url="http://client-lib-server.client-lib.svc:8000"),
+    namespace="jobs",
+    launcher=b"zipapp",
+)
 SMALL = """
 defaults: {instance_type: cpu.2C.8G}
 images: {default: "python:3.12"}
@@ -46,17 +54,22 @@ PARENT = Path("/data/jobs") / ("5c6d7e8f" * 4)
 GPUS = (Path(__file__).parents[2] / "docs" / "catalogue.example.yaml").read_text()
 
 
+def cluster_with(**settings: Any) -> ClusterOptions:
+    """The cluster of a server with other settings."""
+    return replace(CLUSTER, settings=CLUSTER.settings.model_copy(update=settings))
+
+
 @dataclass(frozen=True)
 class Case:
     """One attempt, ready to be rendered."""
 
     attempt: Attempt
-    cluster: ClusterSettings
+    cluster: ClusterOptions
     catalogue: ClusterCatalogue
     payload: Payload | None = None
 
-    def objects(self) -> Objects:
-        return render(self.attempt, PYTORCHJOB, self.cluster, self.catalogue, TOKEN, self.payload)
+    def objects(self, kind: WorkloadKind = PYTORCHJOB) -> Objects:
+        return render(self.attempt, kind, self.cluster, self.catalogue, TOKEN, self.payload)
 
     def notices(self) -> list[str]:
         attempt = self.attempt
@@ -68,7 +81,7 @@ class Builder:
     """A case by what is not usual about it."""
 
     catalogue: str = SMALL
-    cluster: ClusterSettings = CLUSTER
+    cluster: ClusterOptions = CLUSTER
     code: Code = SNAPSHOT
     submitter: Submitter = LAPTOP
     number: int = 1
@@ -97,7 +110,7 @@ class Builder:
             checkpoints_from=PARENT / "checkpoints" if self.parent else None,
             checkpoints_name=self.parent,
         )
-        catalogue = read(self.catalogue, pod_security=self.cluster.pod_security)
+        catalogue = read(self.catalogue, pod_security=self.cluster.settings.pod_security)
         return Case(attempt, self.cluster, catalogue, self.payload)
 
 
@@ -138,7 +151,7 @@ BUILDERS: dict[str, Builder] = {
         spec={"script": "bash -c 'echo $RANK'", "type": "binary", "env_variables": {"PYTHONHOME": "/x"}},
     ),
     "function-out-of-reach": Builder(
-        cluster=replace(CLUSTER, server_url=None),
+        cluster=cluster_with(worker_server_url=None),
         function=True,
         payload=Payload(snapshot=b"archive", function=b"pickle"),
         spec={"script": "my_function", "n_workers": 2, "internet": False},
@@ -159,10 +172,10 @@ BUILDERS: dict[str, Builder] = {
         parent="before",
         spec={"volumes": ["scratch:/scratch", "datasets:/datasets", "models:/mine:ro"]},
     ),
-    "root-of-the-image": Builder(cluster=replace(CLUSTER, pod_security="baseline"), spec={"internet": True}),
+    "root-of-the-image": Builder(cluster=cluster_with(pod_security="baseline"), spec={"internet": True}),
     "rdma-privileged": Builder(
         GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]"),
-        cluster=replace(CLUSTER, pod_security="privileged"),
+        cluster=cluster_with(pod_security="privileged"),
         spec={"instance_type": "h100.8gpu", "n_workers": 2, "base_image": "nvcr.io/nvidia/pytorch:25.08-py3"},
     ),
 }
@@ -180,7 +193,16 @@ def case(name: str) -> Case:
 
 def text(objects: Objects) -> str:
     """As `kubectl apply -f` reads it."""
-    return yaml.dump_all(objects.all(), Dumper=_Readable, sort_keys=False, width=1000)
+    return _yaml(objects.all())
+
+
+def trainjob_text(objects: Objects) -> str:
+    """The settings and objects that differ from those of a PyTorchJob."""
+    return _yaml([objects.base, objects.workload])
+
+
+def _yaml(objects: list[Any]) -> str:
+    return yaml.dump_all(objects, Dumper=_Readable, sort_keys=False, width=1000)
 
 
 class _Readable(yaml.SafeDumper):
@@ -200,4 +222,5 @@ _Readable.add_representer(str, _block)
 if __name__ == "__main__":
     for name, each in cases():
         (GOLDEN / f"{name}.yaml").write_text(text(each.objects()))
+        (GOLDEN_TRAINJOB / f"{name}.yaml").write_text(trainjob_text(each.objects(TRAINJOB)))
         print(name, *each.notices(), sep="\n    ")

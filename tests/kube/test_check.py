@@ -14,7 +14,7 @@ from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.render import storage
-from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case
+from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
 
 
 def of(catalogue: str = GPUS, **spec: Any) -> Case:
@@ -88,7 +88,7 @@ def test_outputs_are_kept_where_pods_reach_the_server() -> None:
     assert order(of(outputs=["*.bin"])).outputs == ["*.bin"]
     assert order(of()).outputs == ["**"]
     assert order(Builder(GPUS, code=CodeInPlace()).build("x")).outputs == []
-    far = Builder(GPUS, cluster=replace(CLUSTER, server_url=None))
+    far = Builder(GPUS, cluster=cluster_with(worker_server_url=None))
     assert order(far.build("x")).outputs == []
     with pytest.raises(NotSupported, match="can't be kept: pods don't reach this server"):
         replace(far, spec={"outputs": ["*.bin"]}).build("x").notices()
@@ -98,7 +98,7 @@ def test_elastic_workers_need_a_server_that_decides_who_goes_on() -> None:
     elastic = Builder(GPUS, spec={"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1})
     assert elastic.build("x").notices() == []
     with pytest.raises(NotSupported, match="needs a server that pods reach"):
-        replace(elastic, cluster=replace(CLUSTER, server_url=None)).build("x").notices()
+        replace(elastic, cluster=cluster_with(worker_server_url=None)).build("x").notices()
 
 
 def test_the_checkpoints_of_the_job_before_are_found_on_the_volume_that_they_are_on() -> None:
@@ -245,7 +245,7 @@ def test_an_image_is_pulled_from_where_the_catalogue_says(image: str) -> None:
 
 
 def test_without_internet_the_server_must_be_known() -> None:
-    outside = replace(CLUSTER, server_url="https://train.example.com")
+    outside = cluster_with(worker_server_url="https://train.example.com")
     with pytest.raises(NotSupported, match=r"NetworkPolicy knows no name such as train\.example\.com"):
         Builder(cluster=outside, spec={"internet": False}).build("x").notices()
     told = SMALL + "network: {server: [{ip_block: 10.0.0.9/32}]}"

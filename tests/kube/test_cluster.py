@@ -68,7 +68,8 @@ async def test_changes_reach_the_inventory(anyio_backend: str) -> None:
     changed = asyncio.Event()
     cluster.inventory.follow(KEY, changed.set)
 
-    def take(workloads: list[Workload]) -> None:
+    def take(kind: str, workloads: list[Workload]) -> None:
+        assert kind == PYTORCHJOB.name
         listed.extend(workloads)
         changed.set()
 

@@ -16,7 +16,8 @@ from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.kube.workload import Object, WorkloadKind
 from tests.kube.cases import Builder
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +31,7 @@ class Answers:
     def __init__(self, *answers: ApiError | None) -> None:
         self._answers = list(answers)
         self.tries = 0
+        self.bases: list[Object] = []
 
     def create_workload(self, job: Object) -> Object:
         self.tries += 1
@@ -37,6 +39,9 @@ class Answers:
         if answer is not None:
             raise answer
         return {**job, "metadata": {**job["metadata"], "uid": "made"}}
+
+    def create_base(self, base: Object) -> None:
+        self.bases.append(base)
 
     def creations(self, objects: Objects, job: Object) -> list[Callable[[], None]]:
         return []
@@ -48,7 +53,7 @@ class Answers:
 class Site:
     """One attempt that is made there; waiting takes no time, and is counted."""
 
-    def __init__(self, *answers: ApiError | None) -> None:
+    def __init__(self, *answers: ApiError | None, kind: WorkloadKind = PYTORCHJOB) -> None:
         case = Builder().build("train")
         self.api = Answers(*answers)
         self.said: list[tuple[Reason, str]] = []
@@ -56,7 +61,7 @@ class Site:
         self.made: list[str] = []
         api: Any = self.api
         unused: Any = None
-        cluster = replace(Cluster.of(unused, PYTORCHJOB, case.cluster, case.catalogue, unused), objects=api)
+        cluster = replace(Cluster.of(unused, kind, case.cluster, case.catalogue, unused), objects=api)
         self._creator = ObjectCreator(
             case.attempt, cluster, self._take, lambda *said: self.said.append(said), self._pause
         )
@@ -91,6 +96,16 @@ async def test_what_can_not_become_better_is_given_up_at_once() -> None:
     assert given_up is not None
     assert "spec.x: Invalid value" in given_up.message
     assert (site.api.tries, site.waited_s, site.said) == (1, 0.0, [])
+
+
+async def test_a_runtime_that_is_missing_is_made_and_waited_for() -> None:
+    base = Builder().build("train").objects(TRAINJOB).base
+    assert base is not None
+    name = base["metadata"]["name"]
+    site = Site(ApiError(403, f'admission webhook "x" denied the request: "{name}" not found'), None, kind=TRAINJOB)
+    assert await site.make() is None
+    assert site.api.bases == [base]
+    assert site.said == [(Reason.QUEUED, f"waits until Kubeflow Trainer knows TrainingRuntime {name}")]
 
 
 async def test_a_cluster_that_is_away_is_waited_for_however_long() -> None:

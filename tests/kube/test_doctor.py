@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Network, Volume
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
-from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
+from server_stub.runtimes.kube.options import PodSecurity
 from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
+from tests.kube.cases import CLUSTER, cluster_with
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
@@ -72,11 +72,8 @@ class SmallApi:
         return answer
 
 
-CLUSTER = ClusterSettings(namespace="jobs", launcher=b"", server_url="http://client-lib.jobs.svc:8080")
-
-
 def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
-    cluster = replace(CLUSTER, pod_security=pod_security, **settings)
+    cluster = cluster_with(pod_security=pod_security, **settings)
     return {check.name: check for check in doctor.checks(api, PYTORCHJOB, cluster, CATALOGUE)}  # type: ignore[arg-type]  # the few calls of an API
 
 
@@ -229,7 +226,7 @@ def test_what_a_kueue_does_with_jobs_is_said_where_there_is_one(suspends: bool, 
 
 
 def test_a_server_that_pods_can_not_reach_is_told_with_what_that_costs() -> None:
-    check = checked(SmallApi(), server_url=None)["worker connection"]
+    check = checked(SmallApi(), worker_server_url=None)["worker connection"]
     assert not check.ok
     assert "loses lines" in check.message
     assert "CLIENT_LIB_SERVER_WORKER_SERVER_URL" in (check.fix or "")

@@ -66,6 +66,14 @@ def test_a_gang_that_never_ran_ended_for_why_it_was_removed() -> None:
     assert ending.why(seen, DELETED, stopped=True, lost_first=False)[:2] == (Reason.CANCELLED, "stopped")
 
 
+def test_a_worker_that_fails_before_its_peers_have_started_is_the_reason() -> None:
+    state, _ = looked_at(reported("SetupFailed"), WorkerView(1))
+    seen = observe(replace(state, n_workers=2))
+    assert [worker.stage.over for worker in seen.workers] == [True, False]
+    assert ending.why(seen, DELETED, stopped=False, lost_first=False).reason is Reason.SETUP_FAILED
+    assert ending.why(seen, DELETED, stopped=True, lost_first=False).reason is Reason.CANCELLED
+
+
 def test_the_rest_of_a_log_is_waited_for_as_long_as_some_of_it_arrives() -> None:
     drain, late = ending.LogDrain(), looked_at(reported("Completed", drained=False), pods=True)[0]
     assert not drain.is_over(late, 0.0)

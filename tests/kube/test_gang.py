@@ -19,7 +19,7 @@ from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.observe import ending, parse
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
@@ -27,11 +27,11 @@ from server_stub.runtimes.kube.workload import Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
 from server_stub.worker_gateway.worker import RemoteWorker
-from tests.kube.cases import CLUSTER, Builder
+from tests.kube.cases import CLUSTER, Builder, cluster_with
 from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
-UNREACHED = replace(CLUSTER, server_url=None)
+UNREACHED = cluster_with(worker_server_url=None)
 
 
 @pytest.fixture
@@ -42,8 +42,10 @@ def anyio_backend() -> str:
 class Site:
     """Stands for `ObjectsApi` and `PodLogs`, and for the cluster behind them."""
 
+    kind = PYTORCHJOB
+
     def __init__(
-        self, folder: Path, *, never_started: bool = True, settings: ClusterSettings = UNREACHED, n_workers: int = 1
+        self, folder: Path, *, never_started: bool = True, settings: ClusterOptions = UNREACHED, n_workers: int = 1
     ) -> None:
         spec = {"script": "true", "n_workers": n_workers}
         case = Builder(code=CodeInPlace(), submitter=Submitter(), cluster=settings, spec=spec).build("x")
@@ -53,7 +55,7 @@ class Site:
         cluster = Cluster.of(cast(Any, None), PYTORCHJOB, settings, case.catalogue, registry)
         self.registry = registry
         self.inventory = cluster.inventory
-        self.inventory.list_workloads(())
+        self.inventory.list_workloads(PYTORCHJOB.name, ())
         self.said: list[Observation] = []
         self._news = asyncio.Event()
         self.gang = Gang(self.attempt, replace(cluster, objects=cast(Any, self), logs=cast(Any, self)), self._take)
@@ -73,7 +75,7 @@ class Site:
         labels |= dict(zip((manifest.REPLICA_TYPE, manifest.REPLICA_INDEX), replica, strict=True))
         state = {"containerStatuses": [{"name": PYTORCHJOB.container, "state": status}]}
         meta = {"uid": f"pod-{worker}", "labels": labels}
-        pod = parse.pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, PYTORCHJOB)
+        pod = parse.pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
         assert pod is not None
         self.inventory.put_pod(pod)
 
@@ -86,7 +88,7 @@ class Site:
 
     def look(self) -> None:
         """Let the gang look at its state now, as it does every few seconds."""
-        self.inventory.list_workloads(filter(None, [self.inventory.workload(self.key)]))
+        self.inventory.list_workloads(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key)]))
 
     def says(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.said[-1].message
@@ -105,7 +107,7 @@ class Site:
 
     def _remove_all(self) -> None:
         self.inventory.list_pods(())
-        self.inventory.list_workloads(())
+        self.inventory.list_workloads(PYTORCHJOB.name, ())
 
     # --- PodLogs
 
@@ -196,6 +198,7 @@ async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_not
     site.look()
     await site.until(site.says("worker 1 has been silent"))
     assert site.said[-1].phase == "running"
+    assert [worker.threads for worker in site.said[-1].workers] == [2, 2]
     await ended_with(site, 0)
     await run
     assert (site.said[-1].phase, site.said[-1].reason) == ("ended", Reason.NODE_LOST)
@@ -236,15 +239,17 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     site = Site(tmp_path, never_started=False)
     folder = attempt_dir(tmp_path, site.key.attempt)
     folder.mkdir(parents=True)
-    end = record.end_of(Observation(*site.gang._id, "ended", Reason.COMPLETED, "fine"))
-    (folder / "attempt.json").write_text(json.dumps({"uid": "made", "end": end | {"reason": "Later"}}))
+    end = Observation(*site.gang._id, "ended", Reason.COMPLETED, "fine")
+    record.write(folder, record.Record("made", end=end))
+    written = (folder / "attempt.json").read_text()
+    (folder / "attempt.json").write_text(written.replace('"Completed"', '"Later"'))
     runtime = KubeRuntime(site.gang._cluster, lambda _: tmp_path)
     runtime._sink = site._take
     runtime.submit(site.attempt)
     await site.until(lambda: bool(site.said))
     assert (site.said[0].phase, site.said[0].reason) == ("waiting", Reason.SERVER_ERROR)
-    assert "'Later' is not a valid Reason" in site.said[0].notes[0]
-    (folder / "attempt.json").write_text(json.dumps({"uid": "made", "end": end}))
+    assert "can't be read: end.reason='Later'" in site.said[0].notes[0]
+    (folder / "attempt.json").write_text(written)
     await site.until(lambda: site.said[-1].phase == "ended")
     assert site.said[-1].reason is Reason.COMPLETED
     await runtime.close()

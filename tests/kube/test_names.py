@@ -22,9 +22,9 @@ JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
 def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
-    made = [names.plan_name, names.code_name, names.secret_name, names.environment_name, names.policy_name]
+    made = [name + end for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)]
     pods = [manifest.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)]
-    for each in [name, *pods, *(make(name) for make in made)]:
+    for each in [name, *pods, *made]:
         assert LABEL.fullmatch(each), each
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server_stub.runtimes.kube.workload import Object
-from tests.kube.cases import BUILDERS, CLUSTER, SMALL, Builder, Case, case
+from tests.kube.cases import BUILDERS, SMALL, Builder, Case, case, cluster_with
 
 SERVER = {"app.kubernetes.io/name": "client-lib-server"}
 NAMESPACE = {"matchLabels": {"kubernetes.io/metadata.name": "ns"}}
@@ -66,7 +66,7 @@ def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other
 def test_the_server_reaches_them_where_a_policy_can_say_who_it_is(
     url: str | None, sources: list[dict[str, Any]]
 ) -> None:
-    made = Builder(cluster=replace(CLUSTER, server_url=url)).build("x")
+    made = Builder(cluster=cluster_with(worker_server_url=url)).build("x")
     (rule,) = spec_of(made)["ingress"]
     assert rule["from"][1:] == sources
 

@@ -29,7 +29,7 @@ LABELS = {names.JOB_ID: "j", names.ATTEMPT: "1", names.MANAGED_BY: names.OURS}
 def sight(name: str, n_workers: int = 1) -> ClusterState:
     """A recorded case, in which no worker has said a word."""
     case = RECORDED[name]
-    pods = tuple(pod for raw in case["pods"] if (pod := parse.pod(raw, PYTORCHJOB)))
+    pods = tuple(pod for raw in case["pods"] if (pod := parse.pod(raw, [PYTORCHJOB])))
     events = tuple(map(parse.event, case["events"]))
     silent = tuple(map(WorkerView, range(n_workers)))
     return ClusterState(n_workers, parse.workload(case["job"], PYTORCHJOB), pods, events, silent)
@@ -492,7 +492,7 @@ JOB = st.one_of(
 def test_any_sight_means_something(
     job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int
 ) -> None:
-    known = tuple(pod for raw in pods if (pod := parse.pod(raw, PYTORCHJOB)))
+    known = tuple(pod for raw in pods if (pod := parse.pod(raw, [PYTORCHJOB])))
     given_ = ClusterState(
         n_workers,
         parse.workload(job, PYTORCHJOB) if job else None,

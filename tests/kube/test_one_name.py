@@ -56,9 +56,9 @@ async def make(
     async def pause(_: float) -> None:
         """Nobody collects garbage here."""
         owned = (
-            f"/api/v1/namespaces/{NAMESPACE}/configmaps/{names.plan_name(goes or '')}",
-            f"/api/v1/namespaces/{NAMESPACE}/secrets/{names.secret_name(goes or '')}",
-            f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies/{names.policy_name(goes or '')}",
+            f"/api/v1/namespaces/{NAMESPACE}/configmaps/{goes}{names.PLAN}",
+            f"/api/v1/namespaces/{NAMESPACE}/secrets/{goes}{names.SECRET}",
+            f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies/{goes}{names.POLICY}",
         )
         for path in (f"{JOBS}/{goes}", *owned):
             cluster.api.delete(path)

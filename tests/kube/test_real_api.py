@@ -70,7 +70,7 @@ def pods_of(cluster: Cluster, job: str, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_object_is_taken_strictly_and_its_pods_are_admitted(cluster: Cluster, name: str) -> None:
-    namespace = NAMESPACE[BUILDERS[name].cluster.pod_security]
+    namespace = NAMESPACE[BUILDERS[name].cluster.settings.pod_security]
     for made in golden(name):
         made["metadata"]["namespace"] = namespace
         cluster.api.create(PATHS[made["kind"]].format(namespace) + DRY, made)

@@ -18,8 +18,22 @@ from client_lib.worker.plan import from_json
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import manifest
 from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object
-from tests.kube.cases import BUILDERS, CLUSTER, GOLDEN, GPUS, SMALL, TOKEN, Builder, Case, case, text
+from tests.kube.cases import (
+    BUILDERS,
+    GOLDEN,
+    GOLDEN_TRAINJOB,
+    GPUS,
+    SMALL,
+    TOKEN,
+    Builder,
+    Case,
+    case,
+    cluster_with,
+    text,
+    trainjob_text,
+)
 
 NAMES = sorted(BUILDERS)
 
@@ -33,10 +47,12 @@ def each(request: pytest.FixtureRequest) -> Case:
 def test_a_manifest_is_what_its_golden_file_says(name: str) -> None:
     """`python -m tests.kube.cases` writes new ones."""
     assert text(case(name).objects()) == (GOLDEN / f"{name}.yaml").read_text()
+    assert trainjob_text(case(name).objects(TRAINJOB)) == (GOLDEN_TRAINJOB / f"{name}.yaml").read_text()
 
 
 def test_there_is_no_golden_file_without_a_case() -> None:
-    assert sorted(path.stem for path in GOLDEN.iterdir()) == NAMES
+    for folder in (GOLDEN, GOLDEN_TRAINJOB):
+        assert sorted(path.stem for path in folder.glob("*.yaml")) == NAMES
 
 
 def test_the_same_attempt_is_rendered_the_same_twice_and_left_as_it_was(each: Case) -> None:
@@ -217,7 +233,7 @@ def test_code_rides_in_a_config_map_only_where_pods_do_not_reach_the_server() ->
 
 
 def test_code_that_no_config_map_holds_is_refused_with_the_way_out() -> None:
-    far = replace(CLUSTER, server_url=None)
+    far = cluster_with(worker_server_url=None)
     Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX))).build("x").objects()
     with pytest.raises(TooLarge, match="at most 700 KiB") as caught:
         Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX + 1))).build("x").objects()
@@ -225,7 +241,7 @@ def test_code_that_no_config_map_holds_is_refused_with_the_way_out() -> None:
 
 
 def test_the_largest_code_and_the_largest_spec_fit_in_a_config_map() -> None:
-    far = replace(CLUSTER, server_url=None)
+    far = cluster_with(worker_server_url=None)
     spec = {"args": ["x" * 1000] * 690}
     objects = Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX)), spec=spec).build("x").objects()
     for made in (objects.code, objects.plan):
@@ -265,7 +281,7 @@ def test_a_home_on_a_volume_is_a_matter_of_the_catalogue() -> None:
     ],
 )
 def test_a_job_without_internet_reaches_the_server_wherever_it_is(url: str, peer: dict[str, Any]) -> None:
-    objects = Builder(cluster=replace(CLUSTER, server_url=url), spec={"internet": False}).build("x").objects()
+    objects = Builder(cluster=cluster_with(worker_server_url=url), spec={"internet": False}).build("x").objects()
     assert objects.policy is not None
     assert json.dumps(peer) in json.dumps(objects.policy["spec"]["egress"])
 

@@ -1,49 +1,57 @@
-"""Another kind of workload needs one class: nothing of PyTorchJob is left in its objects, pods and messages."""
+"""Another kind of workload needs one value: nothing of PyTorchJob is left in its objects, pods and messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import Api
+from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.doctor import Permission, needed
 from server_stub.runtimes.kube.observe import ClusterState, observe, parse
+from server_stub.runtimes.kube.observe.inventory import Inventory
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
-from server_stub.runtimes.kube.workload import Meaning, Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadKind, WorkloadPlan
 from server_stub.worker_gateway import WorkerView
 from tests.kube.cases import TOKEN, Case, case
 
 
-class IndexedJob(WorkloadKind):
-    """A kind whose pods have their index in a label of its own."""
-
-    name, group, version, plural = "IndexedJob", "example.com", "v2", "indexedjobs"
-    container, operator, kueue_framework = "node", "example operator", "example.com/indexedjob"
-    own_variables = ()
-    conditions: ClassVar[Mapping[str, Meaning]] = {"Broken": Meaning(Reason.START_FAILED, permanent=True)}
-
-    def manifest(self, plan: WorkloadPlan) -> Object:
-        spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
-        return {"apiVersion": self.api_version, "kind": self.name, "metadata": plan.metadata, "spec": spec}
-
-    def worker_of(self, labels: Mapping[str, str]) -> int | None:
-        return int(labels["example.com/index"]) if "example.com/index" in labels else None
-
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        return False
-
-    def check(self, api: Api, namespace: str) -> Check:
-        return Check(name=self.operator, ok=True, message="")
-
-    def restricted_problem(self, api: Api) -> None:
-        return None
+def manifest(plan: WorkloadPlan) -> Made:
+    spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
+    return Made({"apiVersion": KIND.api_version, "kind": KIND.name, "metadata": plan.metadata, "spec": spec})
 
 
-KIND = IndexedJob()
+def worker_of(labels: Mapping[str, str]) -> int | None:
+    """Index in a label of its own."""
+    return int(labels["example.com/index"]) if "example.com/index" in labels else None
+
+
+KIND = WorkloadKind(
+    name="IndexedJob",
+    group="example.com",
+    version="v2",
+    plural="indexedjobs",
+    container="node",
+    operator="example operator",
+    kueue_framework="example.com/indexedjob",
+    conditions={"Broken": Meaning(Reason.START_FAILED, permanent=True)},
+    manifest=manifest,
+    probe=lambda _, labels: {"metadata": {"labels": labels}},
+    worker_of=worker_of,
+    is_queued=lambda _, __: False,
+    check=lambda _, __: KIND.checked("it runs"),
+    own_variables=(),
+    parts=lambda name: (f"Job/{name}-0",),
+)
 
 
 def objects(of: Case) -> list[Object]:
@@ -77,6 +85,81 @@ def test_its_pods_and_conditions_are_understood() -> None:
         "metadata": {**meta, "labels": labels | {"example.com/index": "3"}},
         "status": {"containerStatuses": [{"name": "node", "state": {"running": {}}}]},
     }
-    found = parse.pod(pod, KIND)
+    found = parse.pod(pod, [KIND])
     assert found is not None
     assert (found.worker, found.main.name, found.main.running_since) == (3, "node", "")
+
+
+def test_an_attempt_goes_on_with_the_kind_that_it_began_with() -> None:
+    usual = case("one-worker")
+    cluster = Cluster.of(cast(Any, None), PYTORCHJOB, usual.cluster, usual.catalogue, cast(Any, None), [KIND])
+    began = cluster.of_kind("IndexedJob")
+    assert (began.kind, began.objects.workloads) == (KIND, KIND.collection("jobs"))
+    assert began.inventory is cluster.inventory
+    assert cluster.of_kind(None) is cluster.of_kind(PYTORCHJOB.name) is cluster
+
+
+class Served:
+    """An API server that has the kinds of these groups."""
+
+    def __init__(self, *versions: str) -> None:
+        self._versions = versions
+
+    def get(self, path: str) -> Any:
+        if path.removeprefix("/apis/") not in self._versions:
+            raise ApiError(404, "not found")
+        return {"resources": [{"name": "pytorchjobs"}, {"name": "indexedjobs"}]}
+
+
+@pytest.mark.parametrize(
+    ("versions", "kind"),
+    [
+        (["example.com/v2"], "IndexedJob"),
+        (["example.com/v2", "kubeflow.org/v1"], "PyTorchJob"),
+        ([], "PyTorchJob"),
+    ],
+)
+def test_the_first_kind_that_the_cluster_has_is_chosen(versions: list[str], kind: str) -> None:
+    usual, api = case("one-worker"), cast(Any, Served(*versions))
+    cluster = Cluster.of(api, PYTORCHJOB, usual.cluster, usual.catalogue, cast(Any, None), [KIND])
+    assert cluster.with_kind_there().kind.name == kind
+    assert cluster.of_kind("IndexedJob").with_kind_there().kind.name == (kind if versions else "IndexedJob")
+
+
+def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
+    inventory = Inventory()
+    inventory.list_workloads("IndexedJob", [found("train")])
+    inventory.list_workloads(PYTORCHJOB.name, [])
+    assert inventory.workload(KEY) is not None
+    inventory.list_workloads("IndexedJob", [])
+    assert inventory.workload(KEY) is None
+
+
+def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:
+    inventory = Inventory()
+    inventory.put_event(parse.Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))
+    inventory.put_event(parse.Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
+    inventory.put_event(parse.Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
+    inventory.put_workload(found("train"))
+    assert [(each.about, each.message) for each in inventory.events(KEY)] == [("u", "no quota")]
+    inventory.workload_gone(found("train"))
+    inventory.put_workload(replace(found("train"), uid="v"))
+    assert inventory.events(KEY) == ()
+
+
+@given(st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True), st.integers(1, 101), st.integers(20, 50))
+def test_a_name_is_as_short_as_its_kind_wants_it(job: str, attempt: int, longest: int) -> None:
+    name = names.object_name(job, attempt, longest=longest)
+    assert len(name) <= longest
+    assert name == job or attempt > 1 or len(job) > longest
+    assert names.object_name(job + "x", attempt, longest=longest) != name
+
+
+KEY = names.AttemptKey("j", 1)
+
+
+def found(name: str) -> parse.Workload:
+    meta = {"name": name, "uid": "u", "labels": names.labels("j", 1, name), "creationTimestamp": "2026-11-23T00:00:00Z"}
+    workload = parse.workload({"metadata": meta}, KIND)
+    assert workload is not None
+    return workload

@@ -1,4 +1,4 @@
-"""The Kubernetes runtime: runs attempts as PyTorchJobs of the Kubeflow training operator.
+"""The Kubernetes runtime: runs attempts as PyTorchJobs, or as TrainJobs, of Kubeflow.
 
 Modules and folders:
 
@@ -14,6 +14,7 @@ Modules and folders:
     catalogue             what a job may ask for, read from the operator's file
     render                pure: the objects of an attempt
     observe               pure: the state of the cluster and its meaning
-    workload, pytorchjob  the interface of a kind of object that runs pods; PyTorchJob
+    workload              the interface of a kind of object that runs pods
+    pytorchjob, trainjob  the kinds: of the training operator, and of Kubeflow Trainer 2
     api                   requests, watches, logs; the only module that imports `kubernetes`
 """

@@ -11,9 +11,10 @@ from client_lib.worker import zipapp_build
 from server_stub.runtimes.kube.api import connect, default_namespace
 from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.runtime import KubeRuntime
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerRegistry
 
@@ -35,21 +36,12 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     )
     if problem:
         _log.error("%s", problem)
-    cluster = ClusterSettings(
-        namespace=settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context),
-        launcher=_launcher(),
-        server_url=settings.worker_server_url,
-        server_ca=_text(settings.worker_server_ca),
-        pod_security=settings.pod_security,
-        gang_timeout_s=settings.gang_timeout_s,
-        log_limit_bytes=settings.log_limit_bytes,
-        observe=settings.observe,
-        max_result_bytes=settings.max_snapshot_bytes,
-        outputs_limit_bytes=settings.outputs_limit_bytes,
-    )
+    namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
+    options = ClusterOptions(settings, namespace, _launcher(), _text(settings.worker_server_ca))
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    parts = Cluster.of(api, PYTORCHJOB, cluster, catalogue, registry)
+    chosen, other = (TRAINJOB, PYTORCHJOB) if settings.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    parts = Cluster.of(api, chosen, options, catalogue, registry, [other])
     return KubeRuntime(parts, lambda job_id: jobs / job_id, problem)
 
 

@@ -13,7 +13,7 @@ from client_lib.spec.wire import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs, shm_is_cut
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import network_policy, storage
 from server_stub.runtimes.kube.render.pod import image
 from server_stub.runtimes.kube.workload import WorkloadKind
@@ -29,7 +29,7 @@ class _Job:
     spec: JobSpec
     owner: str
     kind: WorkloadKind
-    cluster: ClusterSettings
+    cluster: ClusterOptions
     catalogue: ClusterCatalogue
 
     @property
@@ -42,7 +42,7 @@ def check(
     owner: str,
     submitter: Submitter,
     kind: WorkloadKind,
-    cluster: ClusterSettings,
+    cluster: ClusterOptions,
     catalogue: ClusterCatalogue,
 ) -> list[str]:
     """Notices for the submitter.
@@ -68,7 +68,7 @@ def check(
 
 
 def _type(job: _Job) -> None:
-    if job.spec.type is JobType.PYTORCH_ELASTIC and job.cluster.server_url is None:
+    if job.spec.type is JobType.PYTORCH_ELASTIC and job.cluster.settings.worker_server_url is None:
         raise NotSupported(
             "type 'pytorch_elastic' needs a server that pods reach: it decides which lost worker is replaced",
             hint="type='pytorch2' with max_retry restarts all workers after a failure; the server's setting "
@@ -85,7 +85,7 @@ def _gpus(job: _Job) -> None:
 
 
 def _outputs(job: _Job) -> None:
-    if job.spec.outputs and job.cluster.server_url is None:
+    if job.spec.outputs and job.cluster.settings.worker_server_url is None:
         raise NotSupported(
             f"outputs={job.spec.outputs} can't be kept: pods don't reach this server",
             hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
@@ -170,7 +170,7 @@ def _experimental(job: _Job) -> str:
 
 
 def _unreachable(job: _Job) -> str:
-    if job.cluster.server_url is not None:
+    if job.cluster.settings.worker_server_url is not None:
         return ""
     return "pods don't reach this server: of a log that is written fast, lines may be missing, and no outputs are kept"
 

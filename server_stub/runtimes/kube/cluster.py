@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
+from client_lib.worker.rank_environment import threads_with
 from server_stub.runtimes import Attempt, attempt_dir, plan, worker_dir
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import Api
+from server_stub.runtimes.kube.api import Api, serves
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.api.pod_log import PodLogs
 from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
@@ -20,7 +21,7 @@ from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.observe.inventory import Inventory
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.removal import RemovalQueue
 from server_stub.runtimes.kube.workload import WorkloadKind
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
@@ -29,7 +30,15 @@ _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
 _EVENTS = {  # events have no labels; those that the status of a pod shows are left out
     "fieldSelector": ",".join(
         f"reason!={reason}"
-        for reason in ("Scheduled", "Created", "Started", "Killing", "SuccessfulCreatePod", "SuccessfulCreateService")
+        for reason in (
+            "Scheduled",
+            "Created",
+            "Started",
+            "Killing",
+            "SuccessfulCreate",
+            "SuccessfulCreatePod",
+            "SuccessfulCreateService",
+        )
     )
 }
 
@@ -42,7 +51,10 @@ class Cluster:
 
     api: Api
     kind: WorkloadKind
-    settings: ClusterSettings
+    """Kind of the workloads of new attempts, and of what `objects` finds and deletes."""
+    kinds: tuple[WorkloadKind, ...]
+    """Kinds of all workloads that may exist, as an operator may change the setting while jobs run."""
+    options: ClusterOptions
     catalogue: ClusterCatalogue
     registry: WorkerRegistry
     objects: ObjectsApi
@@ -55,27 +67,51 @@ class Cluster:
         cls,
         api: Api,
         kind: WorkloadKind,
-        settings: ClusterSettings,
+        options: ClusterOptions,
         catalogue: ClusterCatalogue,
         registry: WorkerRegistry,
+        others: Sequence[WorkloadKind] = (),
     ) -> Cluster:
-        """Make the parts. Makes no request."""
-        objects = ObjectsApi(api, settings.namespace, kind)
+        """Make the parts for workloads of `kind`, and of `others` that exist already. Makes no request."""
+        objects = ObjectsApi(api, options.namespace, kind)
         logs = PodLogs(api, objects, registry)
-        return cls(api, kind, settings, catalogue, registry, objects, Inventory(), logs, RemovalQueue())
+        kinds = (kind, *others)
+        return cls(api, kind, kinds, options, catalogue, registry, objects, Inventory(), logs, RemovalQueue())
 
-    def watches(self, workloads_listed: Callable[[list[parse.Workload]], None]) -> list[ObjectWatch]:
-        """Watches that keep the inventory up to date; each list of workloads goes to `workloads_listed` instead."""
-        core, inventory = f"/api/v1/namespaces/{self.settings.namespace}", self.inventory
-        read_workload, read_pod = partial(parse.workload, kind=self.kind), partial(parse.pod, kind=self.kind)
-        workload_changes = workloads_listed, inventory.put_workload, inventory.workload_gone
+    def of_kind(self, name: str | None) -> Cluster:
+        """The cluster for an attempt whose workload has this kind; None, or a kind that is unknown: a new attempt."""
+        kind = next((each for each in self.kinds if each.name == name), self.kind)
+        if kind is self.kind:
+            return self
+        return replace(self, kind=kind, objects=ObjectsApi(self.api, self.options.namespace, kind))
+
+    def with_kind_there(self) -> Cluster:
+        """The cluster with the first kind that it has; itself if it has none. Blocks. Raises ApiError."""
+        there = [kind for kind in self.kinds if serves(self.api, kind.api_version, kind.plural)]
+        return self.of_kind(there[0].name) if there else self
+
+    def name_of(self, attempt: Attempt, owner: str | None = None) -> str:
+        """Name of the workload of an attempt; with `owner` its second choice."""
+        return names.object_name(attempt.job_name, attempt.number, owner, self.kind.name_max)
+
+    def watches(self, workloads_listed: Callable[[str, list[parse.Workload]], None]) -> list[ObjectWatch]:
+        """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
+        `workloads_listed` instead."""
+        core, inventory = f"/api/v1/namespaces/{self.options.namespace}", self.inventory
+        read_pod = partial(parse.pod, kinds=self.kinds)
         pod_changes = inventory.list_pods, inventory.put_pod, inventory.pod_gone
         event_changes = inventory.list_events, inventory.put_event, inventory.event_gone
         return [
-            ObjectWatch(self.api, self.objects.workloads, _OURS, _applied(read_workload, *workload_changes)),
+            *(self._workload_watch(kind, partial(workloads_listed, kind.name)) for kind in self.kinds),
             ObjectWatch(self.api, f"{core}/pods", _OURS, _applied(read_pod, *pod_changes)),
             ObjectWatch(self.api, f"{core}/events", _EVENTS, _applied(parse.event, *event_changes)),
         ]
+
+    def _workload_watch(self, kind: WorkloadKind, listed: Callable[[list[parse.Workload]], None]) -> ObjectWatch:
+        read, inventory = partial(parse.workload, kind=kind), self.inventory
+        take = _applied(read, listed, inventory.put_workload, inventory.workload_gone)
+        path = kind.collection(self.options.namespace)
+        return ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1)
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> None:
         """Let the workers of an attempt connect. `changed` is called after each of their reports."""
@@ -88,10 +124,20 @@ class Cluster:
             processes_per_worker=self._processes(attempt.spec),
             snapshot=attempt.snapshot,
             function=attempt.function,
-            log_limit_bytes=plan.log_share(attempt, self.settings.log_limit_bytes),
+            log_limit_bytes=plan.log_share(attempt, self.options.settings.log_limit_bytes),
             may_return=ending.may_return(attempt.spec),
         )
         self.registry.open(group, changed)
+
+    def threads(self, spec: JobSpec) -> int | None:
+        """See `WorkerInfo`. None also if the catalogue has lost the instance type."""
+        if spec.variable("OMP_NUM_THREADS") is not None:
+            return None
+        try:
+            found = needs(spec, self.catalogue)
+        except ClientLibError:
+            return None
+        return threads_with(found.cores, found.processes)
 
     def _processes(self, spec: JobSpec) -> int:
         """Processes per worker; 1 if the catalogue has lost the instance type, for then none is started."""

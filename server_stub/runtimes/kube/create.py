@@ -12,7 +12,6 @@ from typing import NamedTuple
 from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.cluster import Cluster
@@ -20,6 +19,7 @@ from server_stub.runtimes.kube.observe import parse
 from server_stub.runtimes.kube.observe.reason_map import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
+from server_stub.runtimes.kube.workload import Object
 
 FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
@@ -53,9 +53,9 @@ class ObjectCreator:
     ) -> None:
         self._attempt, self._cluster = attempt, cluster
         self._created, self._report, self._pause = created, report, pause
-        self.name = names.object_name(attempt.job_name, attempt.number)
+        self.name = cluster.name_of(attempt)
         """Name of the workload: the first choice, or the second if another user's job has the first."""
-        self._second_name = names.object_name(attempt.job_name, attempt.number, attempt.owner)
+        self._second_name = cluster.name_of(attempt, attempt.owner)
         self._uid: str | None = None
         self._may_exist = not attempt.never_started
         """True if an earlier server process, or a try without a response, may have created the workload."""
@@ -86,12 +86,12 @@ class ObjectCreator:
 
     def _render(self, token: str) -> Objects:
         attempt, cluster, payload = self._attempt, self._cluster, Payload()
-        if needs_payload(attempt, cluster.settings):
+        if needs_payload(attempt, cluster.options):
             payload = Payload(
                 attempt.snapshot.read_bytes() if attempt.snapshot else None,
                 attempt.function.read_bytes() if attempt.function else None,
             )
-        return render(attempt, cluster.kind, cluster.settings, cluster.catalogue, token, payload, self.name)
+        return render(attempt, cluster.kind, cluster.options, cluster.catalogue, token, payload, self.name)
 
     async def _try(self, objects: Objects) -> Refusal | None:
         kind = self._cluster.kind
@@ -100,6 +100,8 @@ class ObjectCreator:
                 return _USE_SECOND_NAME
             await self._create_all(objects)
         except ApiError as error:
+            if objects.base is not None and f'"{objects.base["metadata"]["name"]}" not found' in error.message:
+                return await self._create_base(objects.base)
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
             return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
         except BeingDeleted as error:
@@ -112,6 +114,15 @@ class ObjectCreator:
             text = f"{error} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Retry.NEVER)
         return None
+
+    async def _create_base(self, base: Object) -> Refusal:
+        """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
+        name, operator = f"{base['kind']} {base['metadata']['name']}", self._cluster.kind.operator
+        try:
+            await call_in_thread(self._cluster.objects.create_base, base)
+        except ApiError as error:
+            return refusal(error.status, error.message, name, operator)
+        return Refusal(Reason.QUEUED, f"waits until {operator} knows {name}", Retry.BRIEFLY)
 
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects

@@ -15,7 +15,7 @@ from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import WorkloadKind
 
@@ -26,11 +26,11 @@ LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the o
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def checks(api: Api, kind: WorkloadKind, settings: ClusterSettings, catalogue: ClusterCatalogue) -> list[Check]:
+def checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: ClusterCatalogue) -> list[Check]:
     """One result per check, good or bad."""
     found: list[Check] = []
     try:
-        for check in _checks(api, kind, settings, catalogue):
+        for check in _checks(api, kind, options, catalogue):
             found.append(check)  # keeps those before an error
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
@@ -38,28 +38,28 @@ def checks(api: Api, kind: WorkloadKind, settings: ClusterSettings, catalogue: C
     return found
 
 
-def _checks(api: Api, kind: WorkloadKind, settings: ClusterSettings, catalogue: ClusterCatalogue) -> Iterator[Check]:
+def _checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: ClusterCatalogue) -> Iterator[Check]:
     version = api.get("/version").get("gitVersion", "?")
-    yield _good("cluster", f"{api.host} answers, Kubernetes {version}, namespace {settings.namespace}")
-    yield _permissions(api, kind, settings)
-    yield kind.check(api, settings.namespace)
-    yield _pod_security(api, kind, settings)
+    yield _good("cluster", f"{api.host} answers, Kubernetes {version}, namespace {options.namespace}")
+    yield _permissions(api, kind, options)
+    yield kind.check(api, options.namespace)
+    yield _pod_security(api, kind, options)
     yield _catalogue(api, catalogue)
-    yield from _queues(api, kind, settings)
+    yield from _queues(api, kind, options)
     yield from _volumes(catalogue)
     yield _network(catalogue)
-    yield _workers(settings)
+    yield _workers(options)
 
 
-def _permissions(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Check:
+def _permissions(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check:
     required, lacking = needed(kind), []
     for permission in sorted(required | FOR_DOCTOR):
-        answer = api.request("POST", _REVIEWS, permission.review(settings.namespace))
+        answer = api.request("POST", _REVIEWS, permission.review(options.namespace))
         if not answer.get("status", {}).get("allowed"):
             lacking.append(permission)
     missing = [str(each) for each in lacking if each in required]
     if missing:
-        message = f"the server may not {', '.join(missing)} in namespace {settings.namespace}"
+        message = f"the server may not {', '.join(missing)} in namespace {options.namespace}"
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
         return _bad("permissions", message, fix)
     optional = [str(each) for each in lacking]
@@ -67,14 +67,14 @@ def _permissions(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Che
     return _good("permissions", message)
 
 
-def _pod_security(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Check:
-    namespace = get_if_visible(api, f"/api/v1/namespaces/{settings.namespace}")
+def _pod_security(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check:
+    namespace = get_if_visible(api, f"/api/v1/namespaces/{options.namespace}")
     if namespace is None:
-        message = f"pods keep to {settings.pod_security}; the server may not see the level that is enforced"
+        message = f"pods keep to {options.settings.pod_security}; the server may not see the level that is enforced"
         return _good("pod security", message)
     enforced = (namespace["metadata"].get("labels") or {}).get(LEVEL, "privileged")
-    message = f"namespace {settings.namespace} enforces {enforced}, pods keep to {settings.pod_security}"
-    if LEVELS.index(enforced) > LEVELS.index(settings.pod_security):
+    message = f"namespace {options.namespace} enforces {enforced}, pods keep to {options.settings.pod_security}"
+    if LEVELS.index(enforced) > LEVELS.index(options.settings.pod_security):
         fix = f"CLIENT_LIB_SERVER_POD_SECURITY={enforced}, or a namespace that admits more"
         return _bad("pod security", f"{message}: they will be refused", fix)
     if enforced == "restricted" and (problem := kind.restricted_problem(api)):
@@ -95,12 +95,12 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     return _good("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
 
 
-def _queues(api: Api, kind: WorkloadKind, settings: ClusterSettings) -> Iterator[Check]:
+def _queues(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Iterator[Check]:
     """The check of Kueue, only where it is installed: most clusters have none, and few jobs name a queue."""
     if get_if_visible(api, KUEUE) is None:
         return
     try:
-        queued = kind.is_queued(api, settings.namespace)
+        queued = kind.is_queued(api, options.namespace)
     except ApiError:
         return  # the check of the operator reports it
     if queued:
@@ -126,9 +126,9 @@ def _network(catalogue: ClusterCatalogue) -> Check:
     return _good("network", f"{message} enforces NetworkPolicies, which this check can't find out")
 
 
-def _workers(settings: ClusterSettings) -> Check:
-    if settings.server_url:
-        return _good("worker connection", f"workers send their logs to {settings.server_url}")
+def _workers(options: ClusterOptions) -> Check:
+    if options.settings.worker_server_url:
+        return _good("worker connection", f"workers send their logs to {options.settings.worker_server_url}")
     message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
     return _bad("worker connection", message, "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods")
 
@@ -183,6 +183,7 @@ _VERBS = {
 def needed(kind: WorkloadKind) -> frozenset[Permission]:
     """The rights without which jobs of this kind fail."""
     verbs = {**_VERBS, (kind.group, kind.plural): ("create", "get", "list", "watch", "delete")}
+    verbs |= {(kind.group, plural): ("create",) for plural in kind.bases.values()}
     return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
 
 

@@ -23,7 +23,7 @@ from server_stub.runtimes.kube.removal import ObjectRemoval
 from server_stub.runtimes.kube.report import Reporter
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
-from server_stub.worker_gateway import SILENT_S
+from server_stub.worker_gateway import SILENT_S, OpenAttempt
 
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 LOOK_AGAIN_S = 15.0
@@ -43,7 +43,6 @@ class Gang:
         self._loses_worker = False
         """The pod of a worker is being deleted, and no other pod can replace it."""
         self._changed = asyncio.Event()
-        self._removal = ObjectRemoval(self._key, cluster.objects, cluster.inventory, self._changed)
         self.stopped = False
         """The service has ordered the stop before any worker failed."""
         self._failed = self._lost_first = False
@@ -64,16 +63,16 @@ class Gang:
     async def run(self) -> None:
         """Continue from the current state to the end, and until no object is left on the cluster."""
         if not self._attempt.never_started:
-            self._record = await asyncio.to_thread(record.read, self._folder)
-        cluster = self._cluster
+            self._record = await asyncio.to_thread(record.read, self._folder, self._key)
+        self._cluster = cluster = self._cluster.of_kind(self._record.kind)
         cluster.inventory.follow(self._key, self._changed.set)
         try:
             cluster.register(self._attempt, self._changed.set)
             if self._record.end is None:
                 await self._to_its_end()
-            cluster.registry.release(*self._id)
+            self._workers.release()
             assert self._record.end is not None
-            self._reporter.report(record.observation(*self._id, self._record.end))
+            self._reporter.report(self._record.end)
             with cluster.removals.ended(self._key):
                 pods = self._pods if self._record.removed_because is None else None
                 await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
@@ -85,13 +84,14 @@ class Gang:
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; its end is reported when no process is left."""
         self.stopped = self.stopped or not self._failed
-        self._cluster.registry.stop(*self._id, grace_s)
+        if workers := self._cluster.registry.find(*self._id):
+            workers.stop(grace_s)
         self._changed.set()
 
     @property
     def _name(self) -> str:
         """Name of the workload."""
-        return self._record.name or names.object_name(self._attempt.job_name, self._attempt.number)
+        return self._record.name or self._cluster.name_of(self._attempt)
 
     @property
     def _full_name(self) -> str:
@@ -101,11 +101,22 @@ class Gang:
     def _id(self) -> tuple[str, int]:
         return self._attempt.job_id, self._attempt.number
 
+    @property
+    def _removal(self) -> ObjectRemoval:
+        return ObjectRemoval(self._key, self._cluster.objects, self._cluster.inventory, self._changed)
+
+    @property
+    def _workers(self) -> OpenAttempt:
+        """The workers as this server knows them; only during `run`."""
+        found = self._cluster.registry.find(*self._id)
+        assert found
+        return found
+
     async def _to_its_end(self) -> None:
         while True:
             end = await self._create() or await self._follow()
             if end is not None:
-                await self._write(end=record.end_of(end))
+                await self._write(end=end)
                 return
             await self._pause_after_taking_back()
 
@@ -115,6 +126,8 @@ class Gang:
         """Create the objects. None: they exist, or existed and are gone. Otherwise the end without them."""
         if self._record.removed_because is not None:
             return None
+        if self._record.kind is None:
+            await self._write(kind=self._cluster.kind.name)
         creator = ObjectCreator(self._attempt, self._cluster, self._created, self._report_refusal, self._pause)
         token = self._cluster.registry.token(*self._id)
         given_up = await creator.create(token, self._record, lambda: self.stopped)
@@ -156,7 +169,7 @@ class Gang:
 
     def _state(self) -> ClusterState:
         inventory = self._cluster.inventory
-        workers_report = self._cluster.settings.server_url is not None
+        workers_report = self._cluster.options.settings.worker_server_url is not None
         pods = self._pods()
         if not workers_report:
             self._cluster.logs.follow(self._key, pods)
@@ -165,12 +178,12 @@ class Gang:
             workload=inventory.workload(self._key),
             pods=pods,
             events=inventory.events(self._key),
-            views=self._cluster.registry.view(*self._id) if workers_report else (),
+            views=self._workers.views() if workers_report else (),
         )
 
     def _without_lost(self, state: ClusterState, seen: Interpretation) -> tuple[ClusterState, Interpretation]:
         stopping = self.stopped or self._record.removed_because is not None
-        return self._losses.without_lost(state, seen, began=self._cluster.registry.begun(*self._id), stopping=stopping)
+        return self._losses.without_lost(state, seen, began=self._workers.begun, stopping=stopping)
 
     def _pods(self) -> tuple[WorkerPod, ...]:
         return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
@@ -187,7 +200,7 @@ class Gang:
         if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
             self._loses_worker = self._losses.bounds is None
             if self._loses_worker:  # the kubelet stops that pod itself, unless it is dead
-                self._cluster.registry.stop(*self._id, self._attempt.spec.grace_s)
+                self._workers.stop(self._attempt.spec.grace_s)
         if failed and not self._failed:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
@@ -201,7 +214,7 @@ class Gang:
         blocker = seen.blocker
         if state.workload is None and await self._removal.is_gone(self._name, self._record.uid):
             reason, message = self._why_stopped(state)
-            await self._write(removed_because=(reason.value, message))
+            await self._write(removed_because=(reason, message))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
@@ -215,7 +228,7 @@ class Gang:
         elif hung := ending.hung(seen, state.views):
             await self._end_waiting(seen, messages.silent(hung, state.n_workers, SILENT_S))
         elif self._is_overdue(seen):
-            minutes = self._cluster.settings.gang_timeout_s / 60
+            minutes = self._cluster.options.settings.gang_timeout_s / 60
             await self._take_back(seen, f"not complete within {minutes:.3g} min", seen.blocker.message)
 
     async def _end_waiting(self, seen: Interpretation, why: str) -> None:
@@ -245,8 +258,7 @@ class Gang:
         return self._log_drain.is_over(state, asyncio.get_running_loop().time())
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
-        removed = self._record.removed_because
-        because = (Reason(removed[0]), removed[1]) if removed else self._why_stopped(state)
+        because = self._record.removed_because or self._why_stopped(state)
         why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
         return await self._reporter.ended(seen, self._hung if self._hung and not self.stopped else why)
 
@@ -256,7 +268,7 @@ class Gang:
             return 1.0
         due = [now + LOOK_AGAIN_S]
         if self._incomplete_since is not None:
-            due.append(self._incomplete_since + self._cluster.settings.gang_timeout_s)
+            due.append(self._incomplete_since + self._cluster.options.settings.gang_timeout_s)
         stuck_at = self._stuck_pods.next_due(self._cluster.inventory.pods(self._key))
         if stuck_at is not None:
             due.append(stuck_at)
@@ -266,9 +278,9 @@ class Gang:
 
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
-        await self._write(removed_because=(reason.value, message))
+        await self._write(removed_because=(reason, message))
         if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
-            self._cluster.registry.stop(*self._id, self._attempt.spec.grace_s)
+            self._workers.stop(self._attempt.spec.grace_s)
         await self._removal.delete(self._name, self._record.uid)
 
     def _is_overdue(self, seen: Interpretation) -> bool:
@@ -279,7 +291,7 @@ class Gang:
             self._incomplete_since = None
             return False
         self._incomplete_since = self._incomplete_since or now
-        return now - self._incomplete_since >= self._cluster.settings.gang_timeout_s
+        return now - self._incomplete_since >= self._cluster.options.settings.gang_timeout_s
 
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
@@ -288,7 +300,7 @@ class Gang:
         await self._removal.delete(self._name, self._record.uid)
         await self._removal.until_gone(self._record.uid)
         self._cluster.inventory.drop_gone(self._key)
-        self._cluster.registry.forget(*self._id)
+        self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._incomplete_since = None
         await self._write(uid=None, name=None)
@@ -296,7 +308,7 @@ class Gang:
     async def _pause_after_taking_back(self) -> None:
         loop = asyncio.get_running_loop()
         back_off_s = min(FIRST_BACK_OFF_S * 2 ** (self._taken_back - 1), LONGEST_BACK_OFF_S)
-        back_off_s = min(back_off_s, self._cluster.settings.gang_timeout_s)
+        back_off_s = min(back_off_s, self._cluster.options.settings.gang_timeout_s)
         until = loop.time() + back_off_s
         text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
         self._reporter.waiting(Reason.UNSCHEDULABLE, text)
@@ -307,7 +319,7 @@ class Gang:
     # --- logs of workers that died without a report
 
     async def _fetch_tails(self, state: ClusterState, seen: Interpretation) -> None:
-        if self._cluster.settings.server_url is None:
+        if self._cluster.options.settings.worker_server_url is None:
             await self._cluster.logs.read_out(self._key, state.pods)
             return
         for pod in ending.died_silently(state, seen):

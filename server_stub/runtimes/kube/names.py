@@ -21,49 +21,31 @@ OURS = "client-lib"
 HASH = "client-lib.io/hash"
 """Annotation of every object of an attempt; an object of the same name with another value belongs to another job."""
 QUEUE = "kueue.x-k8s.io/queue-name"
+PROBE = "client-lib-probe"
+"""Name of workloads of dry runs, and of their queue."""
 
 
-def object_name(job_name: str, attempt: int, owner: str | None = None) -> str:
+def object_name(job_name: str, attempt: int, owner: str | None = None, longest: int = NAME_MAX) -> str:
     """Name of the workload: the name of the job; for attempt n > 1 `name[:42]-<4 hex of the name>-r<n>`, with less of
-    the name if n has more digits. At most NAME_MAX characters: the operator appends `-worker-9997`, and a label has
-    63.
+    the name if n has more digits. At most `longest` characters: the operator appends for example `-worker-9997`, and a
+    label has 63. A longer name of a job is shortened to `name[:...]-<4 hex of the name>`.
 
     With `owner`, if another user's job has that name: `name[:43]-<6 hex of owner and name>`, then `-r<n>`.
     """
-    if attempt == 1 and owner is None:
+    if attempt == 1 and owner is None and len(job_name) <= longest:
         return job_name
     mark = _hex(job_name)[:4] if owner is None else _hex(f"{owner}/{job_name}")[:6]
     suffix = f"-{mark}" if attempt == 1 else f"-{mark}-r{attempt}"
-    return job_name[: NAME_MAX - len(suffix)] + suffix
+    return job_name[: longest - len(suffix)] + suffix
 
 
 def _hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def plan_name(object_name: str) -> str:
-    """Name of the ConfigMap with the plan."""
-    return f"{object_name}-plan"
-
-
-def code_name(object_name: str) -> str:
-    """Name of the ConfigMap with the code if pods can't fetch it."""
-    return f"{object_name}-code"
-
-
-def secret_name(object_name: str) -> str:
-    """Name of the Secret with the workers' token."""
-    return f"{object_name}-worker"
-
-
-def environment_name(object_name: str) -> str:
-    """Name of the Secret whose entries become variables of the ranks."""
-    return f"{object_name}-env"
-
-
-def policy_name(object_name: str) -> str:
-    """Name of the NetworkPolicy."""
-    return f"{object_name}-network"
+PLAN, CODE, SECRET, ENVIRONMENT, POLICY = "-plan", "-code", "-worker", "-env", "-network"
+"""Endings after the name of the workload: of the ConfigMaps with the plan and with the code, of the Secrets with the
+workers' token and with the variables of the ranks, and of the NetworkPolicy."""
 
 
 def launcher_name(launcher: bytes, job_id: str) -> str:

@@ -56,6 +56,11 @@ class ObjectRemoval:
     def __init__(self, key: AttemptKey, objects: ObjectsApi, inventory: Inventory, changed: asyncio.Event) -> None:
         self._key, self._objects, self._inventory, self._changed = key, objects, inventory, changed
 
+    @property
+    def _known(self) -> bool:
+        """True if the workload, if there is one, is in the inventory."""
+        return self._inventory.workloads_known(self._objects.kind.name)
+
     async def delete(self, name: str, uid: str | None, *, in_background: bool = False) -> None:
         """Begin to delete the workload, if there is one, with all that it owns."""
         if uid is not None:
@@ -64,7 +69,7 @@ class ObjectRemoval:
 
     async def is_gone(self, name: str, uid: str | None) -> bool:
         """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
-        if uid is None or not self._inventory.workloads_known:
+        if uid is None or not self._known:
             return False
         try:
             return await call_in_thread(self._objects.find_by_uid, name, uid) is None
@@ -78,7 +83,7 @@ class ObjectRemoval:
         while uid is not None and loop.time() < until:
             self._changed.clear()
             pods_are_gone = all(pod.gone for pod in self._inventory.pods(self._key))
-            if pods_are_gone and self._inventory.workload(self._key) is None and self._inventory.workloads_known:
+            if pods_are_gone and self._inventory.workload(self._key) is None and self._known:
                 return
             await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))
 

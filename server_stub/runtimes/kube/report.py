@@ -71,11 +71,12 @@ class Reporter:
             self._sink(seen)
 
     def _views(self) -> tuple[WorkerView, ...]:
-        return self._cluster.registry.view(self._attempt.job_id, self._attempt.number)
+        found = self._cluster.registry.find(self._attempt.job_id, self._attempt.number)
+        return found.views() if found else ()
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
         cluster = self._cluster
-        return (*seen.unknown, *ending.notes(self._attempt, lost_lines, cluster.settings, cluster.catalogue))
+        return (*seen.unknown, *ending.notes(self._attempt, lost_lines, cluster.options, cluster.catalogue))
 
     def _observation(
         self,
@@ -86,6 +87,9 @@ class Reporter:
         notes: tuple[str, ...] = (),
     ) -> Observation:
         attempt = self._attempt
+        if infos and phase != "waiting":
+            threads = self._cluster.threads(attempt.spec)
+            infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(attempt.job_id, attempt.number, phase, reason, message, infos, notes=notes)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import socket
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from client_lib.errors import Conflict
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
@@ -39,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubeRuntime:
-    """Runs attempts as objects of one kind in one namespace."""
+    """Runs attempts in one namespace; it creates objects of one kind, and goes on with those of others."""
 
     name = "kubernetes"
 
@@ -57,7 +59,7 @@ class KubeRuntime:
 
     def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
         cluster = self._cluster
-        return check(spec, owner, submitter, cluster.kind, cluster.settings, cluster.catalogue)
+        return check(spec, owner, submitter, cluster.kind, cluster.options, cluster.catalogue)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         if storage.is_shared(path, storage.claims(spec, owner, self._cluster.catalogue)):
@@ -66,24 +68,27 @@ class KubeRuntime:
 
     def render(self, attempt: Attempt) -> Manifest:
         cluster = self._cluster
-        objects = render(attempt, cluster.kind, cluster.settings, cluster.catalogue, MASK)
+        objects = render(attempt, cluster.kind, cluster.options, cluster.catalogue, MASK)
         return Manifest(runtime=self.name, objects=masked(objects))
 
     # --- life cycle
 
     async def start(self, sink: Sink) -> None:
         self._sink = sink
-        await self._look_for_kueue()
+        await self._look_around()
         self._watches = self._cluster.watches(self._workloads_listed)
         for watch in self._watches:
             watch.start()
 
-    async def _look_for_kueue(self) -> None:
-        """Find out if jobs may name a queue. Repeated, as a Kueue may be installed later."""
+    async def _look_around(self) -> None:
+        """Find out which kind of workload the cluster has, and if jobs may name a queue. Repeated, as an operator or a
+        Kueue may be installed later."""
         try:
-            cluster, settings = self._cluster, self._cluster.settings
-            found = await call_in_thread(cluster.kind.is_queued, cluster.api, settings.namespace)
-            self._cluster = replace(cluster, settings=replace(settings, kueue=found))
+            if self._cluster.options.settings.job_kind == "auto":
+                self._cluster = await call_in_thread(self._cluster.with_kind_there)
+            cluster, options = self._cluster, self._cluster.options
+            found = await call_in_thread(cluster.kind.is_queued, cluster.api, options.namespace)
+            self._cluster = replace(cluster, options=replace(options, kueue=found))
         except ApiError as error:
             _log.warning("can't find out whether a Kueue takes %ss: %s", self._cluster.kind.name, error)
 
@@ -92,22 +97,23 @@ class KubeRuntime:
             watch.stop()
         await self._tasks.close()
 
-    def _workloads_listed(self, workloads: Sequence[Workload]) -> None:
+    def _workloads_listed(self, kind: str, workloads: Sequence[Workload]) -> None:
         """Take the list over, and remove those that an earlier server process recorded as ended but did not remove."""
-        self._cluster.inventory.list_workloads(workloads)
-        self._tasks.begin(self._look_for_kueue())
+        self._cluster.inventory.list_workloads(kind, workloads)
+        self._tasks.begin(self._look_around())
         for workload in workloads:
             if workload.key not in self._gangs and not workload.deleting:
                 self._tasks.begin(self._remove_if_ended(workload))
 
     async def _remove_if_ended(self, workload: Workload) -> None:
         folder = attempt_dir(self._job_dir(workload.key.job_id), workload.key.attempt)
-        known = await asyncio.to_thread(record.read, folder)
+        known = await asyncio.to_thread(record.read, folder, workload.key)
         if known.uid == workload.uid and known.end is not None:
             try:
-                await call_in_thread(self._cluster.objects.delete_workload, workload.name, workload.uid)
+                objects = self._cluster.of_kind(workload.kind).objects
+                await call_in_thread(objects.delete_workload, workload.name, workload.uid)
             except ApiError as error:  # the next list contains it again
-                _log.warning("%s %s can't be removed: %s", self._cluster.kind.name, workload.name, error)
+                _log.warning("%s %s can't be removed: %s", workload.kind, workload.name, error)
 
     # --- attempts
 
@@ -147,12 +153,22 @@ class KubeRuntime:
             gang.stop(grace_s)
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
-        return tuple((view.log_length, view.signs_of_life) for view in self._cluster.registry.view(job_id, attempt))
+        found = self._cluster.registry.find(job_id, attempt)
+        return tuple((view.log_length, view.signs_of_life) for view in found.views()) if found else ()
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
-        if self._cluster.settings.server_url is None:
+        if self._cluster.options.settings.worker_server_url is None:
             return [StackDump(0, [], "pods of jobs can't reach this server: it has no worker_server_url")]
-        return await self._cluster.registry.stacks(job_id, attempt, STACKS_S)
+        found = self._cluster.registry.find(job_id, attempt)
+        return await found.stacks(STACKS_S) if found else []
+
+    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+        if self._cluster.options.settings.worker_server_url is None:
+            raise Conflict("pods of jobs can't reach this server: it has no worker_server_url")
+        found = self._cluster.registry.find(job_id, attempt)
+        if found is None:
+            raise Conflict("its attempt has ended")
+        return await found.begin_session(request)
 
     def instance_types(self) -> Sequence[InstanceType]:
         return self._cluster.catalogue.shown()
@@ -166,7 +182,7 @@ class KubeRuntime:
     async def doctor(self) -> list[Check]:
         problems = [watch.problem for watch in self._watches if watch.problem]
         cluster = self._cluster
-        found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.settings, cluster.catalogue)
+        found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.options, cluster.catalogue)
         if self._catalogue_problem:
             found.append(Check(name="catalogue file", ok=False, message=self._catalogue_problem, fix=_CORRECT))
         fix = "check the API server, and the rights of this server's user"

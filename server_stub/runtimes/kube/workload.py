@@ -1,17 +1,16 @@
 """The interface of a kind of Kubernetes object that runs the pods of an attempt, such as PyTorchJob.
 
-Everything that differs between such kinds is a method or a constant of `WorkloadKind`. The rest of the runtime works
-with any kind; `assembly` chooses one.
+Everything that differs between such kinds is a field of `WorkloadKind`. The rest of the runtime works with any kind;
+`assembly` chooses one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import NAME_MAX, JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.elastic import Bounds
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 """A Kubernetes object, as in its JSON."""
+MASTER_PORT = 23456
+"""Default of the training operator for its container port `pytorchjob-port`."""
 
 
 class Meaning(NamedTuple):
@@ -46,54 +47,87 @@ class WorkloadPlan:
     """Bounds of an elastic job; None: the loss of any worker ends the attempt."""
     template: Callable[[Mapping[str, str], Sequence[Object]], Object]
     """Makes the pod template with more labels and more environment variables."""
+    secret_variables: tuple[str, ...] = ()
+    """Names of the variables that the container takes from its Secret (`envFrom`)."""
 
 
-class WorkloadKind(ABC):
-    """A kind of object whose operator creates the pods of an attempt."""
+def rank_variables(index_label: str, master: str) -> list[Object]:
+    """The variables with the index and the master, for pods that get neither from their operator."""
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{index_label}']"}}
+    return [
+        {"name": "RANK", "valueFrom": index},
+        {"name": "MASTER_ADDR", "value": master},
+        {"name": "MASTER_PORT", "value": str(MASTER_PORT)},
+    ]
 
-    name: ClassVar[str]
+
+class Made(NamedTuple):
+    """The manifest of an attempt."""
+
+    workload: Object
+    base: Object | None = None
+    """Object that must exist before the workload, and that other workloads share; it is named by its content."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadKind:
+    """A kind of object whose operator creates the pods of an attempt.
+
+    `is_queued`, `check`, `restricted_problem` and `dry_run` ask a cluster: they block, and raise ApiError. The other
+    functions are pure.
+    """
+
+    name: str
     """Kind in manifests, such as PyTorchJob."""
-    group: ClassVar[str]
-    version: ClassVar[str]
-    plural: ClassVar[str]
-    container: ClassVar[str]
+    group: str
+    version: str
+    plural: str
+    container: str
     """Name of the main container of its pods."""
-    operator: ClassVar[str]
+    operator: str
     """Name of its operator in messages."""
-    kueue_framework: ClassVar[str]
+    kueue_framework: str
     """Name of its integration in the configuration of Kueue."""
-    own_variables: ClassVar[Sequence[str]]
-    """Environment variables that its operator sets and a job can't."""
-    conditions: ClassVar[Mapping[str, Meaning]]
+    conditions: Mapping[str, Meaning]
     """Meanings of its conditions, by type."""
+    manifest: Callable[[WorkloadPlan], Made]
+    """Makes the object for an attempt."""
+    probe: Callable[[str, Mapping[str, str]], Object]
+    """Makes the smallest object in a namespace, with these labels."""
+    worker_of: Callable[[Mapping[str, str]], int | None]
+    """Index of the worker whose pod has these labels; None: the pod belongs to no object of this kind."""
+    is_queued: Callable[[Api, str], bool]
+    """True if a Kueue takes its objects in a namespace: it suspends each that names a queue, until its turn."""
+    check: Callable[[Api, str], Check]
+    """The check of the operator for `doctor`, in a namespace."""
+    restricted_problem: Callable[[Api], tuple[str, str] | None] = lambda _: None
+    """Problem and fix if a `restricted` namespace refuses pods of the operator; None: it does not."""
+    parts: Callable[[str], tuple[str, ...]] = lambda _: ()
+    """Objects that its operator makes for the one with this name, as `Kind/name`: their events concern it."""
+    own_variables: Sequence[str] = ("MASTER_ADDR", "MASTER_PORT")
+    """Environment variables that its operator sets and a job can't."""
+    name_max: int = NAME_MAX
+    """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
+    fixed_pod_names: bool = True
+    """True: the pods of another one with its name are not created while its own exist. False: they could mount the
+    Secret of an earlier one that the garbage collector has not deleted yet, so that one is deleted after its pods."""
+    bases: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of the objects on which its objects are based, with their plurals."""
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
 
-    def collection(self, namespace: str) -> str:
-        """Path of its objects in the API."""
-        return f"/apis/{self.api_version}/namespaces/{namespace}/{self.plural}"
+    def collection(self, namespace: str, plural: str | None = None) -> str:
+        """Path of its objects in the API, or of those with another plural of its group."""
+        return f"/apis/{self.api_version}/namespaces/{namespace}/{plural or self.plural}"
 
-    @abstractmethod
-    def manifest(self, plan: WorkloadPlan) -> Object:
-        """The object for an attempt. Pure."""
+    def dry_run(self, api: Api, namespace: str, labels: Mapping[str, str] | None = None) -> Object:
+        """The probe after all webhooks, not created. Raises ApiError if it would be refused."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        answer: Object = api.request("POST", self.collection(namespace), self.probe(namespace, labels or {}), query)
+        return answer
 
-    @abstractmethod
-    def worker_of(self, labels: Mapping[str, str]) -> int | None:
-        """Index of the worker whose pod has these labels; None: the pod belongs to no object of this kind. Pure."""
-
-    @abstractmethod
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if a Kueue takes objects of this kind: it suspends each that names a queue, until its turn.
-
-        Blocks. Raises ApiError.
-        """
-
-    @abstractmethod
-    def check(self, api: Api, namespace: str) -> Check:
-        """The check of the operator for `doctor`. Blocks. Raises ApiError."""
-
-    @abstractmethod
-    def restricted_problem(self, api: Api) -> tuple[str, str] | None:
-        """Problem and fix if a `restricted` namespace refuses pods of the operator; None: it does not. Blocks."""
+    def checked(self, message: str, fix: str | None = None) -> Check:
+        """A check of its operator, which has failed if there is a fix."""
+        return Check(name=self.operator, ok=fix is None, message=message, fix=fix)

@@ -85,13 +85,7 @@ class Api:
         accept: str = JSON,
     ) -> Any:
         """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
-        response = self._send(method, path, body, query, READ_S, kind, accept)
-        try:
-            text = response.read()
-        except urllib3.exceptions.HTTPError as error:
-            raise ApiError(0, f"{self.host} broke off: {error}") from error
-        finally:
-            response.release_conn()
+        text = self._read(self._send(method, path, body, query, READ_S, kind, accept))
         return json.loads(text) if text else {}
 
     def get(self, path: str, query: Query | None = None) -> Any:
@@ -103,17 +97,19 @@ class Api:
 
     def text(self, path: str, query: Query | None = None) -> bytes:
         """The bytes of the response. Raises ApiError."""
-        response = self._send("GET", path, None, query, READ_S)
+        return self._read(self._send("GET", path, None, query, READ_S))
+
+    def stream(self, path: str, query: Query, read_s: float) -> Stream:
+        """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
+        return Stream(self._send("GET", path, None, query, read_s))
+
+    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         try:
             return bytes(response.read())
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"{self.host} broke off: {error}") from error
         finally:
             response.release_conn()
-
-    def stream(self, path: str, query: Query, read_s: float) -> Stream:
-        """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
-        return Stream(self._send("GET", path, None, query, read_s))
 
     def _send(
         self,
@@ -222,6 +218,12 @@ def get_if_visible(api: Api, path: str) -> Any:
         if error.status in (403, 404):
             return None
         raise
+
+
+def serves(api: Api, api_version: str, plural: str) -> bool:
+    """True if the cluster has such objects. Raises ApiError."""
+    served = get_if_visible(api, f"/apis/{api_version}")
+    return served is not None and plural in [each.get("name") for each in served.get("resources", [])]
 
 
 async def call_until_answered(call: Callable[[], T]) -> T:

@@ -39,7 +39,7 @@ class ObjectsApi:
     """The objects of attempts in one namespace."""
 
     def __init__(self, api: Api, namespace: str, kind: WorkloadKind) -> None:
-        self._api, self._kind = api, kind
+        self._api, self.kind = api, kind
         self._core = f"/api/v1/namespaces/{namespace}"
         self.workloads = kind.collection(namespace)
         self._collections = {
@@ -47,6 +47,7 @@ class ObjectsApi:
             "Secret": f"{self._core}/secrets",
             "NetworkPolicy": f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies",
             kind.name: self.workloads,
+            **{base: kind.collection(namespace, plural) for base, plural in kind.bases.items()},
         }
 
     def create_workload(self, workload: Object) -> Object:
@@ -56,6 +57,14 @@ class ObjectsApi:
         """
         return self._create_or_find(workload)
 
+    def create_base(self, base: Object) -> None:
+        """Create the object on which workloads are based, unless it is there. Raises ApiError."""
+        try:
+            self._api.create(self._collections[base["kind"]], base)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+
     def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
         """Calls that create all objects which the pods mount, owned by the workload.
 
@@ -64,8 +73,8 @@ class ObjectsApi:
         """
         meta = workload["metadata"]
         owner = {
-            "apiVersion": self._kind.api_version,
-            "kind": self._kind.name,
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.name,
             "name": meta["name"],
             "uid": meta["uid"],
         }
@@ -141,7 +150,7 @@ class ObjectsApi:
         deletes it before its pods, for a workload whose pods have ended: the garbage collector then makes a third of
         the requests (its limit: see `removal`).
         """
-        policy = "Background" if in_background else "Foreground"
+        policy = "Background" if in_background and self.kind.fixed_pod_names else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
             self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)
@@ -149,10 +158,10 @@ class ObjectsApi:
             if not (error.not_found or error.conflict):
                 raise
 
-    def log_tail(self, pod: str) -> bytes:
+    def log_tail(self, pod: str, container: str) -> bytes:
         """The last lines that a worker printed; empty if they are not available. Raises ApiError on other failures."""
         query: dict[str, str | int | bool] = {
-            "container": self._kind.container,
+            "container": container,
             "tailLines": TAIL_LINES,
             "limitBytes": TAIL_BYTES,
         }
@@ -163,9 +172,9 @@ class ObjectsApi:
                 return b""
             raise
 
-    def log_request(self, pod: str) -> tuple[str, dict[str, str]]:
+    def log_request(self, pod: str, container: str) -> tuple[str, dict[str, str]]:
         """Path and query of the stream with the whole log of a worker."""
-        return f"{self._core}/pods/{pod}/log", {"container": self._kind.container, "follow": "true"}
+        return f"{self._core}/pods/{pod}/log", {"container": container, "follow": "true"}
 
 
 def _name(wanted: Mapping[str, Any]) -> str:

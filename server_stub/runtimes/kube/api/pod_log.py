@@ -44,8 +44,9 @@ class PodLogs:
             return
         for number in range(TAIL_TRIES):
             try:
-                records = await call_in_thread(self._objects.log_tail, pod.name)
-                await self._registry.append(key.job_id, key.attempt, pod.worker, pod.uid, records)
+                records = await call_in_thread(self._objects.log_tail, pod.name, pod.main.name)
+                if attempt := self._registry.find(key.job_id, key.attempt):
+                    await attempt.append(pod.worker, pod.uid, records)
                 return
             except ApiError as error:
                 _log.warning("the log of %s can't be read: %s", pod.name, error)
@@ -56,7 +57,8 @@ class PodLogs:
         for pod in pods:
             begun = pod.main.running_since is not None or pod.main.ended is not None
             if begun and not pod.gone and (key, pod.uid) not in self._readers:
-                reader = PodLogReader(self._api, *self._objects.log_request(pod.name), key, pod, self._registry)
+                request = self._objects.log_request(pod.name, pod.main.name)
+                reader = PodLogReader(self._api, *request, key, pod, self._registry)
                 self._readers[key, pod.uid] = reader
                 reader.start()
 
@@ -141,9 +143,8 @@ class PodLogReader:
         return handover.finish()
 
     async def _append(self, records: bytes) -> int:
-        return await self._registry.append(
-            self._key.job_id, self._key.attempt, self._pod.worker, self._pod.uid, records
-        )
+        attempt = self._registry.find(self._key.job_id, self._key.attempt)
+        return await attempt.append(self._pod.worker, self._pod.uid, records) if attempt else 0
 
 
 class LogHandover:

@@ -48,8 +48,18 @@ Change = Listed | Changed
 class ObjectWatch:
     """The watch of one kind in one namespace: `path` of its collection, `query` with selectors."""
 
-    def __init__(self, api: Api, path: str, query: dict[str, str], take: Callable[[Change], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        query: dict[str, str],
+        take: Callable[[Change], None],
+        *,
+        may_be_absent: bool = False,
+    ) -> None:
+        """`may_be_absent`: it is no problem if the cluster has no such kind, or does not let this server see it."""
         self._api, self._path, self._query, self._take = api, path, query, take
+        self._may_be_absent = may_be_absent
         self._version: str | None = None
         self._listed_at = 0.0
         self._thread = StreamThread(api, f"watch {path.rpartition('/')[2]}", self._run)
@@ -79,6 +89,8 @@ class ObjectWatch:
                 self._thread.stopping.wait(pause_s * random.uniform(0.5, 1.0))
 
     def _log_problem(self, error: ApiError) -> None:
+        if self._may_be_absent and error.status in (403, 404):
+            return
         if self.problem != error.message:
             self.problem = error.message
             _log.warning("watching %s: %s", self._path, error.message)

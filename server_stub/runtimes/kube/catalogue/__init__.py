@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import PriorityClass
 from client_lib.spec.wire import InstanceType as ShownType
-from server_stub.runtimes.instance_types import Reserve, Size, parse
+from server_stub.runtimes.instance_types import Reserve, Size, find_type
 
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -318,33 +318,20 @@ class ClusterCatalogue(Strict):
 
         Raises InvalidRequest: it is unknown, or its name has too little information; the message lists all types.
         """
-        for listed in self.instance_types:
-            if listed.name == name:
-                return listed
-        size = parse(name) if self.by_pattern else None
-        if size is None:
-            raise self._unknown(name)
-        return self._of_family(size)
+        return find_type(name, self.instance_types, self._of_family if self.by_pattern else None)
 
-    def _of_family(self, size: Size) -> InstanceType:
+    def _of_family(self, size: Size) -> InstanceType | None:
         like = next(
             (t for t in self.instance_types if t.family == size.family and bool(t.gpus) == bool(size.gpus)), None
         )
         if like is None:
-            raise self._unknown(size.name)
+            return None
         share = size.gpus / like.gpus if like.gpus else 1.0
         values = {"name": size.name, "gpus": size.gpus, "description": ""}
         values["cpu"] = size.cpu or like.cpu * share
         values["memory_gib"] = size.memory_gib or like.memory_gib * share
         values["disk_gib"] = like.disk_gib and like.disk_gib * share
         return like.model_copy(update=values)
-
-    def _unknown(self, name: str) -> InvalidRequest:
-        listed = ", ".join(each.name for each in self.instance_types)
-        return InvalidRequest(
-            f"instance type {name!r} is unknown; this server has: {listed}",
-            hint="`client-lib instances` shows them with their sizes",
-        )
 
     def node(self, instance: InstanceType) -> Node | None:
         """The kind of node of a type; None: it names none."""

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import Place, invalid_request
+from client_lib.worker.directory import write_file
 from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue
+from server_stub.runtimes.kube.catalogue.mount_paths import is_free, is_in
 from server_stub.runtimes.kube.options import PodSecurity
-from server_stub.runtimes.kube.render import storage
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -89,9 +90,7 @@ def _keep(path: Path, kept: Path) -> None:
     try:
         content = path.read_bytes()
         if not kept.exists() or kept.read_bytes() != content:
-            new = kept.with_name(f".{kept.name}")
-            new.write_bytes(content)
-            new.replace(kept)
+            write_file(str(kept), content)
     except OSError as error:
         _log.warning("the catalogue can't be copied to %s: %s", kept, error)
 
@@ -178,12 +177,10 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
         yield f"two volumes are always mounted at {twice}"
     kept, home = catalogue.checkpoints, catalogue.user.home
     for path in [*always, *([kept.path] if kept else [])]:
-        if not storage.is_free(path):
+        if not is_free(path):
             yield f"a volume can't be mounted at {path}: that folder is the container's own"
-    mounted = [
-        storage.Claimed(v, v.always, v.read_only) for v in catalogue.volumes if v.always is not None and v.users is None
-    ]
-    if home is not None and not storage.is_on_volume(home, mounted):
+    kept_for_all = [v.always for v in catalogue.volumes if v.always and v.users is None and not v.read_only]
+    if home is not None and not any(is_in(home, path) for path in kept_for_all):
         yield f"user.home={home!r} is on no volume that is always mounted, for all users, and can be written to"
     if kept is not None:
         yield from _checkpoints(catalogue, kept)

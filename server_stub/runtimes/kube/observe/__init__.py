@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.workload import Meaning
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import WorkerView
 
-_NOT_CREATED = ("FailedCreatePod", "FailedCreateService")
+_NOT_CREATED = ("FailedCreatePod", "FailedCreateService", "FailedCreate", "TrainJobResourcesCreationFailed")
 _BLOCKING = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "NetworkNotReady")
 _FIRST_TROUBLE_S = 15
 _WORST_FIRST = (

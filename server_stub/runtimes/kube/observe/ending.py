@@ -14,7 +14,7 @@ from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.parse import WorkerPod
 from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
 from server_stub.worker_gateway import SILENT_S, WorkerView
@@ -116,19 +116,20 @@ def _cut_off(seen: Interpretation, view: WorkerView) -> int:
 def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bool) -> Verdict:
     """Reason and message of the end. `because` is why the attempt was deleted or its pods were taken away; it is used
     if no worker's own end explains it."""
-    if not all(worker.stage.over for worker in seen.workers):
+    all_over = all(worker.stage.over for worker in seen.workers)
+    if not all_over and (stopped or not any(worker.failed and worker.report for worker in seen.workers)):
         return Verdict(Reason.CANCELLED, "stopped") if stopped else Verdict(*because)
     found = verdict.verdict(seen.workers, stopped, lost_first)
     return Verdict(*because) if found.reason is Reason.CANCELLED and not stopped else found
 
 
 def notes(
-    attempt: Attempt, lost_lines: Mapping[int, int], settings: ClusterSettings, catalogue: ClusterCatalogue
+    attempt: Attempt, lost_lines: Mapping[int, int], options: ClusterOptions, catalogue: ClusterCatalogue
 ) -> tuple[str, ...]:
     """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
     missing = [messages.lost_lines(worker, count) for worker, count in lost_lines.items() if count]
     lost = storage.not_handed_on(attempt, catalogue)
-    alone = _LOGS_MAY_BE_LOST if settings.server_url is None else None
+    alone = _LOGS_MAY_BE_LOST if options.settings.worker_server_url is None else None
     return (*missing, *(each for each in (lost, alone) if each is not None))
 
 

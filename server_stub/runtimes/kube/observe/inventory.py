@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from server_stub.runtimes.kube.names import AttemptKey
@@ -10,6 +10,8 @@ from server_stub.runtimes.kube.observe.parse import Event, WorkerPod, Workload
 
 EVENTS_MAX = 30
 """Number of events kept of one object, the newest."""
+PARTS = ("Job/", "JobSet/")
+"""Objects that an operator makes for a workload: they are not watched, so their events are known by their names."""
 
 
 class Inventory:
@@ -22,8 +24,8 @@ class Inventory:
         self._key_of: dict[str, AttemptKey] = {}
         """The attempt of a workload or a pod, by UID."""
         self._followers: dict[AttemptKey, Callable[[], None]] = {}
-        self.workloads_known = False
-        """True after the first list: a missing workload does not exist, or was created a moment ago."""
+        self._listed: set[str] = set()
+        """Kinds of workloads whose list is known."""
 
     def follow(self, key: AttemptKey, changed: Callable[[], None]) -> None:
         """Call `changed` after each change of an object of this attempt."""
@@ -48,14 +50,27 @@ class Inventory:
     def events(self, key: AttemptKey) -> tuple[Event, ...]:
         workload = self._workloads.get(key)
         uids = ([workload.uid] if workload else []) + list(self._pods.get(key, ()))
-        return tuple(event for uid in uids for event in self._events.get(uid, {}).values())
+        own = [event for uid in uids for event in self._events.get(uid, {}).values()]
+        return (*own, *(self._events_of_parts(workload) if workload else ()))
+
+    def _events_of_parts(self, workload: Workload) -> Iterator[Event]:
+        """Events about what the operator made for the workload, without those of an earlier one with its name."""
+        for part in workload.parts:
+            for event in self._events.get(part, {}).values():
+                if event.at >= workload.created_at:
+                    yield replace(event, about=workload.uid)
+
+    def workloads_known(self, kind: str) -> bool:
+        """True after the first list of this kind: a missing one does not exist, or was created a moment ago."""
+        return kind in self._listed
 
     # --- changes from the watches
 
-    def list_workloads(self, found: Iterable[Workload]) -> None:
+    def list_workloads(self, kind: str, found: Iterable[Workload]) -> None:
         there = {workload.uid: workload for workload in found}
-        self.workloads_known = True
-        for workload in [workload for workload in self._workloads.values() if workload.uid not in there]:
+        self._listed.add(kind)
+        known = [workload for workload in self._workloads.values() if workload.kind == kind]
+        for workload in [workload for workload in known if workload.uid not in there]:
             self.workload_gone(workload)
         for workload in there.values():
             self.put_workload(workload)
@@ -64,12 +79,14 @@ class Inventory:
 
     def put_workload(self, workload: Workload) -> None:
         self._workloads[workload.key] = workload
-        self._key_of[workload.uid] = workload.key
+        for each in (workload.uid, *workload.parts):
+            self._key_of[each] = workload.key
         self._report_change(workload.key)
 
     def workload_gone(self, workload: Workload) -> None:
-        self._key_of.pop(workload.uid, None)
-        self._events.pop(workload.uid, None)
+        for each in (workload.uid, *workload.parts):
+            self._key_of.pop(each, None)
+            self._events.pop(each, None)
         known = self._workloads.get(workload.key)
         if known is not None and known.uid == workload.uid:
             del self._workloads[workload.key]
@@ -109,20 +126,25 @@ class Inventory:
             self.put_event(event)
 
     def put_event(self, event: Event) -> None:
-        about = self._events.setdefault(event.about, {})
+        known_by = _known_by(event)
+        about = self._events.setdefault(known_by, {})
         about[event.uid] = event
         if len(about) > EVENTS_MAX:
             del about[min(about, key=lambda uid: about[uid].at)]
-        if event.about in self._key_of:
-            self._report_change(self._key_of[event.about])
+        if known_by in self._key_of:
+            self._report_change(self._key_of[known_by])
 
     def event_gone(self, event: Event) -> None:
-        about = self._events.get(event.about, {})
+        about = self._events.get(_known_by(event), {})
         about.pop(event.uid, None)
         if not about:
-            self._events.pop(event.about, None)
+            self._events.pop(_known_by(event), None)
 
     def _report_change(self, key: AttemptKey) -> None:
         changed = self._followers.get(key)
         if changed is not None:
             changed()
+
+
+def _known_by(event: Event) -> str:
+    return event.part if event.part.startswith(PARTS) else event.about

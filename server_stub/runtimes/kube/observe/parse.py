@@ -110,6 +110,8 @@ class Workload:
     """Queue of Kueue."""
     conditions: tuple[tuple[StatusReason, Meaning], ...]
     """Conditions with status True."""
+    parts: tuple[str, ...] = ()
+    """Objects that the operator made for it, as `Kind/name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,19 @@ class Event:
     message: str
     at: str
     """Time of its last occurrence."""
+    part: str = ""
+    """The object that it is about, as `Kind/name`."""
 
 
-def pod(raw: Json, kind: WorkloadKind) -> WorkerPod | None:
-    """The pod; None: it belongs to no attempt."""
+def pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
+    """The pod of a workload of any of these kinds; None: it belongs to no attempt."""
     meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
     labels = _texts(meta.get("labels"))
-    key, worker = names.attempt_of(labels), kind.worker_of(labels)
-    if key is None or worker is None:
+    key = names.attempt_of(labels)
+    kind, worker = next(
+        ((each, found) for each in kinds if (found := each.worker_of(labels)) is not None), (None, None)
+    )
+    if key is None or kind is None or worker is None:
         return None
     conditions = {str(each.get("type")): each for each in _list(status.get("conditions"))}
     placed = conditions.get("PodScheduled", {})
@@ -175,6 +182,7 @@ def workload(raw: Json, kind: WorkloadKind) -> Workload | None:
         deleting=meta.get("deletionTimestamp") is not None,
         queue=labels.get(names.QUEUE),
         conditions=tuple(_meant(each, kind) for each in conditions),
+        parts=kind.parts(_text(meta, "name")),
     )
 
 
@@ -182,9 +190,11 @@ def event(raw: Json) -> Event:
     """The event, in either form: with a count and the first and last time, or with a series."""
     series = _of(raw, "series")
     at = _text(series, "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
+    about = _of(raw, "involvedObject")
     return Event(
         uid=_text(_of(raw, "metadata"), "uid"),
-        about=_text(_of(raw, "involvedObject"), "uid"),
+        about=_text(about, "uid"),
+        part=f"{_text(about, 'kind')}/{_text(about, 'name')}",
         reason=_text(raw, "reason"),
         message=_text(raw, "message"),
         at=at or _text(_of(raw, "metadata"), "creationTimestamp"),

@@ -1,87 +1,55 @@
 """PyTorchJob of the Kubeflow training operator as a kind of workload; `manifest` has its pure part.
 
-`check`, `is_queued` and `restricted_problem` ask a cluster about the operator. They create nothing.
+The functions here ask a cluster about the operator. They create nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from client_lib.spec.wire import Check
-from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible
-from server_stub.runtimes.kube.names import QUEUE
+from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
+from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.pytorchjob import manifest
-from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import WorkloadKind
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
 INSTALL = "kubectl apply --server-side -k k8s/third-party/training-operator"
-_PROBE = "client-lib-probe"
 
 
-class PyTorchJob(WorkloadKind):
-    name, group, version, plural = manifest.NAME, manifest.GROUP, manifest.VERSION, manifest.PLURAL
-    container = manifest.CONTAINER
-    operator = "training operator"
-    kueue_framework = "kubeflow.org/pytorchjob"
-    own_variables = ("MASTER_ADDR", "MASTER_PORT")
-    conditions = manifest.CONDITIONS
+def _is_queued(api: Api, namespace: str) -> bool:
+    """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration kubeflow.org/pytorchjob
+    is off by default since 0.19, and a suspended job would then never start."""
+    return bool(PYTORCHJOB.dry_run(api, namespace, {QUEUE: PROBE})["spec"]["runPolicy"].get("suspend"))
 
-    def manifest(self, plan: WorkloadPlan) -> Object:
-        return manifest.manifest(plan)
 
-    def worker_of(self, labels: Mapping[str, str]) -> int | None:
-        return manifest.worker_of(labels)
+def _check(api: Api, namespace: str) -> Check:
+    """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
+    kind, checked = PYTORCHJOB, PYTORCHJOB.checked
+    if not serves(api, kind.api_version, kind.plural):
+        return checked(f"the cluster knows no {kind.name}", INSTALL)
+    deployment = get_if_visible(api, DEPLOYMENT)
+    version = _version(deployment)
+    if version and _numbers(version) < OLDEST:
+        return checked(f"{version} runs; 1.9 or newer is needed", INSTALL)
+    if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
+        return checked("none of its pods is ready", "kubectl -n kubeflow describe pods")
+    try:
+        kind.dry_run(api, namespace)
+    except ApiError as error:
+        return checked(f"it refuses a {kind.name}: {error.message}", "kubectl -n kubeflow get pods")
+    return checked(f"{version or 'one of an unknown version'} runs and takes a {kind.name}")
 
-    def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration kubeflow.org/pytorchjob
-        is off by default since 0.19, and a suspended job would then never start."""
-        return bool(self.dry_run(api, namespace, {QUEUE: _PROBE})["spec"]["runPolicy"].get("suspend"))
 
-    def check(self, api: Api, namespace: str) -> Check:
-        """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
-        served = get_if_visible(api, f"/apis/{self.api_version}")
-        if served is None or self.plural not in [each.get("name") for each in served.get("resources", [])]:
-            return _bad(f"the cluster knows no {self.name}", INSTALL)
-        deployment = get_if_visible(api, DEPLOYMENT)
-        version = _version(deployment)
-        if version and _numbers(version) < OLDEST:
-            return _bad(f"{version} runs; 1.9 or newer is needed", INSTALL)
-        if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
-            return _bad("none of its pods is ready", "kubectl -n kubeflow describe pods")
-        try:
-            self.dry_run(api, namespace)
-        except ApiError as error:
-            return _bad(f"it refuses a {self.name}: {error.message}", "kubectl -n kubeflow get pods")
-        message = f"{version or 'one of an unknown version'} runs and takes a {self.name}"
-        return Check(name=self.operator, ok=True, message=message)
-
-    def restricted_problem(self, api: Api) -> tuple[str, str] | None:
-        """Problem and fix if the operator adds its default init container, which is not admitted by `restricted`."""
-        deployment = get_if_visible(api, DEPLOYMENT)
-        if deployment is None or _has_own_init_container(deployment):
-            return None
-        problem = "the operator puts its own init container before workers, which a `restricted` namespace refuses"
-        return problem, f"{INSTALL}, which gives it another one"
-
-    def dry_run(self, api: Api, namespace: str, labels: dict[str, str] | None = None) -> Object:
-        """The smallest PyTorchJob after all webhooks, not created. Raises ApiError if it would be refused."""
-        template = {"spec": {"containers": [{"name": self.container, "image": "none"}]}}
-        job = {
-            "apiVersion": self.api_version,
-            "kind": self.name,
-            "metadata": {"name": _PROBE, "labels": labels or {}},
-            "spec": {
-                "runPolicy": {"suspend": False},
-                "pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}},
-            },
-        }
-        answer: Object = api.request(
-            "POST", self.collection(namespace), job, {"dryRun": "All", "fieldValidation": "Strict"}
-        )
-        return answer
+def _restricted_problem(api: Api) -> tuple[str, str] | None:
+    """Problem and fix if the operator adds its default init container, which is not admitted by `restricted`."""
+    deployment = get_if_visible(api, DEPLOYMENT)
+    if deployment is None or _has_own_init_container(deployment):
+        return None
+    problem = "the operator puts its own init container before workers, which a `restricted` namespace refuses"
+    return problem, f"{INSTALL}, which gives it another one"
 
 
 def _version(deployment: Any) -> str | None:
@@ -107,8 +75,19 @@ def _has_own_init_container(deployment: Any) -> bool:
     return "/etc/config" in mounts or any("init-container-template-file" in flag for flag in flags)
 
 
-def _bad(message: str, fix: str) -> Check:
-    return Check(name=PyTorchJob.operator, ok=False, message=message, fix=fix)
-
-
-PYTORCHJOB = PyTorchJob()
+PYTORCHJOB = WorkloadKind(
+    name=manifest.NAME,
+    group=manifest.GROUP,
+    version=manifest.VERSION,
+    plural=manifest.PLURAL,
+    container=manifest.CONTAINER,
+    operator="training operator",
+    kueue_framework="kubeflow.org/pytorchjob",
+    conditions=manifest.CONDITIONS,
+    manifest=manifest.manifest,
+    probe=manifest.probe,
+    worker_of=manifest.worker_of,
+    is_queued=_is_queued,
+    check=_check,
+    restricted_problem=_restricted_problem,
+)

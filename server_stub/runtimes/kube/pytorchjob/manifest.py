@@ -10,7 +10,8 @@ from typing import Any
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.elastic import Bounds
-from server_stub.runtimes.kube.workload import Meaning, Object, WorkloadPlan
+from server_stub.runtimes.kube.names import PROBE
+from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadPlan, rank_variables
 
 NAME, GROUP, VERSION, PLURAL = "PyTorchJob", "kubeflow.org", "v1", "pytorchjobs"
 CONTAINER = "pytorch"  # the operator's webhook refuses a replica without a container of this name
@@ -18,8 +19,6 @@ ELASTIC = "client-lib.io/elastic"
 """Label of the pods of an elastic job: to the operator all of them are workers, and none is a master."""
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
-MASTER_PORT = 23456
-"""Default of the operator for its container port `pytorchjob-port`."""
 
 CONDITIONS: Mapping[str, Meaning] = {
     "Created": Meaning(Reason.QUEUED),
@@ -31,23 +30,30 @@ CONDITIONS: Mapping[str, Meaning] = {
 }
 
 
-def manifest(plan: WorkloadPlan) -> Object:
+def manifest(plan: WorkloadPlan) -> Made:
     run: Object = {"cleanPodPolicy": "Running"}  # the default leaves other pods running after the end; All deletes logs
     if plan.bounds is None:
         run["backoffLimit"] = 0
     if plan.spec.queue_name is not None:
         run["suspend"] = True  # until Kueue admits it
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": NAME,
-        "metadata": plan.metadata,
-        "spec": {
-            "nprocPerNode": str(plan.processes),  # "auto" would be a process for each core of the host
-            **({"elasticPolicy": _elastic_policy(plan, plan.bounds)} if plan.bounds else {}),
-            "runPolicy": run,
-            "pytorchReplicaSpecs": _replicas(plan),
-        },
+    spec = {
+        "nprocPerNode": str(plan.processes),  # "auto" would be a process for each core of the host
+        **({"elasticPolicy": _elastic_policy(plan, plan.bounds)} if plan.bounds else {}),
+        "runPolicy": run,
+        "pytorchReplicaSpecs": _replicas(plan),
     }
+    return Made(_job(plan.metadata, spec))
+
+
+def probe(_: str, labels: Mapping[str, str]) -> Object:
+    """The smallest PyTorchJob."""
+    replica = _replica(1, "Never", {"spec": {"containers": [{"name": CONTAINER, "image": "none"}]}})
+    spec = {"runPolicy": {"suspend": False}, "pytorchReplicaSpecs": {"Master": replica}}
+    return _job({"name": PROBE, "labels": dict(labels)}, spec)
+
+
+def _job(metadata: Object, spec: Object) -> Object:
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": NAME, "metadata": metadata, "spec": spec}
 
 
 def _elastic_policy(plan: WorkloadPlan, bounds: Bounds) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def _replicas(plan: WorkloadPlan) -> Object:
     An elastic job has workers only: the operator replaces a lost one, and the end of one is not the end of all.
     """
     if plan.bounds is not None:
-        template = plan.template({ELASTIC: "true"}, _elastic_variables(plan.name))
+        template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, pod_name(plan.name, 0, elastic=True)))
         return {"Worker": _replica(plan.spec.n_workers, "OnFailure", template)}
     workers = plan.spec.n_workers - 1
     master = {"Master": _replica(1, "Never", plan.template({}, ()))}
@@ -76,16 +82,6 @@ def _replicas(plan: WorkloadPlan) -> Object:
 
 def _replica(count: int, restart: str, template: Object) -> Object:
     return {"replicas": count, "restartPolicy": restart, "template": template}
-
-
-def _elastic_variables(name: str) -> list[Object]:
-    """Index and master for the pods of a job with workers only, which get neither from the operator."""
-    index = {"fieldRef": {"fieldPath": f"metadata.labels['{REPLICA_INDEX}']"}}
-    return [
-        {"name": "RANK", "valueFrom": index},
-        {"name": "MASTER_ADDR", "value": pod_name(name, 0, elastic=True)},
-        {"name": "MASTER_PORT", "value": str(MASTER_PORT)},
-    ]
 
 
 def pod_name(name: str, worker: int, *, elastic: bool = False) -> str:

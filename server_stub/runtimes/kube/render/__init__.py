@@ -19,9 +19,9 @@ from server_stub.runtimes import Attempt, elastic
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import network_policy, plan, pod, storage
-from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import Made, Object, WorkloadKind, WorkloadPlan
 
 T = TypeVar("T")
 CODE_MAX = 700 * 2**10
@@ -52,6 +52,8 @@ class Objects:
     """ConfigMap with the code if pods can't fetch it from the server; None: they can, or there is none."""
     policy: Object | None
     """NetworkPolicy of the attempt's pods; None: their network is not restricted."""
+    base: Object | None
+    """Object that the workload is based on and shares with others, such as a TrainingRuntime; None: there is none."""
     workload: Object
     """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
 
@@ -62,12 +64,13 @@ class Objects:
 
     def all(self) -> list[Object]:
         """All objects, in the order of `kubectl apply`: no pod waits for a missing object."""
-        return [self.launcher, *self.owned(), self.workload]
+        base = [self.base] if self.base is not None else []
+        return [self.launcher, *base, *self.owned(), self.workload]
 
 
-def needs_payload(attempt: Attempt, cluster: ClusterSettings) -> bool:
+def needs_payload(attempt: Attempt, cluster: ClusterOptions) -> bool:
     """True if the code must be in a ConfigMap, because pods can't reach the server."""
-    return cluster.server_url is None and (attempt.snapshot is not None or attempt.function is not None)
+    return cluster.settings.worker_server_url is None and (attempt.snapshot is not None or attempt.function is not None)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class _Rendering:
 
     attempt: Attempt
     kind: WorkloadKind
-    cluster: ClusterSettings
+    cluster: ClusterOptions
     catalogue: ClusterCatalogue
     needs: Needs
     name: str
@@ -99,7 +102,7 @@ class _Rendering:
 def render(
     attempt: Attempt,
     kind: WorkloadKind,
-    cluster: ClusterSettings,
+    cluster: ClusterOptions,
     catalogue: ClusterCatalogue,
     worker_token: str,
     payload: Payload | None = None,
@@ -118,12 +121,13 @@ def render(
         cluster,
         catalogue,
         needs(attempt.spec, catalogue),
-        name or names.object_name(attempt.job_name, attempt.number),
+        name or names.object_name(attempt.job_name, attempt.number, longest=kind.name_max),
         names.labels(attempt.job_id, attempt.number, attempt.job_name),
         plan.identity(attempt),
     )
     environment = _environment(rendering)
     code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
+    made = _workload(rendering, environment, code)
     return Objects(
         launcher=_launcher(rendering),
         plan=_copy(_plan(rendering)),
@@ -131,7 +135,8 @@ def render(
         environment=_copy(environment),
         code=code,
         policy=_copy(_policy(rendering)),
-        workload=_copy(_workload(rendering, environment, code)),
+        base=_copy(made.base),
+        workload=_copy(made.workload),
     )
 
 
@@ -178,21 +183,21 @@ def _plan(rendering: _Rendering) -> Object:
     worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster, rendering.catalogue)
     agent = plan.for_agent(rendering.attempt, rendering.cluster, rendering.catalogue)
     data = {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)}
-    return rendering.immutable("ConfigMap", names.plan_name(rendering.name), data=data)
+    return rendering.immutable("ConfigMap", rendering.name + names.PLAN, data=data)
 
 
 def _secret(rendering: _Rendering, worker_token: str) -> Object:
     content = {"token": worker_token}
     if rendering.cluster.server_ca is not None:
         content["ca.crt"] = rendering.cluster.server_ca
-    return rendering.immutable("Secret", names.secret_name(rendering.name), type="Opaque", stringData=content)
+    return rendering.immutable("Secret", rendering.name + names.SECRET, type="Opaque", stringData=content)
 
 
 def _environment(rendering: _Rendering) -> Object | None:
     values = plan.secret_environment(rendering.attempt)
     if not values:
         return None
-    return rendering.immutable("Secret", names.environment_name(rendering.name), type="Opaque", stringData=values)
+    return rendering.immutable("Secret", rendering.name + names.ENVIRONMENT, type="Opaque", stringData=values)
 
 
 def _code(rendering: _Rendering, payload: Payload) -> Object:
@@ -206,7 +211,7 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
             hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
         )
     encoded = {name: _base64(content) for name, content in there.items()}
-    return rendering.immutable("ConfigMap", names.code_name(rendering.name), binaryData=encoded)
+    return rendering.immutable("ConfigMap", rendering.name + names.CODE, binaryData=encoded)
 
 
 def _policy(rendering: _Rendering) -> Object | None:
@@ -217,18 +222,18 @@ def _policy(rendering: _Rendering) -> Object | None:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": rendering.metadata(names.policy_name(rendering.name)),
+        "metadata": rendering.metadata(rendering.name + names.POLICY),
         "spec": spec,
     }
 
 
-def _workload(rendering: _Rendering, environment: Object | None, code: Object | None) -> Object:
+def _workload(rendering: _Rendering, environment: Object | None, code: Object | None) -> Made:
     spec, metadata = rendering.attempt.spec, rendering.metadata(rendering.name)
     if spec.queue_name is not None:
         metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
     folders, secret = _folders(rendering, code), None
     if environment is not None:
-        secret = names.environment_name(rendering.name)
+        secret = rendering.name + names.ENVIRONMENT
 
     def template(labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
         made = pod.Template(
@@ -237,17 +242,18 @@ def _workload(rendering: _Rendering, environment: Object | None, code: Object | 
         return made.render(rendering.labels | dict(labels), variables)
 
     processes, bounds = rendering.needs.processes, elastic.bounds(spec)
-    return rendering.kind.manifest(WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template))
+    variables = tuple(environment["stringData"]) if environment is not None else ()
+    return rendering.kind.manifest(WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, variables))
 
 
 def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]:
     mounted = {
         "launcher": names.launcher_name(rendering.cluster.launcher, rendering.attempt.job_id),
-        "plan": names.plan_name(rendering.name),
-        "secret": names.secret_name(rendering.name),
+        "plan": rendering.name + names.PLAN,
+        "secret": rendering.name + names.SECRET,
     }
     if code is not None:
-        mounted["code"] = names.code_name(rendering.name)
+        mounted["code"] = rendering.name + names.CODE
     own = storage.own_folders(rendering.needs, mounted)
     return own + storage.asked_folders(rendering.attempt, rendering.catalogue)
 

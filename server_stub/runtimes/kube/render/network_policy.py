@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Network, Peer
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 
 
 def policy(
-    spec: JobSpec, pods: dict[str, str], cluster: ClusterSettings, catalogue: ClusterCatalogue
+    spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions, catalogue: ClusterCatalogue
 ) -> dict[str, Any] | None:
     """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None: there is no rule.
 
@@ -38,12 +38,12 @@ def policy(
     return {"podSelector": {"matchLabels": pods}, "policyTypes": types, **directions}
 
 
-def _ingress(pods: dict[str, str], cluster: ClusterSettings, network: Network) -> list[dict[str, Any]]:
+def _ingress(pods: dict[str, str], cluster: ClusterOptions, network: Network) -> list[dict[str, Any]]:
     servers = _servers(cluster, network.server) or []
     return [{"from": [_of_job(pods), *servers, *(_peer(peer) for peer in network.admit)]}]
 
 
-def _egress(pods: dict[str, str], cluster: ClusterSettings, network: Network) -> list[dict[str, Any]]:
+def _egress(pods: dict[str, str], cluster: ClusterOptions, network: Network) -> list[dict[str, Any]]:
     rules = [
         {"to": [_of_job(pods)]},
         {
@@ -63,12 +63,12 @@ def _egress(pods: dict[str, str], cluster: ClusterSettings, network: Network) ->
     return [*rules, *(_rule(rule) for rule in network.allow)]
 
 
-def _servers(cluster: ClusterSettings, given: Sequence[Peer]) -> list[dict[str, Any]] | None:
+def _servers(cluster: ClusterOptions, given: Sequence[Peer]) -> list[dict[str, Any]] | None:
     """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of a host outside the
     cluster, which no policy can select."""
     if given:
         return [_peer(peer) for peer in given]
-    if cluster.server_url is None:
+    if cluster.settings.worker_server_url is None:
         return []
     host = _host(cluster)
     try:
@@ -90,8 +90,8 @@ def _pods_of_service(host: str) -> list[dict[str, Any]] | None:
     return [_peer(pods)]
 
 
-def _host(cluster: ClusterSettings) -> str:
-    return urlsplit(cluster.server_url or "").hostname or ""
+def _host(cluster: ClusterOptions) -> str:
+    return urlsplit(cluster.settings.worker_server_url or "").hostname or ""
 
 
 def _of_job(pods: dict[str, str]) -> dict[str, Any]:

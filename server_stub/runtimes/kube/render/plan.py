@@ -15,11 +15,11 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, elastic
+from server_stub.runtimes import Attempt
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs
-from server_stub.runtimes.kube.options import ClusterSettings
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 
 PROTOCOL = 1
@@ -29,61 +29,39 @@ FUNCTION_RUNNER = "function_runner.py"
 """Placeholder for the file of the function runner, whose path the agent knows."""
 
 
-def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalogue: ClusterCatalogue) -> WorkerPlan:
+def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> WorkerPlan:
     """The plan of any worker, without `worker`, the address of the master and `snapshot`, which the agent adds.
 
     In place only worker 0 tails the log file and keeps outputs: the agents of the others remove these fields.
     """
     spec = attempt.spec
     environment = plain_environment(spec) | _function(attempt, cluster)
-    argument, auto = common.local_rank(spec)
-    bounds = elastic.bounds(spec)
-    return WorkerPlan(
-        job=attempt.job_name,
-        attempt=attempt.number,
-        worker=-1,
-        n_workers=spec.n_workers,
+    return common.worker_plan(attempt, environment, FUNCTION_RUNNER, storage.HOME)._replace(
         processes_per_worker=needs.processes,
-        type=str(spec.type),
-        command=_command(attempt),
         python=_python(attempt, catalogue),
-        environment=environment,
-        user_variables=sorted(spec.environment().keys() | attempt.secret_values.keys()),
-        working_dir=common.working_dir(attempt, storage.HOME),
-        master_addr="",
-        master_port=0,
         gpus=None if needs.gpus else [],  # the device plugin shows a container its own
         cores=needs.cores,
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
         checkpoints_from=storage.checkpoints_from(attempt, catalogue),
-        snapshot=None,
-        log_file=spec.log_file,
-        requirements=spec.requirements or [],
-        outputs=common.output_globs(attempt, worker=0) if cluster.server_url is not None else [],
-        outputs_limit_bytes=cluster.outputs_limit_bytes,
-        local_rank_argument=argument,
-        local_rank_auto=auto,
-        elastic_min_workers=None if bounds is None else bounds.least,
-        elastic_max_restarts=5 if bounds is None else bounds.returns,
-        rank_runner=spec.environment().get(common.RANK_RUNNER, "1") != "0",
-        observe=spec.observe and cluster.observe,
-        grace_s=spec.grace_s,
-        log_limit_bytes=common.log_share(attempt, cluster.log_limit_bytes),
+        outputs=common.output_globs(attempt, worker=0) if cluster.settings.worker_server_url is not None else [],
+        outputs_limit_bytes=cluster.settings.outputs_limit_bytes,
+        observe=spec.observe and cluster.settings.observe,
+        log_limit_bytes=common.log_share(attempt, cluster.settings.log_limit_bytes),
     )
 
 
-def order(attempt: Attempt, needs: Needs, cluster: ClusterSettings, catalogue: ClusterCatalogue) -> dict[str, Any]:
+def order(attempt: Attempt, needs: Needs, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> dict[str, Any]:
     """Content of plan.json: the protocol and the fields of the plan that differ from their defaults."""
     full, usual = worker_plan(attempt, needs, cluster, catalogue)._asdict(), WorkerPlan._field_defaults
     return {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
 
 
-def for_agent(attempt: Attempt, cluster: ClusterSettings, catalogue: ClusterCatalogue) -> dict[str, Any]:
+def for_agent(attempt: Attempt, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> dict[str, Any]:
     """Content of pod.json: what an agent needs in addition to the plan."""
     snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
     return {
         "protocol": PROTOCOL,
-        "server_url": cluster.server_url,
+        "server_url": cluster.settings.worker_server_url,
         "job": attempt.job_name,
         "job_id": attempt.job_id,
         "attempt": attempt.number,
@@ -92,7 +70,7 @@ def for_agent(attempt: Attempt, cluster: ClusterSettings, catalogue: ClusterCata
         "function": attempt.function is not None,
         "conda_prefix": conda_prefix(attempt.spec, catalogue),
         "spool_bytes": storage.SPOOL_BYTES,
-        "gang_timeout_s": cluster.gang_timeout_s,
+        "gang_timeout_s": cluster.settings.gang_timeout_s,
         "gate_port": GATE_PORT,
     }
 
@@ -128,17 +106,13 @@ def conda_prefix(spec: JobSpec, catalogue: ClusterCatalogue) -> str | None:
     return str(root / "envs" / spec.conda_env)  # an absolute path stays what it is
 
 
-def _function(attempt: Attempt, cluster: ClusterSettings) -> dict[str, str]:
-    return {function_runner.LIMIT: str(cluster.max_result_bytes)} if attempt.function is not None else {}
-
-
-def _command(attempt: Attempt) -> list[str]:
-    return [FUNCTION_RUNNER] if attempt.function is not None else common.command(attempt)
+def _function(attempt: Attempt, cluster: ClusterOptions) -> dict[str, str]:
+    return {function_runner.LIMIT: str(cluster.settings.max_snapshot_bytes)} if attempt.function is not None else {}
 
 
 def _python(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     """Interpreter in the image, as the submitter's is on another machine; None: the job starts a command."""
-    if attempt.spec.python_script is None and attempt.function is None:
+    if not common.runs_python(attempt):
         return None
     prefix = conda_prefix(attempt.spec, catalogue)
     return "python3" if prefix is None else f"{prefix}/bin/python"

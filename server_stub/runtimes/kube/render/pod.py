@@ -13,7 +13,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
-from server_stub.runtimes.kube.options import ClusterSettings, PodSecurity
+from server_stub.runtimes.kube.options import ClusterOptions, PodSecurity
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder
 from server_stub.runtimes.kube.workload import Object
@@ -42,7 +42,7 @@ class Template:
 
     spec: JobSpec
     needs: Needs
-    cluster: ClusterSettings
+    cluster: ClusterOptions
     catalogue: ClusterCatalogue
     container: str
     """Name of the main container."""
@@ -52,7 +52,7 @@ class Template:
 
     def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
         """The template with these labels and additional variables. It has no restartPolicy, as operators set it."""
-        defaults, security = self.catalogue.defaults, _pod_security(self.catalogue, self.cluster.pod_security)
+        defaults, security = self.catalogue.defaults, _pod_security(self.catalogue, self.cluster.settings.pod_security)
         return {
             "metadata": {
                 "labels": defaults.pod_labels | dict(labels),
@@ -78,7 +78,7 @@ class Template:
             "command": AGENT,
             "env": environment,
             "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, self.catalogue)),
-            "securityContext": _container_security(needs, self.cluster.pod_security),
+            "securityContext": _container_security(needs, self.cluster.settings.pod_security),
             "volumeMounts": [folder.mount() for folder in self.folders],
         }
         if self.environment_secret is not None:

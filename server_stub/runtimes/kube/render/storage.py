@@ -19,13 +19,12 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, fields, plan
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Volume
+from server_stub.runtimes.kube.catalogue.mount_paths import ROOT, is_free, is_in
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 
-ROOT = "/client-lib"
 LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
 RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
 SHM, TMP = "/dev/shm", "/tmp"
-_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 EMPTY_DIRS = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP, "shm": SHM}
 """Paths of the emptyDirs, by volume name."""
 _UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
@@ -204,22 +203,6 @@ def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
         raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
 
 
-def is_free(path: str, more: Sequence[str] = ()) -> bool:
-    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
-
-    `more` are further folders that are not free.
-    """
-    return (
-        path.startswith("/")
-        and ".." not in path.split("/")
-        and not any(_is_in(path, each) for each in (*_TAKEN, *more))
-    )
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(f"{folder}/")
-
-
 def _check_free(claimed: Claimed, spec: JobSpec) -> None:
     path = claimed.path
     if not is_free(path, [TMP] if spec.tmp_storage is not None else []):
@@ -231,13 +214,13 @@ def _check_free(claimed: Claimed, spec: JobSpec) -> None:
 
 def is_shared(path: str, claimed: Sequence[Claimed]) -> bool:
     """True if `path` is on one of the volumes, with the same files in the jobs of all users."""
-    above = [each for each in claimed if _is_in(path, each.path)]
+    above = [each for each in claimed if is_in(path, each.path)]
     return bool(above) and max(above, key=lambda each: len(each.path)).volume.whole
 
 
 def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
     """True if files at `path` outlive the pod."""
-    return any(not each.read_only and _is_in(path, each.path) for each in claimed)
+    return any(not each.read_only and is_in(path, each.path) for each in claimed)
 
 
 def checkpoint_dir(attempt: Attempt, catalogue: ClusterCatalogue) -> str:

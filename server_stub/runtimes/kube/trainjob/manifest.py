@@ -1,0 +1,179 @@
+"""The manifests of a TrainJob and of the TrainingRuntime below it, the labels of its pods, and the meanings of its
+conditions. Pure.
+
+A TrainJob patches the pod template of a TrainingRuntime, and can't patch all of its fields: the others, such as the
+PriorityClass, are fields of the runtime. A runtime is named by the hash of its content, and jobs with the same content
+share it.
+
+Sources: Kubeflow Trainer v2.3.0, pkg/apis/trainer/v1alpha1/trainjob_types.go and pkg/runtime/core/trainingruntime.go;
+JobSet v0.12.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from client_lib.spec.states import Reason
+from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE
+from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadPlan, rank_variables
+
+NAME, GROUP, VERSION, PLURAL = "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"
+RUNTIME, RUNTIMES = "TrainingRuntime", "trainingruntimes"
+CONTAINER = "node"  # the trainer's webhook refuses a runtime without a container of this name
+REPLICATED_JOB = "node"
+REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+NAME_MAX = 63 - len("-node-0-9999-abcde")
+"""JobSet refuses a name with which the name of a pod would be longer than a label."""
+MANAGER = "client-lib.io/server"
+"""Key of the patches, each of which has one."""
+REPLACED = 1_000_000
+"""Number of lost pods of an elastic job that are replaced; the server ends the attempt long before."""
+_PATCHED = {
+    "volumes",
+    "securityContext",
+    "terminationGracePeriodSeconds",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "serviceAccountName",
+    "imagePullSecrets",
+}
+"""Fields of a pod that a TrainJob may set."""
+_BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "securityContext", "volumeMounts"}
+"""Fields of the container that a TrainJob may set, by its trainer or a patch."""
+
+CONDITIONS: Mapping[str, Meaning] = {
+    "Suspended": Meaning(Reason.QUEUED),
+    "Complete": Meaning(Reason.COMPLETED),
+    "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
+}
+
+
+def manifest(plan: WorkloadPlan) -> Made:
+    template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
+    container = template["spec"]["containers"][0]
+    runtime = _runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
+    spec: Object = {
+        "runtimeRef": {"apiGroup": GROUP, "kind": RUNTIME, "name": runtime["metadata"]["name"]},
+        "trainer": {
+            "image": container["image"],
+            "command": container["command"],
+            "env": [*container["env"], *_from_secret(container, plan.secret_variables)],
+            "numNodes": plan.spec.n_workers,
+            "resourcesPerNode": container["resources"],
+        },
+        "runtimePatches": _patches(template, container),
+    }
+    if plan.spec.queue_name is not None:
+        spec["suspend"] = True  # until Kueue admits it
+    workload = {"apiVersion": f"{GROUP}/{VERSION}", "kind": NAME, "metadata": plan.metadata, "spec": spec}
+    return Made(workload, runtime)
+
+
+def plain_runtime(namespace: str) -> Object:
+    """The TrainingRuntime of a TrainJob that sets nothing but a container, for `probe`."""
+    return _runtime(namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False))
+
+
+def probe(namespace: str, labels: Mapping[str, str]) -> Object:
+    """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": NAME,
+        "metadata": {"name": PROBE, "labels": dict(labels)},
+        "spec": {
+            "runtimeRef": {"apiGroup": GROUP, "kind": RUNTIME, "name": plain_runtime(namespace)["metadata"]["name"]},
+            "trainer": {"image": "none", "numNodes": 1},
+            "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
+            "suspend": False,
+        },
+    }
+
+
+def lacks_runtime(message: str) -> bool:
+    """True if a TrainJob was refused with this message because its TrainingRuntime is missing."""
+    return "specified trainingRuntime must be created before" in message
+
+
+def worker_of(labels: Mapping[str, str]) -> int | None:
+    """Index of the worker whose pod has these labels; None: the pod belongs to no TrainJob."""
+    index = labels.get(INDEX, "")
+    return int(index) if labels.get(REPLICATED_JOB_LABEL) == REPLICATED_JOB and index.isdigit() else None
+
+
+def parts(name: str) -> tuple[str, ...]:
+    return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0"
+
+
+def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
+    """The variables of `envFrom`, which a TrainJob lacks, one by one. `env` takes precedence, as it does there."""
+    given = {each["name"] for each in container["env"]}
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}}}
+        for source in container.get("envFrom", ())
+        for name in names
+        if name not in given
+    ]
+
+
+def _runtime(namespace: str, spec: Object) -> Object:
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": RUNTIME,
+        "metadata": {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}},
+        "spec": spec,
+    }
+
+
+def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
+    container = {key: value for key, value in pod["containers"][0].items() if key not in _BY_TRAINER}
+    rest = {key: value for key, value in pod.items() if key not in _PATCHED}
+    return _job_set({**rest, "containers": [{"name": CONTAINER, **container}]}, elastic=plan.bounds is not None)
+
+
+def _job_set(pod: Object, *, elastic: bool) -> Object:
+    """Spec of a runtime: one Job, whose pods have their numbers. In an elastic one a lost pod is replaced when it has
+    ended; in any other the first that fails ends all."""
+    retry: Object = {"backoffLimit": REPLACED, "podReplacementPolicy": "Failed"} if elastic else {"backoffLimit": 0}
+    job = {
+        "name": REPLICATED_JOB,
+        "template": {
+            "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+            "spec": {**retry, "template": {"spec": {"restartPolicy": "OnFailure" if elastic else "Never", **pod}}},
+        },
+    }
+    return {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [job]}}}
+
+
+def _patches(template: Object, container: Object) -> list[Object]:
+    """Patches of the runtime. A patch takes one mount of each volume, so there are as many as a volume has mounts."""
+    pod = {key: value for key, value in template["spec"].items() if key in _PATCHED}
+    first, *more = _rounds(container["volumeMounts"])
+    security = container["securityContext"]
+    own = {**pod, "containers": [{"name": CONTAINER, "securityContext": security, "volumeMounts": first}]}
+    rest = [{"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}]}} for mounts in more]
+    return [_patch(number, each) for number, each in enumerate([{**template, "spec": own}, *rest])]
+
+
+def _rounds(mounts: Sequence[Object]) -> list[list[Object]]:
+    """The mounts in lists, none of which has a volume twice."""
+    rounds: dict[int, list[Object]] = defaultdict(list, {0: []})
+    times = Counter[str]()
+    for mount in mounts:
+        rounds[times[mount["name"]]].append(mount)
+        times[mount["name"]] += 1
+    return list(rounds.values())
+
+
+def _patch(number: int, template: Mapping[str, Any]) -> Object:
+    job = {"name": REPLICATED_JOB, "template": {"spec": {"template": dict(template)}}}
+    return {
+        "manager": f"{MANAGER}-{number}" if number else MANAGER,
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+    }
