@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Failure, JobInfo, RankReport
 from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+from server_stub.runtimes import NO_RANK
 
 _CODES = {
     1: "an error in the script",
@@ -52,6 +53,9 @@ def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
 
 def diagnose(worker: int, rank: RankReport, facts: Facts) -> Failure:
     """The failure of this rank. `exit_code` is 128 + signal if a signal ended the rank, as in a shell."""
+    if rank.rank == NO_RANK:  # the job's message explains the end of its setup
+        lines, hint = rank.last_lines, hint_for(rank, facts)
+        return Failure(worker=worker, exit_code=rank.exit_code, last_lines=lines, hint=hint)
     return Failure(
         worker=worker,
         rank=rank.rank,

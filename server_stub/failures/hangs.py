@@ -29,10 +29,15 @@ class Hang(NamedTuple):
 
 
 def find(
-    before: Sequence[RankStacks], after: Sequence[RankStacks], quiet: Mapping[int, datetime], known: bool = False
+    before: Sequence[RankStacks],
+    after: Sequence[RankStacks],
+    quiet: Mapping[int, datetime],
+    known: bool = False,
+    ended: Sequence[int] = (),
 ) -> Hang | None:
     """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`: the snapshots, of all
-    running ranks; `quiet`: the ranks that do nothing, and since when; `known`: the job has been found to hang."""
+    running ranks; `quiet`: the ranks that do nothing, and since when; `known`: the job has been found to hang; `ended`:
+    workers that have ended, so that their ranks enter nothing any more."""
     waited = {rank.rank: _collective(rank.processes[0]) for rank in before}
     waiting: dict[int, Place] = {}
     elsewhere: dict[int, ProcessStacks] = {}
@@ -48,7 +53,7 @@ def find(
         return None  # they may be at work, and in the same call twice by chance
     if elsewhere:
         return Hang(frozenset(elsewhere), f"{_waits(waiting, quiet)}; {_stands(elsewhere)}")
-    return _all_wait(waiting, quiet) if quiet.keys() >= waiting.keys() else None
+    return _all_wait(waiting, quiet, ended) if quiet.keys() >= waiting.keys() else None
 
 
 def _collective(process: ProcessStacks) -> Place | None:
@@ -57,8 +62,11 @@ def _collective(process: ProcessStacks) -> Place | None:
     return place if place and any(_COLLECTIVE.search(frame.file) for frame in place.below) else None
 
 
-def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> Hang | None:
-    """No rank is elsewhere: the smallest group is in another collective than the others."""
+def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended: Sequence[int]) -> Hang | None:
+    """No rank is elsewhere: some have ended, or the smallest group is in another collective than the others."""
+    if ended:
+        who = f"{named(ended, 'worker')} {'has' if len(ended) == 1 else 'have'} ended"
+        return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
     groups = sorted(_grouped(waiting).values(), key=lambda ranks: (len(ranks), ranks))
     if len(waiting) == 1:
         return None

@@ -13,6 +13,7 @@ import pytest
 
 from client_lib import Client, Job, JobFailed
 from client_lib.spec.states import Reason
+from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.kube.observe.parse import read_digest
 from tests.end_to_end.conftest import processes_of
 from tests.failures.endings import LOST_PEER
@@ -60,6 +61,87 @@ if os.environ["RANK"] == "1":
 while not os.path.exists(raised):
     time.sleep(0.005)
 raise RuntimeError("NCCL communicator was aborted on rank 0.")
+"""
+UNWINDS_FOR_LONG = """
+import contextlib, os, sys, time
+raised = os.path.join(os.path.dirname(__file__), "raised")
+
+def unwind(*_):
+    open(raised, "w").close()
+    time.sleep(600)
+
+@contextlib.contextmanager
+def uploading():
+    try:
+        yield
+    finally:
+        unwind()
+
+class Uploads:
+    def __enter__(self): pass
+    __exit__ = unwind
+
+def fail():
+    return {{}}["learning_rate"]
+
+if os.environ["RANK"] == "1":
+{body}
+while not os.path.exists(raised):
+    time.sleep(0.005)
+raise RuntimeError("Connection closed by peer [127.0.0.1]:29990")
+"""
+UNWINDING = {
+    "finally": """
+    try:
+        fail()
+    finally:
+        unwind()
+""",
+    "finally of a function": """
+    def train():
+        try:
+            fail()
+        finally:
+            try:
+                {}["token"]
+            except KeyError:
+                unwind()
+    train()
+""",
+    "except": """
+    try:
+        fail()
+    except Exception:
+        unwind()
+        raise
+""",
+    "exit": """
+    try:
+        fail()
+    except Exception:
+        unwind()
+        sys.exit(3)
+""",
+    "with": """
+    with Uploads():
+        fail()
+""",
+    "generator": """
+    with uploading():
+        fail()
+""",
+    "at exit": """
+    import atexit
+    atexit.register(unwind)
+    fail()
+""",
+}
+HANDLED = """
+    for _ in range(3):
+        try:
+            fail()
+        except Exception:
+            unwind()  # waits before it tries again
 """
 LESS_DATA = """
 import torch, torch.distributed as dist
@@ -153,6 +235,32 @@ def test_the_command_line_ends_with_the_exit_code_of_the_rank_that_raised(
     assert done.returncode == 1
     assert "(ExitCode): rank 1 on worker " in done.stderr
     assert "KeyError: 'learning_rate'" in done.stderr
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("body", UNWINDING.values(), ids=UNWINDING)
+def test_a_rank_is_named_that_still_unwinds_when_it_is_stopped(
+    field: Field, tmp_path: Path, shape: dict[str, int], body: str
+) -> None:
+    info = _failed(field, tmp_path, UNWINDS_FOR_LONG.format(body=body), shape)
+    assert info.message == KEY_ERROR
+    assert info.failure
+    assert (info.failure.rank, info.failure.exit_code) == (1, 1)
+    assert 'in fail\n    return {}["learning_rate"]' in str(info.failure.traceback)
+
+
+def test_a_rank_is_not_named_for_an_exception_that_it_has_handled(field: Field, tmp_path: Path) -> None:
+    info = _failed(field, tmp_path, UNWINDS_FOR_LONG.format(body=HANDLED), SHAPES["one worker"])
+    assert info.message.startswith("rank 0 ended with exit code 1: RuntimeError: Connection closed by peer")
+
+
+def _failed(field: Field, folder: Path, script: str, shape: dict[str, int]) -> JobInfo:
+    (folder / "train.py").write_text(script)
+    job = Job(script=folder / "train.py", client=field.client, **shape)  # type: ignore[arg-type]
+    job.submit()
+    with pytest.raises(JobFailed):
+        job.wait(timeout=60)
+    return job.info()
 
 
 def test_a_rank_is_named_that_hangs_while_it_destroys_its_process_group(field: Field, tmp_path: Path) -> None:

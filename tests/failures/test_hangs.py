@@ -130,3 +130,20 @@ def test_only_quiet_ranks_are_blamed_and_somebody_waits(
         assert all(str(number) in found.message or "-" in found.message for number in found.guilty)
     elif elsewhere:
         assert quiet.keys() <= elsewhere or not elsewhere <= quiet.keys()
+
+
+def test_ranks_that_wait_for_a_worker_that_has_ended_hang() -> None:
+    """NCCL waits for them until its time-out."""
+    ranks = [rank(0, WAITS), rank(1, WAITS)]
+    quiet = {0: SINCE, 1: SINCE}
+    assert find(ranks[:1], ranks[:1], quiet) is None
+    assert find(ranks[:1], ranks[:1], quiet, ended=[1]) == Hang(
+        frozenset({0}), f"rank 0 has waited in {REDUCE}; worker 1 has ended"
+    )
+    found = find(ranks, ranks, quiet, ended=[1, 2])
+    assert found
+    assert found.message == f"ranks 0-1 have waited in {REDUCE}; workers 1-2 have ended"
+    assert find(ranks, ranks, {0: SINCE}, ended=[2]) is None, "rank 1 may be at work"
+    blamed = find([*ranks, rank(2, SLEEPS)], [*ranks, rank(2, SLEEPS)], quiet | {2: SINCE}, ended=[3])
+    assert blamed
+    assert blamed.guilty == {2}, "it may still enter it"

@@ -132,6 +132,51 @@ def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
     assert "add requirements=['pyyaml']" in hint
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [  # as the libraries print them, on hardware and networks that a test does not have
+        ("Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "set_device"),
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", "use LOCAL_RANK"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "CUDA_LAUNCH_BLOCKING=1"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "install the build"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "install the build"),
+        ("init.cc:1102 NCCL WARN Mismatched NCCL version detected : rank 0 version 22005 rank 1 22606", "same image"),
+        ("Cuda failure 217 'peer access is not supported between these two devices'", "NCCL_P2P_DISABLE=1"),
+        (
+            "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
+            "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.",
+            "client-lib stacks",
+        ),
+        ("RuntimeError: connect [127.0.1.1]:38155: Connection refused", "network interface"),
+        (
+            "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.3<4> failed : No route to host",
+            "firewall",
+        ),
+        ("RuntimeError: [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4", "different sizes"),
+        ("RuntimeError: Detected mismatch between collectives on ranks.", "different collectives"),
+        ("RuntimeError: Expected to have finished reduction in the prior iteration before", "find_unused_parameters"),
+        (
+            "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with",
+            "keep the dataset on the CPU",
+        ),
+        ("before the\n        current process has finished its bootstrapping phase.", "__name__ == '__main__'"),
+        ("RuntimeError: Expected all tensors to be on the same device, but found cuda:0 and cpu!", "one device"),
+        ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "HF_TOKEN"),
+        (
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='cdn.example.org', port=443): "
+            "Max retries exceeded with url: /a",
+            "can't reach cdn.example.org",
+        ),
+        ("PermissionError: [Errno 13] Permission denied: '/data/out'", "open or write /data/out"),
+        ("/lib/libc.so.6: version `GLIBC_2.34' not found (required by /x/_C.so)", "GLIBC_2.34 is missing"),
+        ("ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.10'", "(/venv/bin/python)"),
+        ("huggingface/tokenizers: The current process just got forked, after", "TOKENIZERS_PARALLELISM=false"),
+    ],
+)
+def test_hint_texts_of_libraries(text: str, hint: str) -> None:
+    assert hint in (hint_for(said(text), IN_PLACE) or "")
+
+
 def test_hint_killed() -> None:
     assert "memory" in (hint_for(said("", exit_code=None, signal=9), IN_PLACE) or "")
 

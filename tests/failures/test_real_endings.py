@@ -1,0 +1,99 @@
+"""The hint for errors that PyTorch, Python and the C library raise here and now, not for texts that were kept once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client_lib.spec.wire import CodeInPlace, RankReport
+from server_stub.failures.hints import Facts, hint_for
+
+pytestmark = pytest.mark.process
+
+ENDINGS = {
+    # a script's last lines: a part of the hint
+    "open_many = [open('/dev/null') for _ in range(200)]": "more files open",
+    "open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')": "pointer of git LFS",
+    "torch.save({}, 'c'); open('c', 'r+b').truncate(300); torch.load('c')": "checkpoint file is incomplete",
+    "open('d', 'wb').close(); pickle.load(open('d', 'rb'))": "checkpoint file is incomplete",
+    "torch.save(Dies(), 'p'); torch.load('p')": "weights_only=False",
+    "nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())": "another model",
+    "nn.Linear(2, 3)(torch.zeros(4, 5))": "print the shapes",
+    "torch.zeros(3) + torch.zeros(4)": "print the shapes",
+    "torch.cat([torch.zeros(2, 2), torch.zeros(2, 3)])": "print the shapes",
+    "torch.zeros(7).view(2, 3)": "print the shapes",
+    "nn.Conv2d(3, 1, 1)(torch.zeros(1, 1, 2, 2))": "print the shapes",
+    "nn.Linear(2, 3)(torch.zeros(4, 2).half())": "different dtypes",
+    "nn.Conv2d(1, 1, 1)(torch.zeros(1, 1, 2, 2).double())": "different dtypes",
+    "torch.zeros(2, 2) @ torch.zeros(2, 2).double()": "different dtypes",
+    "os.environ['GLOO_SOCKET_IFNAME'] = 'eth7'; group()": "GLOO_SOCKET_IFNAME",
+    "group(world_size=2)": "only 1 of 2",
+    "dist.init_process_group('gloo')": "submit `train.py` alone",
+    "dist.all_reduce(torch.zeros(1))": "init_process_group() before",
+    "list(torch.utils.data.DataLoader(Dies(), num_workers=1))": "num_workers=0",
+    "x = torch.tensor(-1.0, requires_grad=True); nan_check(True); torch.sqrt(x).backward()": "became NaN",
+    "argparse.ArgumentParser().parse_args(['--lr', '1'])": "does not know --lr 1",
+    "b'\\xc3'.decode('ascii')": "PYTHONUTF8=1",
+    "ctypes.CDLL('libmissing.so.1')": "libmissing.so.1 is not on the worker",
+    "pickle.loads(b'\\x80\\x09.')": "another version",
+    "os.kill(os.getpid(), 4)": "newer processor",
+}
+
+RUN_ALL = """
+import argparse, ctypes, json, os, pickle, resource, sys, tempfile, torch, traceback
+import torch.distributed as dist
+from datetime import timedelta
+from torch import nn
+
+class Dies(torch.utils.data.Dataset):
+    def __len__(self): return 1
+    def __getitem__(self, index): os._exit(1)
+
+def group(world_size=1):
+    address, soon = "tcp://127.0.0.1:0", timedelta(seconds=1)
+    dist.init_process_group("gloo", init_method=address, rank=0, world_size=world_size, timeout=soon)
+
+nan_check = torch.autograd.set_detect_anomaly
+resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+for code in json.load(sys.stdin):
+    with tempfile.TemporaryFile("w+") as output:
+        child = os.fork()
+        if child == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            try:
+                exec(code)
+            except Exception:
+                traceback.print_exc()
+            except SystemExit:
+                pass
+            sys.stderr.flush()
+            os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        output.seek(0)
+        print(json.dumps([code, output.read(), os.WTERMSIG(status) if os.WIFSIGNALED(status) else None]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankReport]:
+    """Each ending as the report of a rank: torch is imported once, and each line runs in a fork of that process."""
+    folder: Path = tmp_path_factory.mktemp("endings")
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN_ALL], input=json.dumps(list(ENDINGS)), cwd=folder, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    return {
+        code: RankReport(rank=0, exit_code=None if signal else 1, signal=signal, last_lines=output.splitlines()[-40:])
+        for code, output, signal in map(json.loads, ran.stdout.splitlines())
+    }
+
+
+@pytest.mark.parametrize("code", ENDINGS)
+def test_a_real_ending_has_its_hint(code: str, reports: dict[str, RankReport]) -> None:
+    report = reports[code]
+    assert ENDINGS[code] in (hint_for(report, Facts(CodeInPlace())) or ""), report.last_lines
