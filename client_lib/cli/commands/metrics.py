@@ -1,0 +1,83 @@
+"""`client-lib metrics`: the curves of a job."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from typing import Annotated, Any, Literal
+
+import typer
+
+from client_lib.cli import printer
+from client_lib.cli.connection import Connection
+from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest
+from client_lib.reports import curves
+from client_lib.spec.states import FINAL
+
+app = CommandApp()
+_PAUSE_S = 1.0
+_SHOWN, _WRITTEN = 1000, 10_000_000  # points of a curve: on the terminal, and as data
+
+
+def _rank(text: str) -> str:
+    if text != "all" and not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a rank nor `all`")
+    return text
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib metrics train-x7k2m
+  client-lib metrics train --watch               until the job has ended
+  client-lib metrics train-x7k2m -o csv > curves.csv
+  client-lib metrics train-x7k2m --rank all -o json | jq '.curves[] | {name, rank}'
+""",
+)
+def metrics(
+    connection: Connection,
+    name: JobOrNewest = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever they change, to the end.")] = False,
+    rank: Annotated[
+        Any, typer.Option(parser=_rank, metavar="N", help="Metrics of this rank, or of `all` ranks.")
+    ] = "0",
+    output: Annotated[
+        Literal["text", "json", "csv"], typer.Option("-o", "--output", help="Form of what is printed.")
+    ] = "text",
+) -> None:
+    """Show the losses and other metrics of a job: the curve, the last and the best value of each.
+
+    They are read from the lines that the job prints and from files of TensorBoard and Lightning; the script needs no
+    change. BEST is the smallest loss or error, or the largest accuracy or score; empty for other metrics.
+    """
+    job = connection.job(name)
+    if watch and output != "text":
+        raise typer.BadParameter("--watch prints text; leave out -o")
+    points = _SHOWN if output == "text" else _WRITTEN
+    found = connection.metrics(job["name"], rank, points)
+    if output == JSON:
+        printer.data_json(found)
+    elif output == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerows(curves.csv_rows(found))
+        for reason in curves.missing(found):
+            printer.hint(reason)
+    else:
+        _print(found)
+    while watch and job["state"] not in FINAL:
+        time.sleep(_PAUSE_S)
+        job, before = connection.job(job["name"]), found
+        found = connection.metrics(job["name"], rank, points)
+        if found != before:
+            if sys.stdout.isatty():
+                sys.stdout.write("\x1b[H\x1b[J")  # clears the screen
+            _print(found)
+
+
+def _print(found: dict[str, Any]) -> None:
+    if not found["curves"]:
+        printer.hint(f"{found['job']} has printed no metrics so far: numbers beside a name, such as `step 3 loss=0.12`")
+    else:
+        printer.table(curves.HEADINGS, curves.rows(found), cut=("CURVE",))
+    printer.lines(curves.facts(found))
+    sys.stdout.flush()

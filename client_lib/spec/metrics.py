@@ -1,0 +1,66 @@
+"""Metrics of a job: the answer of `GET /jobs/{name}/metrics`. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from client_lib.spec.wire import JobProgress, WithNan
+
+POINTS, POINTS_MAX = 1000, 10_000_000  # of each curve in an answer
+
+
+class Curve(WithNan):
+    """The values of one metric over the steps; the attempts of a job one after the other."""
+
+    name: str
+    rank: int | None = None
+    """None: the lines belong to no rank, as those of train.log."""
+    axis: Literal["step", "epoch", "count"] | str = "step"
+    """The steps are those of the script, or its epochs; `count`: the values are numbered from 1."""
+    steps: list[float]
+    times: list[float]
+    """Seconds since 1970, in which the values were printed."""
+    values: list[float]
+    points: int
+    """Number of values that are kept. If the answer has fewer, the smallest and largest of each part are in it."""
+    thinned: bool = False
+    """The script has more values than are kept."""
+
+
+class JobMetrics(WithNan):
+    """The curves of a job by name: `metrics["loss"].values`."""
+
+    job: str
+    attempt: int
+    progress: JobProgress | None = None
+    """None: the job does not run, or prints no progress."""
+    curves: list[Curve]
+    """Ordered by name and rank."""
+    complete: bool = True
+    """False: the log is long, and a part of it was not read yet; ask again."""
+    dropped: int = 0
+    """Values of `client_lib.log` that are missing, because of too many calls or names."""
+
+    def __getitem__(self, name: str) -> Curve:
+        """The first curve of this name. Raises KeyError with the names that there are."""
+        for curve in self.curves:
+            if curve.name == name:
+                return curve
+        raise KeyError(f"{name!r}; there are: {', '.join(self.keys()) or 'none'}")
+
+    def keys(self) -> list[str]:
+        """The names of the curves."""
+        return list(dict.fromkeys(curve.name for curve in self.curves))
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with one row per value: name, rank, step, time (UTC), value. Needs pandas."""
+        import pandas as pd  # type: ignore[import-untyped]  # an optional library
+
+        rows: list[tuple[Any, ...]] = [
+            (curve.name, curve.rank, *point)
+            for curve in self.curves
+            for point in zip(curve.steps, curve.times, curve.values, strict=True)
+        ]
+        frame = pd.DataFrame(rows, columns=["name", "rank", "step", "time", "value"])
+        frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
+        return frame

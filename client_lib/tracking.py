@@ -1,0 +1,90 @@
+"""Metrics that a script logs itself, with the names of wandb: `client_lib.log({"loss": 0.3}, step=7)`.
+
+    import client_lib
+    client_lib.log({"loss": 0.3, "val/acc": 0.91}, step=7)
+
+A call of `log` takes 10 to 20 µs, never blocks and never raises. Outside a job it does nothing. If the pipe to the
+launcher is full, values are dropped and counted. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from client_lib.worker.format import METRICS_MAX, METRICS_PIPE, metric_lines
+
+config: dict[str, Any] = {}
+"""The values given to `init`; the script may read and change them."""
+
+
+class _Pipe:
+    def __init__(self) -> None:
+        self.step, self.dropped = -1.0, 0
+        self.rank = int(os.environ["RANK"]) if os.environ.get("RANK", "").isdecimal() else 0
+        self.fd: int | None = None
+        try:
+            self.fd = os.open(os.environ[METRICS_PIPE], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (KeyError, OSError):  # outside a job, or its launcher has ended
+            return
+
+    def write(self, values: dict[str, float]) -> None:
+        if self.fd is None:
+            return
+        dropped, self.dropped = self.dropped, 0
+        for line in metric_lines(self.rank, self.step, values, dropped):
+            try:
+                if len(line) > METRICS_MAX:
+                    raise BlockingIOError
+                os.write(self.fd, line)
+            except OSError:
+                _, _, before, lost = json.loads(line)
+                self.dropped += before + len(lost)
+
+
+_pipe: _Pipe | None = None
+
+
+def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
+    """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace; others are ignored.
+    Other arguments of wandb.init are taken and ignored. It need not be called; what it returns has `log`, `finish`,
+    `config` and `alert`."""
+    this = sys.modules[__name__]
+    with suppress(Exception):
+        this.config.update(config if isinstance(config, Mapping) else vars(config))
+    return this
+
+
+def log(data: Mapping[str, Any], step: float | None = None, **_: Any) -> None:
+    """Add values to the curves of this rank; what is no number is left out. `step` None: one more than before."""
+    global _pipe
+    with suppress(Exception):  # a training must not end for a metric
+        _pipe = pipe = _pipe or _Pipe()
+        pipe.step = pipe.step + 1 if step is None else float(step)
+        if pipe.fd is not None:
+            pipe.write({str(name): value for name, given in data.items() if (value := _number(given)) is not None})
+
+
+def finish(*_: Any, **__: Any) -> None:
+    """Send the number of dropped values. It need not be called."""
+    if _pipe is not None and _pipe.dropped:
+        _pipe.write({})
+
+
+def alert(title: str, text: str = "", **_: Any) -> None:
+    """Print an alert to stderr, and so to the log of the job."""
+    with suppress(Exception):
+        sys.stderr.write(f"ALERT {title}: {text}\n" if text else f"ALERT {title}\n")
+        sys.stderr.flush()
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

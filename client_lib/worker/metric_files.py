@@ -1,0 +1,236 @@
+"""Reads the files of metrics that a script writes by itself: event files of TensorBoard, and Lightning's metrics.csv.
+
+They are searched below the working directory and the directory for checkpoints. The name of an event file has the host
+and the number of the process that writes it. metrics.csv is the one that was made since the start: of two at once none
+is read, as another job may run there. A file that can't be read is left alone.
+"""
+
+import contextlib
+import csv
+import errno
+import os
+import socket
+import stat
+import struct
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+
+from client_lib.worker.format import metric_lines
+from client_lib.worker.loop import Loop
+
+_LOOK_S = 0.5
+_SEARCH_S, _SHARE = 2.0, 0.02  # shortest time between two searches, and the longest share of the time that they take
+_BLOCK, _ROWS = 2**20, 2**16  # bytes of an event file and of a table that are read at once
+_LAST_LOOKS = 64  # blocks that are read after the end
+_DEPTH, _ENTRIES = 3, 5000  # folders below each other, and entries, that one search sees
+_CSV_MAX = 2**26
+_CSV, _EVENTS = "metrics.csv", ".tfevents."
+_STEPS = ("step", "epoch")
+
+Values = Tuple[Optional[float], Dict[str, float]]
+"""A step and its values."""
+
+
+class MetricFiles:
+    """`pids`: the running processes and their ranks. `sink` gets lines of `metric_line`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        pids: Callable[[], Dict[int, int]],
+        folders: List[str],
+        since: float,
+        sink: Callable[[bytes], None],
+    ) -> None:
+        """`since`: the start of the ranks, in seconds since 1970."""
+        self._loop, self._pids, self._sink = loop, pids, sink
+        self._folders, self._since = folders, since
+        self._events: Dict[str, Tuple[Optional[int], _Events]] = {}
+        self._csv: Optional[_Csv] = None
+        self._host = socket.gethostname()
+        self._ranks: Dict[int, int] = {}  # by pid, also those that have ended
+        self._search_at = 0.0
+        self._again()
+
+    def finish(self) -> None:
+        """Read what the ranks have written last."""
+        self._search_at = 0.0
+        for _ in range(_LAST_LOOKS):
+            if not self._look():
+                return
+
+    def _again(self) -> None:
+        self._look()
+        self._loop.call_later(_LOOK_S, self._again)
+
+    def _look(self) -> bool:
+        """Pass new values on; False: nothing new was read."""
+        self._ranks.update(self._pids())
+        begin = time.monotonic()
+        if begin >= self._search_at:
+            self._search()
+            now = time.monotonic()
+            self._search_at = now + max(_SEARCH_S, (now - begin) / _SHARE)
+        found = [self._pass(rank, events) for rank, events in self._events.values()]
+        return any(found + ([self._pass(None, self._csv)] if self._csv else []))
+
+    def _pass(self, rank: Optional[int], file: "Union[_Csv, _Events]") -> bool:
+        before, lines = file.position, []
+        with contextlib.suppress(Exception):  # a file may hold other bytes, which any part of the parser refuses
+            for step, values in file.read():
+                lines += metric_lines(rank, step, values) if values else []
+        if lines:
+            self._sink(b"".join(lines))
+        return file.position != before
+
+    def _search(self) -> None:
+        tables = set()
+        for path in map(os.path.realpath, _files(self._folders, self._since)):
+            name = os.path.basename(path)
+            if name == _CSV:
+                tables.add(path)
+            for pid, rank in self._ranks.items():
+                if ".%s.%d." % (self._host, pid) in name + ".":
+                    self._events.setdefault(path, (rank if rank >= 0 else None, _Events(path)))
+        if self._csv is None and len(tables) == 1:
+            self._csv = _Csv(tables.pop())
+
+
+def _files(roots: List[str], since: float) -> Iterator[str]:
+    """Paths of event files that were changed `since` then, and of tables that were made since; the nearest first."""
+    folders, left = [(root, 0) for root in roots], _ENTRIES
+    for folder, depth in folders:  # it grows
+        with contextlib.suppress(OSError):
+            is_new = os.stat(folder).st_mtime >= since  # of a file in it
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        return
+                    if _EVENTS in entry.name or (entry.name == _CSV and is_new):
+                        if entry.stat().st_mtime >= since:
+                            yield entry.path
+                    elif depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                        folders.append((entry.path, depth + 1))
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a regular file of bounded size; a pipe would block the launcher. Raises OSError for others."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and (status.st_size <= _CSV_MAX or not path.endswith(_CSV)):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+
+
+class _Csv:
+    """A table with a heading. It may be written again as a whole, when a column is added."""
+
+    def __init__(self, path: str) -> None:
+        self.position = 0
+        self._path = path
+        self._heading = b""
+        self._lines = 0  # below the heading, that were read
+
+    def read(self) -> Iterator[Values]:
+        with open(self._path, "rb", opener=_opened) as file:
+            heading = file.readline()
+            if heading != self._heading or os.fstat(file.fileno()).st_size < self.position:
+                known = [file.readline() for _ in range(self._lines)]
+                if not all(line.endswith(b"\n") for line in [heading, *known]):
+                    return  # it is being written
+                self._heading, self.position = heading, file.tell()
+            file.seek(self.position)
+            lines = [line for line in file.readlines(_ROWS) if line.endswith(b"\n")]
+        self.position += sum(map(len, lines))
+        self._lines += len(lines)
+        rows = csv.DictReader(line.decode("utf-8", "replace") for line in [heading, *lines])
+        for row in rows:
+            values = {name: float(value) for name, value in row.items() if name and value and _is_number(value)}
+            steps = [values.pop(name) for name in _STEPS if name in values]
+            yield (steps[0] if steps else None), values
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class _Events:
+    """An event file: records of TFRecord, each an Event of tensorflow/core/util/event.proto."""
+
+    def __init__(self, path: str) -> None:
+        self.position = 0
+        self._path = path
+
+    def read(self) -> Iterator[Values]:
+        with open(self._path, "rb", opener=_opened) as file:
+            file.seek(self.position)
+            data = file.read(_BLOCK)
+        at = 0
+        while at + 12 <= len(data):
+            (size,) = struct.unpack_from("<Q", data, at)
+            end = at + 12 + size + 4  # length and its checksum, the event and its checksum
+            if size > _BLOCK - 16:  # an image or a graph that a block does not hold
+                self.position += 16 + size
+                return
+            if end > len(data):
+                break
+            yield _event(data[at + 12 : end - 4])
+            at = end
+            self.position += 16 + size
+
+
+def _event(data: bytes) -> Values:
+    fields, values = list(_fields(data)), {}
+    for number, summary in fields:
+        if number == 5:
+            for field, value in _fields(summary):
+                if field == 1:
+                    values.update(_scalar(value))
+    return dict(fields).get(2, 0), values
+
+
+def _scalar(data: bytes) -> Dict[str, float]:
+    """A Summary.Value, if it is a scalar: `simple_value`, or a tensor with one `float_val`."""
+    fields = dict(_fields(data))
+    number = dict(_fields(fields[8])).get(5) if 8 in fields else fields.get(2)
+    if not isinstance(number, bytes) or len(number) != 4:
+        return {}
+    return {fields[1].decode("utf-8", "replace"): struct.unpack("<f", number)[0]}
+
+
+def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
+    """Number and value of the fields of a protobuf message: integers, and all others as bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError("no field has the type %d" % kind)
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> Tuple[int, int]:
+    value = shift = 0
+    while True:
+        if shift > 63:
+            raise ValueError("no number has more than 10 bytes")
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

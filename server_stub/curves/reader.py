@@ -1,0 +1,219 @@
+"""Reads the curves and the progress of jobs out of their logs: each byte once. Blocking; any thread.
+
+The curves of a log are kept in memory for the newest readers, and in a file of the job's directory that is removed with
+it. The file holds what was read up to an offset of the log; without it, or if it is damaged, the log is read again.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO, NamedTuple
+
+from client_lib.spec.wire import JobProgress
+from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
+from server_stub.curves.bars import Bars
+from server_stub.curves.grammar import LONGEST
+from server_stub.curves.points import Points
+from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
+from server_stub.logs import LoggedJob
+from server_stub.logs.segments import LogReader
+from server_stub.runtimes import log_dir
+
+FOLDER = "curves"
+"""In the directory of the job."""
+_VERSION = 2  # of the grammar and of the file: others are made again
+_OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and points of all of them
+_UNCOUNTED = 50_000
+_BLOCK = 2**16  # the time is checked after each
+_SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
+_STAMP = r"(\d{4}-\d\d-\d\d)T(\d\d):(\d\d):(\d\d\.\d{6})Z"
+_RECORD = re.compile(
+    (
+        "^" + pattern(time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})")
+    ).encode(),
+    re.MULTILINE,
+)
+"""A job may write to its log itself: what is no record is skipped, in linear time."""
+_LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
+
+
+class Curves(NamedTuple):
+    """The curves of a job."""
+
+    curves: dict[Key, Points]
+    complete: bool
+    """False: a part of the log was not read yet."""
+    dropped: int
+    """Values that the script could not hand over."""
+
+
+class _Log:
+    """The part of one log that was read, and its curves. For the holder of `lock`."""
+
+    def __init__(self, file: Path, most: int) -> None:
+        self.lock = Lock()
+        self.offset = 0
+        self.tracker = Tracker(most)
+        self._file, self._most = file, most
+        self._saved: int | None = None
+
+    def load(self) -> None:
+        """Continue from the file at the first call; if it can't be used, read the log from its begin."""
+        if self._saved is None:
+            self._saved = 0
+            with suppress(OSError, ValueError, KeyError, TypeError, EOFError), self._file.open("rb") as source:
+                head = json.loads(source.readline())
+                if head["version"] == _VERSION:
+                    bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
+                    self.tracker = Tracker(self._most, _columns(head["curves"], source), head["dropped"], bars)
+                    self.offset = self._saved = head["offset"]
+
+    def save(self, least: int = 1) -> None:
+        """Write the file if `least` bytes of log were read since the last time. If it can't be written, as there is no
+        room or no job, the log is read again later."""
+        if self._saved is None or self.offset - self._saved < least:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            written = self._file.with_suffix(".new")
+            with written.open("wb") as out:
+                out.write(json.dumps(self._head()).encode() + b"\n")
+                for curve in self.tracker.points.values():
+                    for column in curve.columns:
+                        column.tofile(out)
+            written.replace(self._file)
+            self._saved = self.offset
+
+    def advance(self, directory: Path, until: float) -> bool:
+        """Read what is new; False: the time is over before its end."""
+        with closing(LogReader(directory)) as log:
+            while block := log.block(self.offset, _BLOCK):
+                for record in _records(block.data):
+                    self.tracker.add(*record)
+                self.offset = block.end
+                self.save(_SAVE_BYTES)
+                if time.monotonic() > until:
+                    return False
+        return True
+
+    def _head(self) -> dict[str, object]:
+        points = self.tracker.points.items()
+        return {
+            "version": _VERSION,
+            "offset": self.offset,
+            "dropped": self.tracker.dropped,
+            "bars": [self.tracker.bars[rank].saved() for rank in PROGRESS_OF],
+            "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
+        }
+
+
+class CurveReader:
+    """One per server. `most`: points that are kept of the log of one worker."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._logs: OrderedDict[Path, _Log] = OrderedDict()
+        self._uncounted = 0  # points that were read since all points were counted, which takes 0.1 ms or more
+        self._lock = Lock()
+
+    def progress(self, job: LoggedJob, now: float, until: float) -> JobProgress | None:
+        """The progress of the newest attempt by the first rank that has any; None: its log could not be read up to
+        its end `until` then (monotonic seconds), or has none."""
+        with self._read(job, job.attempt, 0, until) as (tracker, complete):
+            found = [tracker.progress(rank, now) for rank in PROGRESS_OF] if complete else []
+        return next((each for each in found if each.done is not None or each.metrics), None)
+
+    def curves(self, job: LoggedJob, rank: int | None, until: float) -> Curves:
+        """The curves of one rank and of no rank, or with None of all; those of later attempts continue the earlier.
+        Nothing is read after `until` (monotonic seconds); the next call reads on."""
+        found: dict[Key, Points] = {}
+        all_complete, dropped = True, 0
+        for attempt in range(1, job.attempt + 1):
+            for worker in range(1 if rank == 0 else job.n_workers):
+                with self._read(job, attempt, worker, until) as (tracker, complete):
+                    all_complete &= complete
+                    dropped += tracker.dropped
+                    for key, points in tracker.curves().items():
+                        if rank is None or key[0] in (rank, None):
+                            found[key] = found.get(key, Points(points.axis, points.source)).joined(points)
+        return Curves(found, all_complete, dropped)
+
+    @contextmanager
+    def _read(self, job: LoggedJob, attempt: int, worker: int, until: float) -> Iterator[tuple[Tracker, bool]]:
+        """Read a log; False: not up to its end. Without any curves if another thread reads it `until` then."""
+        log = self._log(job.job_dir / FOLDER / f"{attempt}-{worker}")
+        if not log.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            yield Tracker(0), False
+            return
+        try:
+            before = log.tracker.count
+            log.load()
+            complete = log.advance(log_dir(job.job_dir, attempt, worker), until)
+            self._uncounted += log.tracker.count - before
+            if job.state.final:
+                log.save()
+            yield log.tracker, complete
+        finally:
+            log.lock.release()
+
+    def _log(self, file: Path) -> _Log:
+        with self._lock:
+            log = self._logs.pop(file, None) or _Log(file, self._most)
+            excess = self._excess() if len(self._logs) >= _OPEN or self._uncounted > _UNCOUNTED else []
+            self._logs[file] = log
+        for oldest in excess:
+            if oldest.lock.acquire(blocking=False):  # else another thread reads it, and its values are read again later
+                try:
+                    oldest.save()
+                finally:
+                    oldest.lock.release()
+        return log
+
+    def _excess(self) -> list[_Log]:
+        """Remove the logs that were not read for the longest time, if they are too many or have too many points."""
+        points, self._uncounted = sum(log.tracker.count for log in self._logs.values()), 0
+        excess = []
+        while self._logs and (len(self._logs) >= _OPEN or points > _POINTS):
+            _, oldest = self._logs.popitem(last=False)
+            points -= oldest.tracker.count
+            excess.append(oldest)
+        return excess
+
+
+def _records(data: bytes) -> Iterator[tuple[float, int | None, str, str, str]]:
+    """(time, rank, stream, kind, text) of the records of job streams."""
+    day, midnight = b"", 0
+    for date, hours, minutes, seconds, rank, stream, mark, text in _RECORD.findall(data):
+        if stream == _LAUNCHER or (len(text) > LONGEST and stream != _METRICS):
+            continue
+        if date != day:
+            try:
+                midnight = calendar.timegm((int(date[:4]), int(date[5:7]), int(date[8:]), 0, 0, 0))
+            except ValueError:  # no such day
+                continue
+            day = date
+        yield (
+            midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds),
+            None if rank == _NO_RANK else int(rank),
+            stream.decode(),
+            mark.decode(),
+            text.decode("utf-8", "replace"),
+        )
+
+
+def _columns(rows: list[Any], source: BinaryIO) -> dict[Key, Points]:
+    """The curves of a saved file."""
+    curves = {}
+    for rank, name, axis, stream, thinned, count in rows:
+        curves[rank, name] = Points(axis, stream, thinned=thinned)
+        for column in curves[rank, name].columns:
+            column.fromfile(source, count)
+    return curves

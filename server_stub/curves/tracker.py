@@ -1,0 +1,144 @@
+"""Makes curves and progress of the lines of one worker, in the order of its log. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from client_lib.spec.wire import JobProgress
+from client_lib.worker.format import GOES_ON, METRICS
+from server_stub.curves import grammar
+from server_stub.curves.bars import Bars
+from server_stub.curves.points import Axis, Points
+
+LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
+_CURVES_MAX, _NAME_MAX = 500, 200
+PROGRESS_OF = (0, None)
+"""The ranks whose counters are the progress of a job."""
+Key = tuple[int | None, str]
+"""Rank (None: a line of no rank, as in train.log) and name."""
+
+
+class Tracker:
+    """The curves of one worker in one attempt. `most`: points of all of them together."""
+
+    def __init__(
+        self,
+        most: int,
+        curves: dict[Key, Points] | None = None,
+        dropped: int = 0,
+        bars: dict[int | None, Bars] | None = None,
+    ) -> None:
+        self.dropped = dropped
+        """Values that a script could not hand over."""
+        self.points = curves or {}
+        """All points, also of what may become a curve."""
+        self._most = most
+        self.count = sum(map(len, self.points.values()))
+        self.bars = bars or {rank: Bars() for rank in PROGRESS_OF}
+        self._begun: dict[tuple[int | None, str], str] = {}
+        """Text of unfinished lines by rank and stream."""
+        self._in_traceback: set[tuple[int | None, str]] = set()
+
+    def curves(self) -> dict[Key, Points]:
+        return {key: curve for key, curve in self.points.items() if len(curve) >= LEAST or curve.source == METRICS}
+
+    def progress(self, rank: int | None, now: float) -> JobProgress:
+        """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
+        values = {name: points.values[-1] for (of, name), points in self.curves().items() if of == rank}
+        metrics = {name: values[name] for name in grammar.by_weight(values)}
+        return self.bars[rank].progress(now).model_copy(update={"metrics": metrics})
+
+    def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
+        """Read a record of the log; `time` in seconds since 1970."""
+        where = (rank, stream)
+        text = self._begun.pop(where, "") + text
+        if kind == GOES_ON:
+            if len(text) <= grammar.LONGEST:  # else the end of it is read alone, and has no metrics
+                self._begun[where] = text
+            return
+        if stream == METRICS:
+            self._exact(time, text)
+            return
+        if where in self._in_traceback:
+            if not text.startswith((" ", "\t")) and text:
+                self._in_traceback.discard(where)
+            return
+        if text.startswith("Traceback ("):
+            self._in_traceback.add(where)
+            return
+        reading = grammar.read(text)
+        if reading:
+            if rank in self.bars:
+                self.bars[rank].add(time, reading)
+            for name, value in reading.values.items():
+                self._point((rank, name), stream, time, value, reading)
+
+    def _exact(self, time: float, text: str) -> None:
+        """Read a line as `metric_line` makes it; a script may write anything."""
+        try:
+            rank, step, dropped, values = json.loads(text)
+            # names without halves of characters, which no answer could hold
+            known = {name.encode("utf-8", "replace").decode(): float(value) for name, value in values.items()}
+            reading = grammar.Reading(known, None if step is None else float(step))
+            rank = None if rank is None else int(rank)
+            self.dropped += int(dropped)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            return
+        for name, value in known.items():
+            self._point((rank, name), METRICS, time, value, reading)
+
+    def _point(self, key: Key, source: str, time: float, value: float, reading: grammar.Reading) -> None:
+        points = self.points.get(key)
+        if points is None:
+            if len(key[1]) > _NAME_MAX or not self._has_place(source):
+                self.dropped += source == METRICS
+                return
+            points = self.points[key] = Points(_axis(reading), source)
+        if points.source != source:
+            if source != METRICS:
+                return
+            points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
+        step = _step(points, reading)
+        if points and (points.steps[-1], points.values[-1]) == (step, value) and points.axis != "count":
+            return  # a bar that was drawn again
+        points.add(step, time, value)
+        self.count += 1
+        if self.count > self._most:
+            self._thin()
+
+    def _has_place(self, source: str) -> bool:
+        """True if there is a place for one more curve; exact values may take that of a printed name without a curve."""
+        if len(self.points) < _CURVES_MAX:
+            return True
+        candidates = (key for key, curve in self.points.items() if len(curve) < LEAST and curve.source != METRICS)
+        key = next(candidates, None) if source == METRICS else None
+        if key is None:
+            return False
+        self.count -= len(self.points.pop(key))
+        return True
+
+    def _thin(self) -> None:
+        for key, points in self.points.items():
+            self.points[key] = points.thinned_to(max(4, len(points) // 2))
+        self.count = sum(map(len, self.points.values()))
+
+
+def _axis(reading: grammar.Reading) -> Axis:
+    if reading.step is not None:
+        return "step"
+    return "count" if reading.epoch is None else "epoch"
+
+
+def _step(points: Points, reading: grammar.Reading) -> float:
+    """The step of a new point. Where a line has the epoch and the steps of an epoch, they are numbered
+    across epochs."""
+    before = points.steps[-1] if points else 0.0
+    if points.axis == "count":
+        return before + 1.0
+    if points.axis == "epoch":
+        return before if reading.epoch is None else reading.epoch
+    if reading.step is None:
+        return before
+    if reading.epoch is not None and reading.steps:
+        return reading.epoch * reading.steps + reading.step
+    return reading.step

@@ -1,0 +1,216 @@
+"""Reading logs once, across restarts of the server and attempts of a job."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.spec.states import Reason, State
+from client_lib.worker.format import metric_line
+from server_stub.curves import reader as curve_reader
+from server_stub.curves.reader import FOLDER, CurveReader, Curves
+from server_stub.logs import LoggedJob
+from server_stub.logs.segments import LogReader
+from server_stub.runtimes import log_dir
+from tests.logs.support import LogWriter
+
+
+def job(folder: Path, **changes: Any) -> LoggedJob:
+    usual = {"n_workers": 1, "attempt": 1, "state": State.RUNNING, "reason": Reason.RUNNING} | changes
+    return LoggedJob(job_id="j", job_dir=folder, version=1, message="", **usual)
+
+
+def writer(folder: Path, attempt: int = 1, worker: int = 0) -> LogWriter:
+    return LogWriter(log_dir(folder, attempt, worker))
+
+
+def read(reader: CurveReader, of: LoggedJob, rank: int | None) -> Curves:
+    return reader.curves(of, rank, time.monotonic() + 60)
+
+
+def losses(reader: CurveReader, of: LoggedJob, rank: int | None = 0) -> list[float]:
+    return [
+        value
+        for (_, name), curve in sorted(read(reader, of, rank).curves.items())
+        for value in curve.values
+        if name == "loss"
+    ]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Offsets of the blocks that are read."""
+    offsets: list[int] = []
+    real = LogReader.block
+
+    def block(self: LogReader, offset: int, *arguments: Any, **options: Any) -> Any:
+        offsets.append(offset)
+        return real(self, offset, *arguments, **options)
+
+    monkeypatch.setattr(LogReader, "block", block)
+    return offsets
+
+
+def test_new_lines_are_added_and_no_byte_is_read_twice(tmp_path: Path, reads: list[int]) -> None:
+    log, reader = writer(tmp_path), CurveReader(10**6)
+    assert losses(reader, job(tmp_path)) == []
+    for n in range(3):
+        log.write(f"step {n} loss={n}", at=n)
+    assert losses(reader, job(tmp_path)) == [0, 1, 2]
+    begin = log.offset
+    log.write("step 3 loss=3", at=3)
+    reads.clear()
+    assert losses(reader, job(tmp_path)) == [0, 1, 2, 3]
+    assert min(reads) == begin
+
+
+def test_a_new_server_reads_the_log_of_an_ended_job_no_more(tmp_path: Path, reads: list[int]) -> None:
+    log = writer(tmp_path)
+    for n in range(3):
+        log.write(f"step {n} loss={n} acc=nan", at=n)
+    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    before = read(CurveReader(10**6), ended, 0).curves
+    reads.clear()
+    after = read(CurveReader(10**6), ended, 0).curves
+    assert min(reads) == log.offset
+    assert repr(after) == repr(before)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{}\n",
+        b'{"version": 2, "offset": 5, "dropped": 0, "bars": [[], []], "curves": [[0, "a", "step", "x", false, 9]]}\n',
+    ],
+)
+def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
+    log = writer(tmp_path)
+    for n in range(3):
+        log.write(f"step {n} loss={n}", at=n)
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1-0").write_bytes(damage)
+    assert losses(CurveReader(10**6), job(tmp_path)) == [0, 1, 2]
+
+
+def test_attempts_continue_and_each_rank_has_its_curve(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        for worker in (0, 1):
+            log = writer(tmp_path, attempt, worker)
+            for n in range(3):
+                log.write(f"step {n} loss={10 * attempt + n}", at=n, rank=worker)
+    both = job(tmp_path, attempt=2, n_workers=2)
+    reader = CurveReader(10**6)
+    assert losses(reader, both) == [10, 11, 12, 20, 21, 22]
+    assert set(read(reader, both, 1).curves) == {(1, "loss")}
+    assert set(read(reader, both, None).curves) == {(0, "loss"), (1, "loss")}
+
+
+def test_lines_of_train_log_belong_to_no_rank(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    for n in range(3):
+        log.write(f"step {n}/9 loss={n}", at=n, rank="-", stream="train.log")
+        log.write("loss=9", at=n, rank="-", stream="launcher")
+    reader = CurveReader(10**6)
+    assert set(read(reader, job(tmp_path), 0).curves) == {(None, "loss")}
+    assert losses(reader, job(tmp_path)) == [0, 1, 2]
+    latest = reader.progress(job(tmp_path), now=1e9, until=time.monotonic() + 9)
+    assert latest is not None
+    assert latest.metrics == {"loss": 2}
+
+
+def test_a_list_waits_for_no_long_log(tmp_path: Path) -> None:
+    log, reader = writer(tmp_path), CurveReader(10**6)
+    for n in range(3):
+        log.write(f"step {n} loss={n}", at=n)
+    assert reader.progress(job(tmp_path), now=0, until=0) is None
+    latest = reader.progress(job(tmp_path), now=0, until=time.monotonic() + 9)
+    assert latest is not None
+    assert latest.metrics == {"loss": 2}
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path) -> None:
+    log, reader = writer(tmp_path), CurveReader(10**6)
+    for n in range(3):
+        log.write(f"step {n} loss={n}", at=n)
+        log.new_segment()
+    parts = [reader.curves(job(tmp_path), 0, 0.0) for _ in range(4)]
+    assert [part.complete for part in parts] == [False, False, False, True]
+    assert parts[-1].curves[0, "loss"].values.tolist() == [0, 1, 2]
+
+
+def test_the_curves_of_a_removed_job_leave_nothing(tmp_path: Path) -> None:
+    gone = job(tmp_path / "gone", state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    assert read(CurveReader(10**6), gone, 0).curves == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
+    log, reader = writer(tmp_path), CurveReader(10**6)
+    for n in range(3):
+        log.write(f"loss={n}", at=n, rank=5)
+    line = metric_line(5, 7, {"loss": 0.1, "any name at all": math.nan}, dropped=4).decode().strip()
+    log.write(line, at=3, rank="-", stream="metrics")
+    for junk in (
+        "",
+        "{}",
+        "[1]",
+        "[[[[",
+        '[0, 0, 0, {"x": "y"}]',
+        '["a", 0, 0, {"x": 1}]',
+        "[0, 0, 1e999, {}]",
+        "[" * 3999,
+    ):
+        log.write(junk, at=4, rank="-", stream="metrics")
+    found, complete, dropped = read(reader, job(tmp_path), 5)
+    assert (complete, dropped) == (True, 4)
+    assert set(found) == {(5, "loss"), (5, "any name at all")}
+    assert found[5, "loss"].steps.tolist() == [7]
+    assert found[5, "loss"].values.tolist() == [0.1]
+
+
+TIME = b"2026-11-21T10:00:00.000000Z"
+HOSTILE = {
+    "bar": b"0 " + TIME + b" 0 stdout   1%|x| 1/" + b"9" * 400 + b" [00:01<",
+    "open bar": b"0 " + TIME + b" 0 stdout " + b"9" * 400 + b"it [00:01, loss=1",
+    "rank": b"0 " + TIME + b" " + b"9" * 5000 + b" stdout step 1 loss=1",
+    "month": b"0 2026-13-21T10:00:00.000000Z 0 stdout step 1 loss=1",
+    "seconds": b"0 2026-11-21T10:00:+infinityZ 0 stdout step 1/3 loss=1",
+    "time": b"0 never-never-never-never-nev 0 stdout step 1 loss=1",
+    "digits": b"9" * 30_000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_record_that_a_job_writes_itself_ends_the_reading(tmp_path: Path, kind: str) -> None:
+    log, reader = writer(tmp_path), CurveReader(10**6)
+    for n in range(3):
+        log.append([HOSTILE[kind] + b"\n"])
+        log.write(f"step {n} loss={n}", at=n)
+    latest = reader.progress(job(tmp_path), now=1e9, until=time.monotonic() + 60)
+    assert latest is not None
+    assert latest.metrics == {"loss": 2}
+
+
+@pytest.mark.parametrize("limits", [{"_OPEN": 1}, {"_POINTS": 3, "_UNCOUNTED": 3}])
+def test_logs_that_are_too_many_leave_the_memory_and_keep_their_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int], limits: dict[str, int]
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(curve_reader, name, limit)
+    log, running = writer(tmp_path), job(tmp_path)
+    for n in range(5):
+        log.write(f"step {n}/9 loss={n}", at=n)
+    reader = CurveReader(10**6)
+    before = reader.progress(running, now=1e9, until=time.monotonic() + 60)
+    assert before is not None
+    assert before.done is not None
+    assert reader.progress(job(tmp_path / "other"), now=1e9, until=time.monotonic() + 60) is None
+    assert (tmp_path / FOLDER / "1-0").exists()
+    reads.clear()
+    assert reader.progress(running, now=1e9, until=time.monotonic() + 60) == before
+    assert min(reads) == log.offset

@@ -1,0 +1,111 @@
+"""Metrics and progress of jobs over HTTP: what is shown, and to which users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from client_lib import Client
+from client_lib.spec import paths
+from client_lib.worker.format import metric_line
+from server_stub.curves.reader import FOLDER
+from server_stub.runtimes import log_dir
+from tests.http.conftest import Api, Running
+from tests.http.test_stacks import runs
+from tests.logs.support import LogWriter
+
+METRICS = paths.job_metrics("train")
+
+
+def prints(server: Running, job_id: str) -> None:
+    """The job prints three steps of 100 at its beginning."""
+    log = LogWriter(log_dir(server.settings.data_dir / "jobs" / job_id, 1, 0))
+    for n, loss in enumerate(("0.5", "0.25", "nan")):
+        log.write(f"step {n + 1}/100 loss={loss} acc=50%", at=n)
+
+
+@pytest.fixture
+def running(server: Running, ann: Api) -> str:
+    job_id = runs(server, ann)
+    prints(server, job_id)
+    return job_id
+
+
+def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server: Running, ann: Api) -> None:
+    (listed,) = ann("GET", paths.JOBS).json()["jobs"]
+    job = ann("GET", paths.job("train")).json()
+    for progress in (listed["progress"], job["progress"]):
+        assert progress["done"] == 0.03
+        assert list(progress["metrics"].items()) == [("loss", "NaN"), ("acc", 50)]
+    server.call(lambda: server.runtime.end(running))
+    while job["state"] != "SUCCEEDED":
+        job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
+    assert ann("GET", paths.job("train")).json()["progress"] is None
+
+
+def test_the_curves_of_a_job(running: str, server: Running, ann: Api, root: Api) -> None:
+    answer = ann("GET", METRICS)
+    assert answer.status_code == 200, answer.text
+    acc, loss = answer.json()["curves"]
+    assert (loss["name"], loss["rank"], loss["axis"], loss["points"]) == ("loss", 0, "step", 3)
+    assert (loss["steps"], loss["values"]) == ([1, 2, 3], [0.5, 0.25, "NaN"])
+    assert acc["values"] == [50, 50, 50]
+    assert ann("GET", METRICS, params={"rank": 1}).json()["curves"] == []
+    assert len(ann("GET", METRICS, params={"rank": "all"}).json()["curves"]) == 2
+    for wrong in ({"rank": "some"}, {"points": 1}):
+        assert ann("GET", METRICS, params=wrong).status_code == 422
+    assert root("GET", METRICS, params={"owner": "ann"}).status_code == 200
+
+
+def test_no_name_breaks_an_answer(server: Running, ann: Api) -> None:
+    job_id = runs(server, ann)
+    log = LogWriter(log_dir(server.settings.data_dir / "jobs" / job_id, 1, 0))
+    log.write(metric_line(0, 1, {"\ud800 \0 loss": 0.5}).decode().strip(), rank="-", stream="metrics")
+    (curve,) = ann("GET", METRICS).json()["curves"]
+    assert curve["name"] == "? \0 loss"
+    (listed,) = ann("GET", paths.JOBS).json()["jobs"]
+    assert listed["progress"]["metrics"] == {"? \0 loss": 0.5}
+
+
+def test_the_metrics_of_one_job_break_no_list(server: Running, ann: Api) -> None:
+    job_dir = server.settings.data_dir / "jobs" / runs(server, ann)
+    (job_dir / FOLDER).mkdir(parents=True)
+    bar = '["", ["x", 3, false, [0, 1, 2], [0, 1, 2]]]'
+    damaged = f'{{"version": 2, "offset": 0, "dropped": 0, "curves": [], "bars": [[{bar}], []]}}\n'
+    (job_dir / FOLDER / "1-0").write_text(damaged)
+    (listed,) = ann("GET", paths.JOBS).json()["jobs"]
+    assert listed["progress"] is None
+    assert ann("GET", paths.job("train")).json()["progress"] is None
+
+
+def test_the_client_reads_them(running: str, server: Running) -> None:
+    with Client(server.url, token=server.tokens["ann"]) as client:
+        found = client.get_job("train").metrics()
+        assert client.get_job("train").info().progress is not None
+    assert found.keys() == ["acc", "loss"]
+    assert math.isnan(found["loss"].values[-1])
+    with pytest.raises(KeyError, match="there are: acc, loss"):
+        found["los"]
+
+
+def test_other_users_see_neither(start_server: Callable[..., Running]) -> None:
+    server = start_server(share_jobs=True)
+    prints(server, runs(server, server.as_user("ann")))
+    ben = server.as_user("ben")
+    answer = ben("GET", METRICS, params={"owner": "ann"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert [job["progress"] for job in ben("GET", paths.JOBS, params={"owner": "*"}).json()["jobs"]] == [None]
+    assert ben("GET", paths.job("train"), params={"owner": "ann"}).json()["progress"] is None
+    assert server.as_user("root")("GET", paths.job("train"), params={"owner": "ann"}).json()["progress"]
+
+
+def test_a_job_and_a_server_may_forbid_them(start_server: Callable[..., Running], ann: Api, server: Running) -> None:
+    prints(server, runs(server, ann, observe=False))
+    assert "observe=False" in ann("GET", METRICS).json()["message"]
+    assert ann("GET", paths.job("train")).json()["progress"] is None
+    forbidding = start_server(observe=False)
+    prints(forbidding, runs(forbidding, forbidding.as_user("ann")))
+    answer = forbidding.as_user("ann")("GET", METRICS)
+    assert (answer.status_code, answer.json()["code"]) == (422, "not_supported")

@@ -1,0 +1,73 @@
+"""Curves and progress as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from client_lib.reports import curves, table
+
+
+def curve(values: list[Any], **changes: Any) -> dict[str, Any]:
+    steps = [float(10 * n) for n in range(len(values))]
+    usual = {"name": "loss", "rank": 0, "axis": "step", "points": len(values), "thinned": False}
+    return {**usual, "steps": steps, "times": steps, "values": values, **changes}
+
+
+def test_a_loss_is_best_where_it_is_least_and_an_accuracy_where_it_is_greatest() -> None:
+    found = {
+        "curves": [curve([3.0, 1.0, 2.0]), curve([3, 5, 2], name="val_acc", axis="epoch"), curve([1, 2], name="lr")]
+    }
+    assert [row[3:] for row in curves.rows(found)] == [
+        ("2", "step 20", "1", "step 10", "3"),
+        ("2", "epoch 20", "5", "epoch 10", "3"),
+        ("2", "step 10", "", "", "2"),
+    ]
+
+
+def test_nan_is_shown_and_is_never_the_best() -> None:
+    (row,) = curves.rows({"curves": [curve([1.0, 0.5, "NaN"], rank=None)]})
+    assert row[1:] == ("-", "█▁!", "nan", "step 20", "0.5", "step 10", "3")
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [2.0] * 100, [math.nan], [-1e308, 1e308], [float(n) for n in range(33)]])
+def test_a_spark_line_has_any_values(values: list[float]) -> None:
+    assert len(curves.spark(values)) == min(32, len(values))
+
+
+def test_csv_has_every_digit() -> None:
+    rows = list(curves.csv_rows({"curves": [curve([0.1, "NaN"])]}))
+    assert rows[1:] == [("loss", "0", "0", "0.000000", "0.1"), ("loss", "0", "10", "10.000000", "nan")]
+
+
+def test_reasons_why_curves_are_not_complete() -> None:
+    assert curves.facts({"curves": [curve([1.0], thinned=True)], "dropped": 3, "complete": False}) == [
+        "loss: more values than are kept, some are left out",
+        "the log is long, and was not read to its end yet: ask again",
+        "3 values of client_lib.log are missing: too many calls or names",
+    ]
+
+
+RUNNING = {"state": "RUNNING", "reason": "Running"}
+
+
+def test_the_progress_of_a_running_job() -> None:
+    progress = {"done": 0.459, "left_s": 720.0, "left_from_s": 660, "left_to_s": 5000, "rate": 3.5}
+    job = {**RUNNING, "progress": {**progress, "metrics": {"loss": 0.23123, "acc": "NaN"}}}
+    assert table.progress(job) == "45% · 12 min left · loss 0.2312"
+    assert table.progress_facts(job) == (
+        "45% · 12 min left (11 min to 83 min) · 3.5 steps/s",
+        "loss 0.2312, acc nan",
+    )
+    assert table.progress({**RUNNING, "progress": {"done": 0.5}}) == "50%"
+    assert table.progress(RUNNING) == table.progress({**RUNNING, "progress": None}) == ""
+    assert table.progress_facts(RUNNING) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (6000, "1.7 h"), (2e5, "2.3 d")]
+)
+def test_estimated_times_have_two_digits(seconds: float, text: str) -> None:
+    assert table.about(seconds) == text
