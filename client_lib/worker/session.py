@@ -1,0 +1,238 @@
+"""Sessions of the user in a running worker: a command (`client-lib exec`), with a terminal or without, or a connection
+to one of its ports.
+
+The launcher forks a process for each. It holds the connection to the user (control.py) and ends with it. It ends with
+the attempt, too: then the launcher closes a pipe that all sessions watch.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+from client_lib.worker import control
+from client_lib.worker import session_frames as link
+from client_lib.worker.directory import write_all
+from client_lib.worker.rank_environment import Process, of_no_rank, without_rank_files
+from client_lib.worker.system import System
+
+_REST_S = 1.0  # for output after the end of a command: its children may keep the pipe open
+_HANG_UP_S = 2.0  # between SIGHUP and SIGKILL
+_CONNECT_S = 5.0
+Request = Mapping[str, Any]
+"""A client_lib.spec.workers.SessionRequest as JSON."""
+
+
+class Sessions:
+    """All sessions of one worker, for its launcher."""
+
+    def __init__(self, system: System, processes: List[Process]) -> None:
+        self._system, self._processes = system, processes
+        self._over, self._open = os.pipe()
+
+    def begin(self, request: Request, peer: socket.socket) -> None:
+        """Hand the connection over to a new process. Raises OSError: none is free."""
+        if os.fork() == 0:
+            try:
+                self._run_child(request, peer)
+            finally:
+                os._exit(0)
+
+    def end(self) -> None:
+        """End all sessions: the ranks have ended."""
+        os.close(self._open)
+        os.close(self._over)
+
+    def _run_child(self, request: Request, peer: socket.socket) -> None:
+        signal.set_wakeup_fd(-1)  # a signal to this process must not wake the launcher
+        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the launcher sends it to what is left; the pipe says the same
+        os.setsid()
+        self._system.before_exec()
+        os.close(self._open)
+        peer.setblocking(True)
+        peer.sendall(control.encode({"event": control.SESSION}))
+        try:
+            target = _connected(request["port"]) if request.get("port") else _started(request, self._processes)
+        except (OSError, ValueError) as error:  # the latter for a NUL in an argument
+            what = "port %s" % request["port"] if request.get("port") else getattr(error, "filename", None)
+            why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
+            peer.sendall(link.json_frame(link.EXIT, {"error": why}))
+        else:
+            _Session(peer, self._over, target).run()
+        self._system.rank_ended(os.getpid())
+
+
+class _Target(NamedTuple):
+    """The port or command that the user is connected to."""
+
+    write: Callable[[bytes], None]
+    end_input: Callable[[], None]
+    outputs: Dict[bytes, int]
+    """Kind of the frames -> descriptor."""
+    command: "Optional[subprocess.Popen[bytes]]" = None
+    """Leader of its session and process group; None: the session is a connection, and ends with its output."""
+    terminal: int = -1
+
+
+def _connected(port: int) -> _Target:
+    """Raises OSError: nothing listens on the port."""
+    connection = socket.create_connection(("localhost", port), _CONNECT_S)
+    connection.settimeout(None)
+    return _Target(connection.sendall, lambda: connection.shutdown(socket.SHUT_WR), {link.DATA: connection.fileno()})
+
+
+def _started(request: Request, processes: List[Process]) -> _Target:
+    """Raises OSError with the name of the program or the folder."""
+    environment, size = _environment(request, processes), request.get("terminal")
+    terminal, inner = os.openpty() if size else (-1, subprocess.PIPE)
+    if size:
+        environment["TERM"] = size["term"]
+        _resize(terminal, size["rows"], size["columns"])
+    command = subprocess.Popen(
+        request.get("argv") or [_shell(environment)],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        cwd=processes[0].working_dir,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=_take_terminal if size else None,
+    )
+    stdin, stdout, stderr = command.stdin, command.stdout, command.stderr
+    if stdin and stdout and stderr:
+        outputs = {link.DATA: stdout.fileno(), link.ERRORS: stderr.fileno()}
+        return _Target(lambda data: write_all(stdin.fileno(), data), stdin.close, outputs, command)
+    os.close(inner)
+    return _Target(lambda data: write_all(terminal, data), lambda: None, {link.DATA: terminal}, command, terminal)
+
+
+def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
+    """The environment of the wanted rank; without one, that of the worker."""
+    for process in processes:
+        if process.rank == request.get("rank"):
+            return without_rank_files(process.environment)
+    return of_no_rank(processes[0].environment)
+
+
+def _shell(environment: Mapping[str, str]) -> str:
+    wanted = environment.get("SHELL", "")
+    found = wanted if os.access(wanted, os.X_OK) else shutil.which("bash", path=environment.get("PATH"))
+    return found or "/bin/sh"
+
+
+def _resize(terminal: int, rows: int, columns: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _take_terminal() -> None:
+    """In the child: make its stdin the terminal that controls its session, so that Ctrl-C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class _Session:
+    """One session in its own process. Each direction has a thread that blocks, so a slow end slows the other."""
+
+    def __init__(self, peer: socket.socket, over: int, target: _Target) -> None:
+        self._peer, self._over, self._target = peer, over, target
+        self._sending = threading.Lock()
+
+    def run(self) -> None:
+        pumps = [_thread(self._send_output, *each) for each in self._target.outputs.items()]
+        _thread(self._take_input)
+        _thread(self._keep)
+        _thread(self._watch)
+        code, rest_s = 0, None
+        if self._target.command:
+            code, rest_s = self._target.command.wait(), _REST_S
+        for pump in pumps:
+            pump.join(rest_s)
+        self._send(link.json_frame(link.EXIT, {"exit_code": code if code >= 0 else 128 - code}))
+
+    def _send(self, data: bytes) -> None:
+        """Send frames. The end of the connection is the end of this process."""
+        try:
+            with self._sending:
+                self._peer.sendall(data)
+        except OSError:
+            self._hang_up()
+
+    def _send_output(self, kind: bytes, fd: int) -> None:
+        with suppress(OSError):  # the last process has closed the terminal
+            for data in iter(lambda: os.read(fd, link.BLOCK), b""):
+                self._send(link.frame(kind, data))
+
+    def _take_input(self) -> None:
+        frames = link.Frames()
+        with suppress(OSError):  # the same as the end
+            while select.select([self._peer], [], [], link.SILENT_S)[0]:
+                data = self._peer.recv(link.BLOCK)
+                if not data:
+                    break
+                for kind, content in frames.feed(data):
+                    with suppress(OSError, ValueError):  # the target reads no more
+                        self._take(kind, content)
+        self._hang_up()
+
+    def _take(self, kind: bytes, content: bytes) -> None:
+        if kind == link.WINDOW:
+            _resize(self._target.terminal, *json.loads(content))
+        elif kind == link.SIGNAL:
+            self._signal(json.loads(content))
+        elif kind == link.DATA and content:
+            self._target.write(content)
+        elif kind == link.DATA:
+            self._target.end_input()
+
+    def _keep(self) -> None:
+        while True:
+            time.sleep(link.KEEP_S)
+            self._send(link.frame(link.KEEP))
+
+    def _watch(self) -> None:
+        """Wait for the end of the attempt, or for the user to leave; the other threads may be blocked then."""
+        events = select.poll()
+        events.register(self._over, select.POLLIN)
+        events.register(self._peer, 0)  # its end alone
+        if all(fd != self._over for fd, _ in events.poll()):
+            self._hang_up()
+        if self._sending.acquire(timeout=_REST_S):  # a user who reads nothing must not delay the end of the job
+            self._peer.settimeout(_REST_S)
+            with suppress(OSError):
+                self._peer.sendall(link.json_frame(link.EXIT, {"error": "the attempt has ended"}))
+        self._hang_up(0.0)
+
+    def _hang_up(self, grace_s: float = _HANG_UP_S) -> None:
+        """End the command and this process."""
+        if self._target.command:
+            self._signal(signal.SIGHUP)
+            with suppress(subprocess.TimeoutExpired):
+                self._target.command.wait(grace_s)
+            self._signal(signal.SIGKILL)
+        os._exit(0)
+
+    def _signal(self, signum: int) -> None:
+        if self._target.command:
+            with suppress(OSError):  # it has ended
+                os.killpg(self._target.command.pid, signum)
+
+
+def _thread(run: Callable[..., None], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=run, args=arguments, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,48 @@
+"""The frames that the two ends of a session exchange: `session` in the worker, `client_lib.cli.session` at the user.
+
+A frame is its kind (one byte), the length of its data (four), and the data. Everything between the two ends passes the
+bytes on unread. Each end sends KEEP in a pause: an end that hears nothing for SILENT_S takes the other for gone.
+"""
+
+import json
+import struct
+from typing import Any, List, Tuple
+
+DATA = b"d"  # stdin, stdout, bytes of a port; empty: the end of stdin
+ERRORS = b"e"  # stderr
+WINDOW = b"w"  # JSON [rows, columns]: the size of the user's terminal
+SIGNAL = b"s"  # JSON number, for the command
+KEEP = b"k"
+EXIT = b"x"  # the last one, JSON: {"exit_code": 3}, or {"error": "why there is none"}
+
+KEEP_S = 15.0
+SILENT_S = 60.0
+BLOCK = 64 * 1024
+_HEAD = struct.Struct(">cI")
+
+
+def frame(kind: bytes, data: bytes = b"") -> bytes:
+    return _HEAD.pack(kind, len(data)) + data
+
+
+def json_frame(kind: bytes, content: Any) -> bytes:
+    return frame(kind, json.dumps(content).encode())
+
+
+class Frames:
+    """Collects received bytes and returns whole frames as (kind, data)."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> List[Tuple[bytes, bytes]]:
+        found, data = [], self._rest + received
+        while len(data) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(data)
+            end = _HEAD.size + length
+            if len(data) < end:
+                break
+            found.append((kind, data[_HEAD.size : end]))
+            data = data[end:]
+        self._rest = data
+        return found
