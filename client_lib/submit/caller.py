@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
+from client_lib.spec.bounds import is_storable
 from client_lib.spec.wire import Submitter
 from client_lib.transport.config import TOKEN
 
@@ -64,14 +65,9 @@ def _expand(listed: str) -> list[str]:
 
 def _that_can_travel(environ: Mapping[str, str]) -> dict[str, str]:
     """Without our own token, and without variables that hold no text: JSON can't carry their bytes."""
-    text = dict(environ)
-    lost = sorted(repr(name) for name, value in text.items() if not _is_text(name + value))
+    text = {name: value for name, value in environ.items() if is_storable(name + value)}
+    lost = sorted(map(repr, environ.keys() - text.keys()))
     if lost:
         _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
-        text = {name: value for name, value in text.items() if _is_text(name + value)}
     text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
     return text
-
-
-def _is_text(value: str) -> bool:
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

@@ -25,6 +25,7 @@ from client_lib.submit import requirements
 from client_lib.submit.caller import submitter
 from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.transport.api import Api, OnUpload
+from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:
     from client_lib.functions.payload import Payload
@@ -67,6 +68,19 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
         check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
     changed = {"script": source.text} | _requirements(spec, source.script)
     return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec))
+
+
+def check_script(submission: Submission) -> None:
+    """Check a script that will run on this machine, and warn of what it will fail at. Raises InvalidRequest."""
+    source, spec, python = submission.source, submission.spec, submission.submitter.python
+    if source.script is None or python is None:
+        return
+    as_here = not (spec.requirements or spec.setup or "PYTHONPATH" in spec.environment())
+    from client_lib.submit import checks
+
+    own = None if spec.conda_env else python
+    for warning in checks.check(source.script, spec.command()[1:], own, imports=as_here):
+        _log.warning("%s", warning)
 
 
 def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | None]:
@@ -175,6 +189,7 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
     source = submission.source
     root = snapshot_root(source.folder, Path.home())
     script, working_dir = place_in_root(source, submission.spec, root)
+    _log.debug("packing %s", root)
     with packed(root) as archive, _function(submission, str(root), upload) as function:
         if script is not None and script not in archive.names:
             raise InvalidRequest(
@@ -193,6 +208,7 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
             files=archive.files,
             size=archive.size,
         )
+        _log.debug("submitting")
         return post(submission.request(code, function))
 
 
@@ -217,7 +233,7 @@ def _upload(api: Api, part: Packed | Payload, on_upload: OnUpload | None) -> Non
 
 
 def _say(root: Path, archive: Packed) -> None:
-    _log.info("snapshot of %s: %d files, %.1f MB packed", root, archive.files, archive.size / 1e6)
+    _log.info("snapshot of %s: %d files, %s packed", root, archive.files, megabytes(archive.size))
     for sentence in archive.skipped:
         _log.warning("%s", sentence)
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
-from client_lib.transport.config import parse_toml
+from client_lib.spec.toml import parse_toml
 
 _FILES = (".txt", ".in")
-_BLOCK = re.compile(r"^# /// script$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$", re.MULTILINE)  # as in PEP 723
+_BEGIN = "# /// script"
+_BLOCK = rf"^{_BEGIN}$\s(?P<content>(?:^#(?:| .*)$\s)+)^# ///$"  # as in PEP 723; most scripts have none
 _DEPTH_MAX = 10
 
 
@@ -36,7 +37,8 @@ def within(lines: Sequence[str], root: Path) -> list[str]:
 
 def of_header(script: Path) -> list[str] | None:
     """The `dependencies` of the script's header; None without one."""
-    found = _BLOCK.search(script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n"))
+    source = script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    found = re.search(_BLOCK, source, re.MULTILINE) if _BEGIN in source else None
     if found is None:
         return None
     text = "".join(line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines(True))

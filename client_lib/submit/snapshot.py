@@ -22,6 +22,7 @@ from typing import IO, NamedTuple
 
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.submit.ignore import Ignore, is_environment, never
+from client_lib.worker.disk import megabytes
 
 LIMIT_FILES = 200_000  # in the archive that a worker unpacks
 LIMIT_BYTES = 2 * 2**30  # of all files together; a server's own bound is on the archive and has the same default
@@ -178,14 +179,10 @@ def check_size(listing: Listing, limit_bytes: int) -> None:
         return
     largest = heapq.nlargest(_LARGEST, listing.files, key=lambda entry: entry.size)
     raise TooLarge(
-        f"the code has {_mb(total)} in {len(listing.files)} files; {_mb(limit_bytes)} are allowed. The largest:\n"
-        + "\n".join(f"  {_mb(entry.size):>12}  {entry.name}" for entry in largest),
+        f"the code has {megabytes(total)} in {len(listing.files)} files; {megabytes(limit_bytes)} are allowed. "
+        "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
         hint=_LEAVE_OUT,
     )
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 # --- the archive

@@ -42,7 +42,7 @@ def test_the_header_of_a_script_counts_where_nothing_is_given(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("header", "said"), [("dependencies = [", "is no TOML"), ('dependencies = "a"', "must be a list of texts")]
+    ("header", "said"), [("dependencies = [", "is not valid TOML"), ('dependencies = "a"', "must be a list of texts")]
 )
 def test_a_header_that_can_not_be_understood_is_an_error(tmp_path: Path, header: str, said: str) -> None:
     script = tmp_path / "train.py"

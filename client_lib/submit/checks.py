@@ -1,0 +1,168 @@
+"""Checks a script before it is submitted to this machine: its syntax, its imports, its arguments.
+
+Only what every run of the script does is judged: imports at its top level, and options where the script has one parser
+of argparse whose calls of `add_argument` name them literally.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib.util import find_spec
+from itertools import takewhile
+from pathlib import Path
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobSpec
+from client_lib.spec.option_names import option_names
+
+BYTES_MAX = 96 * 1024
+"""Larger scripts are not checked: it would take longer than 50 ms."""
+_ANYWAY = "check=False (--no-check) submits it as it is"
+_OURS = {option for field in JobSpec.model_fields for option in option_names(field)}
+"""Options of client-lib, which names them itself where they stand behind a script that does not declare them."""
+_GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
+_FREE = {"fromfile_prefix_chars", "parents", "prefix_chars", None}  # settings of parsers that take other options, too
+_LENIENT = {"parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args", "add_subparsers", "argv"}
+
+
+def check(script: Path, arguments: Sequence[str], python: str | None, *, imports: bool) -> list[str]:
+    """Warnings about a script that the interpreter `python` will run on this machine; None: another one than that of
+    this process. `imports`: the job's environment has the packages that the interpreter has, and no others.
+
+    Raises InvalidRequest for an error of syntax if `python` is the interpreter of this process.
+    """
+    source = script.read_bytes()
+    if len(source) > BYTES_MAX:
+        return []
+    is_ours = python is not None and _place(python) == _place(sys.executable)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the run of the script shows them
+            tree = ast.parse(source, str(script))
+            compile(tree, str(script), "exec", dont_inherit=True)  # finds a `return` outside of functions, and the like
+    except SyntaxError as error:
+        where = f"{script}:{error.lineno}: {error.msg}" + (f": {error.text.strip()}" if error.text else "")
+        if is_ours:
+            raise InvalidRequest(where, hint=f"correct it; {_ANYWAY}") from None
+        return [f"{where} (by Python {sys.version_info[0]}.{sys.version_info[1]}; the job has another interpreter)"]
+    except (ValueError, RecursionError, MemoryError):  # the run of the script reports it
+        return []
+    missing = _missing(tree, script.parent) if imports and is_ours and b"sys.path" not in source else ()
+    return [f"{script}:{line}: {finding}" for line, finding in (*missing, *_refused(tree, arguments))]
+
+
+def _place(python: str) -> tuple[str, str]:
+    """Interpreters at the same place have the same packages. Virtual environments share the program."""
+    return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
+
+
+# --- imports
+
+
+def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
+    """Lines that import modules which this interpreter does not have."""
+    for statement in tree.body:
+        for name in _imported(statement):
+            if not _is_there(name, folder):
+                yield (
+                    statement.lineno,
+                    f"there is no module {name!r} in {sys.executable}: install it there, or for this job with "
+                    f"requirements=['{name}']",
+                )
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        return [statement.module.partition(".")[0]]
+    return []
+
+
+def _is_there(name: str, folder: Path) -> bool:
+    if name in sys.modules or name in sys.stdlib_module_names:
+        return True
+    if (folder / name).is_dir() or any(folder.glob(f"{name}.*")):  # a script finds modules beside it
+        return True
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # a package's own finder can't answer
+        return True
+
+
+# --- arguments
+
+
+def _refused(tree: ast.Module, arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Options among the arguments that the script's parser will refuse, with the line that does so."""
+    own = takewhile(lambda word: word != "--", arguments)
+    given = [word.partition("=")[0] for word in own if word.startswith("--") and " " not in word]
+    given = [option for option in given if option not in _OURS]
+    line, options = _declared(list(ast.walk(tree))) if given else (0, set())
+    for option in given if line else ():
+        if any(name.startswith(option) for name in options):  # argparse takes the beginning of a name
+            continue
+        near = get_close_matches(option[2:], [name[2:] for name in options], n=1)
+        known = f"did you mean --{near[0]}?" if near else f"it takes {', '.join(sorted(options))}"
+        yield line, f"parse_args() will refuse {option}: {known}"
+
+
+def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
+    """The line of `parse_args()`, and the options that it takes; 0: its parser may take others, too."""
+    unknown: tuple[int, set[str]] = (0, set())
+    calls = [(_name(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    parsers = [call for name, call in calls if name == "ArgumentParser"]
+    parses = [call for name, call in calls if name == "parse_args"]
+    if len(parsers) != 1 or not parses or any(call.args or call.keywords for call in parses):
+        return unknown
+    if any(_name(node) in _LENIENT for node in nodes) or {each.arg for each in parsers[0].keywords} & _FREE:
+        return unknown
+    if not _is_of_argparse(parsers[0].func, nodes) or _leaves(calls, nodes):
+        return unknown
+    options = {"--help"}
+    for call in (call for name, call in calls if name == "add_argument"):
+        names = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        if len(names) != len(call.args) or any(_takes_the_rest(each) for each in call.keywords):
+            return unknown
+        options |= {name for name in names if name.startswith("--")}
+        if any(_name(each.value) == "BooleanOptionalAction" for each in call.keywords):
+            options |= {f"--no-{name[2:]}" for name in names if name.startswith("--")}
+    return parses[0].lineno, options
+
+
+def _is_of_argparse(function: ast.expr, nodes: Sequence[ast.AST]) -> bool:
+    """False: the parser of another library, which may have options of its own."""
+    if isinstance(function, ast.Attribute):
+        return _name(function.value) == "argparse"
+    return any(isinstance(node, ast.ImportFrom) and node.module == "argparse" for node in nodes)
+
+
+def _leaves(calls: Sequence[tuple[str | None, ast.Call]], nodes: Sequence[ast.AST]) -> bool:
+    """True: other code gets the parser or a group of it, and may declare options."""
+    made = {id(call) for name, call in calls if name in ("ArgumentParser", *_GROUPS)}
+    used = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}  # `parser` of `parser.add_argument`
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and id(node.value) in made and isinstance(node.targets[0], ast.Name):
+            names.add(node.targets[0].id)
+            used.add(id(node.value))
+    loads = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return not made <= used or any(node.id in names and id(node) not in used for node in loads)
+
+
+def _name(node: ast.AST) -> str | None:
+    """`a.b.name` and `name` -> name."""
+    found = getattr(node, "attr", None) or getattr(node, "id", None)
+    return found if isinstance(found, str) else None
+
+
+def _takes_the_rest(keyword: ast.keyword) -> bool:
+    """The argument takes words that look like options, or may do so."""
+    if keyword.arg != "nargs":
+        return keyword.arg is None
+    return not isinstance(keyword.value, ast.Constant) or keyword.value.value == "..."
