@@ -49,7 +49,7 @@ def main() -> None:
 async def _measure(calls: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         services = {size: await _filled(Path(scratch) / str(size), size) for size in SIZES}
-        every, succeeded = JobFilters(), JobFilters(state=State.SUCCEEDED)
+        every, succeeded = JobFilters(), JobFilters(states=(State.SUCCEEDED,))
         ways: dict[str, Callable[[Service, int], Awaitable[object]]] = {
             "page of 100": lambda service, _: service.page(ANN, every, 100, None),
             "page of 100 from the middle": lambda service, size: service.page(ANN, every, 100, str(size // 2 + 51)),

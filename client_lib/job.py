@@ -24,7 +24,6 @@ from typing_extensions import TypeVar  # of the standard library from Python 3.1
 
 from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
-from client_lib.log_reading import reader as log_reader
 from client_lib.mlspace import old_arguments
 from client_lib.reports import explanation
 from client_lib.spec import mlspace
@@ -42,6 +41,7 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from client_lib.functions.results import Outcome
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
+    from client_lib.spec.metrics import JobMetrics
     from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
 
@@ -95,8 +95,8 @@ class Job(Generic[R]):
             inside the root, else the script's folder.
         warm: False: start every process from scratch. None: fork them from a process that has torch and the other
             packages imported, where the runtime has one that suits this job (local runtime only).
-        observe: False: the stacks of its processes cannot be taken (`client-lib stacks`), and nothing is prepared for
-            that.
+        observe: False: the stacks of its processes cannot be taken (`client-lib stacks`), nothing is prepared for that,
+            and its metrics and progress are not read.
         conda_env: Name or path of a conda environment whose python runs the script.
         pytorch_use_env: None: `--local_rank` is passed where the script declares that option; True: never; False:
             always.
@@ -108,6 +108,9 @@ class Job(Generic[R]):
             are. []: none.
         requirements: Extra packages, as lines of pip's requirements files: installed before the script starts, beside
             those that its interpreter has, which stay as they are.
+        setup: Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt,
+            in the working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other
+            variables of a rank. stop_timer limits it too.
         instance_type: A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
             `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
         n_workers: Machines (pods; locally process groups). Worker 0 computes too.
@@ -173,6 +176,7 @@ class Job(Generic[R]):
         checkpoint_dir: str | os.PathLike[str] | None = None,
         outputs: Sequence[str] | None = None,
         requirements: Sequence[str] | str | os.PathLike[str] | None = None,
+        setup: str | None = None,
         processes_per_worker: int | Literal["default"] | None = "default",
         gpus: Sequence[int] | None = None,
         volumes: Sequence[str] | None = None,
@@ -246,6 +250,11 @@ class Job(Generic[R]):
         return self._last.spec if self._last else self._draft.spec
 
     @property
+    def last_info(self) -> JobInfo | None:
+        """The job as the server last described it, which asks nothing; None before the submit."""
+        return self._last
+
+    @property
     def name(self) -> str | None:
         """The job's name; None: the submit will choose one."""
         return self.job_name or self._draft.spec.name
@@ -255,12 +264,14 @@ class Job(Generic[R]):
         """The platform's attribute: the name of the submitted job; None before the submit and after a failed one."""
         return self._last.name if self._last else None
 
-    def submit(self, *, python: str | None = None, on_upload: OnUpload | None = None) -> str:
+    def submit(self, *, python: str | None = None, on_upload: OnUpload | None = None, check: bool = True) -> str:
         """Hand the job over; it is stored durably when this returns `Job "<name>" created.`
 
         `python`: interpreter for a job on this machine; None: the one that runs this code. `on_upload`: called with
-        (bytes sent, bytes in all) while the code is uploaded. Calling `submit` again after a failure is safe: it is
-        the same job, never a second one.
+        (bytes sent, bytes in all) while the code is uploaded. `check`: check a script that runs on this machine
+        first: a syntax error is refused; missing modules and options that argparse will refuse are logged as warnings
+        (logger `client_lib`). Calling `submit` again after a failure is safe: it is the same job,
+        never a second one.
 
         Raises:
             InvalidRequest: a field or the script is wrong; the message names it, its value and the way out.
@@ -269,7 +280,7 @@ class Job(Generic[R]):
             `Job.submit_raises = False`: it then returns their text, which begins with `Error`, and `job_name` is None.
         """
         try:
-            accepted = self._accepted(python, on_upload)
+            accepted = self._accepted(python, on_upload, check)
         except ClientLibError as error:
             if self.submit_raises:
                 raise
@@ -278,7 +289,7 @@ class Job(Generic[R]):
             self.logs()
         return mlspace.submitted(accepted.name)
 
-    def _accepted(self, python: str | None, on_upload: OnUpload | None) -> JobInfo:
+    def _accepted(self, python: str | None, on_upload: OnUpload | None, check: bool) -> JobInfo:
         with self._lock:
             if self._last:
                 raise Conflict(
@@ -288,6 +299,8 @@ class Job(Generic[R]):
             self._drawn_name = self._drawn_name or arguments.draw_name(self._draft.spec)
             self._client = self.client  # this server from now on, even if the environment changes
             prepared = self._prepared(self._draft.spec.name or self._drawn_name, python)
+            if check:
+                request.check_script(prepared)
             self._last = request.submit(self._client, prepared, self._key, on_upload)
             return self._last
 
@@ -343,6 +356,8 @@ class Job(Generic[R]):
         if follow is False and info.state is State.PENDING:
             (sys.stdout if file is None else file).write(f"{mlspace.in_queue(info.name)}\n")
             return
+        from client_lib.log_reading import reader as log_reader
+
         params = log_reader.log_params(
             follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
         )
@@ -391,6 +406,8 @@ class Job(Generic[R]):
         deadline = None if timeout is None else time.monotonic() + timeout
         info = self.info()
         if follow:
+            from client_lib.log_reading import reader as log_reader
+
             self._print(info, log_reader.log_params(follow=True), deadline=deadline)
             info = self.info()
         while not info.state.final:
@@ -468,6 +485,8 @@ class Job(Generic[R]):
 
         Messages of the launcher are left out; `stream="launcher"` selects them.
         """
+        from client_lib.log_reading import reader as log_reader
+
         params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         open_logs = partial(self.client.open_logs, self._submitted)
         return log_reader.log_lines(open_logs, params, retry_s=self.client.config.retry_s)
@@ -486,6 +505,8 @@ class Job(Generic[R]):
 
         All streams are included, also `launcher`: messages of the launcher about the job.
         """
+        from client_lib.log_reading import reader as log_reader
+
         params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         open_logs = partial(self.client.open_logs, self._submitted)
         return log_reader.log_entries(open_logs, params, retry_s=self.client.config.retry_s)
@@ -496,9 +517,24 @@ class Job(Generic[R]):
 
         Raises:
             Conflict: the job does not run, or was submitted with `observe=False`.
-            NotSupported: the server has switched it off, or is of a version without it.
+            NotSupported: the server has switched it off, or its version does not support it.
         """
         return self.client.job_stacks(self._submitted)
+
+    def metrics(self, rank: int | Literal["all"] = 0, *, points: int = 1000) -> JobMetrics:
+        """The losses and other metrics that the job has printed so far, and its progress; also of an ended job.
+
+        They are read in its lines: dicts as Trainer prints them, bars of tqdm, JSON, `step 40/200 loss=0.12`.
+
+        rank: its curves and those of no rank, such as train.log; "all": those of every rank.
+        points: at most as many of each curve, the least and greatest of each part among them.
+
+        Raises:
+            Conflict: the job was submitted with `observe=False`.
+            Forbidden: it belongs to another user.
+            NotSupported: the server has switched it off, or its version does not support it.
+        """
+        return self.client.job_metrics(self._submitted, rank=rank, points=points)
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""
@@ -546,6 +582,8 @@ class Job(Generic[R]):
         """The last lines of the failing rank, else of the whole job. The wait is short: every display fetches them."""
         if info.failure is not None and info.failure.last_lines:
             return info.failure.last_lines[-_TABLE_LINES:]
+        from client_lib.log_reading import reader as log_reader
+
         params = log_reader.log_params(tail=_TABLE_LINES)
         stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
         try:

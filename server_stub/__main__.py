@@ -91,19 +91,9 @@ def _group(
     ] = False,
 ) -> None:
     """Run a server in the foreground. Every setting is a variable CLIENT_LIB_SERVER_<NAME>; options win."""
-    del version
+    options = {name: value for name, value in locals().items() if name not in ("ctx", "version", "recover")}
     if ctx.invoked_subcommand is None:
-        settings = {
-            "state_dir": state_dir,
-            "data_dir": data_dir,
-            "host": host,
-            "port": port,
-            "users_file": users_file,
-            "insecure_shared_uid": insecure_shared_uid,
-            "database_url": database_url,
-            "idle_exit_s": idle_exit_s,
-        }
-        _serve({name: value for name, value in settings.items() if value is not None}, recover=recover)
+        _serve({name: value for name, value in options.items() if value is not None}, recover=recover)
 
 
 @app.command()

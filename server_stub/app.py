@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
 from server_stub.http.access_log import AccessLog
-from server_stub.http.api import answers, jobs, logs, outputs, server, snapshots, workers
+from server_stub.http.api import answers, jobs, logs, outputs, server, sessions, snapshots, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import Authentication, CurrentTokens
 from server_stub.http.limits import Limits
@@ -41,7 +41,7 @@ def rest_api() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    for part in (jobs, workers, logs, outputs, snapshots, server):
+    for part in (jobs, workers, logs, sessions, outputs, snapshots, server):
         app.include_router(part.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(server.probes)
     answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)

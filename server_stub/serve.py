@@ -322,6 +322,7 @@ class Server(uvicorn.Server):
         self._retract()
         self._parts.stopping.set()
         self._parts.hub.close()
+        self._parts.service.end_sessions()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as uvicorn calls it
         """A second SIGINT does not wait for open responses."""

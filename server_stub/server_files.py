@@ -137,6 +137,7 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
         "host": socket.gethostname(),
         "started_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "data_dir": str(data_dir),
+        "code": str(Path(__file__).parents[1]),
     }
 
 

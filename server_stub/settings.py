@@ -62,7 +62,7 @@ class Settings(BaseSettings):
 
     # --- runtime
     runtime: Literal["local", "kubernetes"] = "local"
-    """Attempts run as processes of this machine (`local`) or as PyTorchJobs of a cluster (`kubernetes`)."""
+    """Attempts run as processes of this machine (`local`) or on a cluster (`kubernetes`)."""
     max_cpu_jobs: Positive = 32
     """Number of CPU-only jobs that run at the same time; others wait. They share the cores, so it is large."""
     catalogue: Path | None = None
@@ -86,8 +86,15 @@ class Settings(BaseSettings):
     off with `warm=False`."""
 
     observe: bool = True
-    """The stacks of running jobs can be taken by their owners and by admins. False: of no job; a job can turn it off
-    with `observe=False`."""
+    """Stacks, metrics and progress of jobs are shown to their owners and to admins. False: for no job; a job can turn
+    it off with `observe=False`."""
+    metrics_limit_points: Annotated[int, Field(ge=1000)] = 1_000_000
+    """Number of values of all metrics together that are kept of the log of one worker. Beyond it the curves lose
+    values, but not the smallest and the largest of each part."""
+
+    sessions: bool = True
+    """The owner of a running job, and admins, can enter its workers: `client-lib exec`, `shell` and `port-forward`.
+    False: nobody can."""
 
     # --- jobs on a cluster (runtime=kubernetes)
     kubeconfig: Path | None = None
@@ -100,6 +107,9 @@ class Settings(BaseSettings):
     """URL of this server for pods. None: pods can't reach it; their logs come from `pods/log`, which loses lines."""
     worker_server_ca: Path | None = None
     """PEM file with which pods check this server's certificate; None: the authorities of their images."""
+    job_kind: Literal["auto", "pytorchjob", "trainjob"] = "auto"
+    """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob of Kubeflow Trainer
+    2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
     pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
     """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
     gang_timeout_s: Annotated[float, Field(gt=0)] = 900.0

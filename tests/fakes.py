@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+import socket
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Literal
+from typing import Any, Literal
 
-from client_lib.errors import NeverFits
+from client_lib.errors import Conflict, NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
@@ -38,6 +39,8 @@ class FakeRuntime:
     """The reason why no worker can read anything of this machine."""
     processes: Processes = field(default_factory=list)
     """Processes that `stacks` finds; []: one without a stack."""
+    missing: list[str] = field(default_factory=list)
+    """The reasons why the workers after the first have no stacks."""
     stops_at_once: bool = True
     """A stop ends the attempt; False: the test ends it."""
     sink: Sink | None = None
@@ -80,7 +83,11 @@ class FakeRuntime:
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         plain = {"rank": 0, "pid": 7, "state": "S", "name": f"{job_id}.{attempt}", "dump": None}
-        return [StackDump(0, self.processes or [plain])]
+        missing = [StackDump(number, [], why) for number, why in enumerate(self.missing, 1)]
+        return [StackDump(0, self.processes or [plain]), *missing]
+
+    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+        raise Conflict("nothing is real here")
 
     def instance_types(self) -> Sequence[InstanceType]:
         return [InstanceType(name="cpu.2C.8G", gpus=0, cpu=2, memory_gib=8)]
@@ -102,8 +109,11 @@ class FakeRuntime:
     def waits(self, job_id: str, message: str, reason: Reason = Reason.QUEUED) -> None:
         self._see(job_id, "waiting", reason, message)
 
-    def runs(self, job_id: str, quiet: Quiet = ()) -> None:
-        self._see(job_id, "running", Reason.RUNNING, "", workers=(WorkerInfo(worker=0, state="running"),), quiet=quiet)
+    def runs(self, job_id: str, quiet: Quiet = (), ended: tuple[int, ...] = ()) -> None:
+        """`ended`: workers that have ended."""
+        running = WorkerInfo(worker=0, state="running")
+        workers = (running, *(WorkerInfo(worker=number, state="ended", exit_code=0) for number in ended))
+        self._see(job_id, "running", Reason.RUNNING, "", workers=workers, quiet=quiet)
 
     def end(
         self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: RankReport | None = None

@@ -5,6 +5,7 @@ commands/    a module per command, or per group of similar commands
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
 connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
+session      the user's end of exec, shell and port-forward
 first_runs   advice for beginners
 report       the report of a failed job, for a terminal or a pipe
 show         jobs, events and instance types as text (pure)
@@ -14,6 +15,8 @@ printer      the one place that prints;  exits  the one table of exit codes
 from __future__ import annotations
 
 PROGRAM = "client-lib"
+COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
+"""Set by the lines of `client-lib completion`; the variable is named as click and typer name it."""
 
 
 def main() -> int:

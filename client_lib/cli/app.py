@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
-from client_lib.cli import PROGRAM, exits, printer
+from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, exits, printer
 from client_lib.cli.parameters import ProfileOption, ServerOption, help_without_command
 from client_lib.errors import ClientLibError
 
@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Show the state of a job, and why."),
     "explain": ("status", "Explain why a job waits, or why it failed."),
     "stacks": ("status", "Show what a running job does, rank by rank."),
+    "metrics": ("metrics", "Show the losses and other metrics that a job prints."),
+    "exec": ("sessions", "Run a command in a worker of a running job."),
+    "shell": ("sessions", "Open a shell in a worker of a running job."),
+    "port-forward": ("sessions", "Reach a port of a worker of a running job."),
     "logs": ("logs", "Print what the ranks of a job print."),
     "download": ("download", "Fetch the files that a job has written."),
     "wait": ("several_jobs", "Wait until jobs have ended."),
@@ -50,9 +54,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 ALIASES = {"ls": "list", "ps": "list", "stop": "cancel", "kill": "cancel", "rm": "delete"}
 """Words that other tools use; no help shows them."""
-
-COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
-"""Set by the lines of `client-lib completion`; the variable is named as click and typer name it."""
 
 
 class LazyGroup(TyperGroup):
@@ -154,7 +155,8 @@ def _hand_on(ctx: typer.Context, options: dict[str, str | None]) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if given:
         command = str(ctx.invoked_subcommand)
-        known = {parameter.name for parameter in ctx.command.get_command(ctx, command).params}  # type: ignore[attr-defined]
+        group: Any = ctx.command  # typer types it as a plain command
+        known = {parameter.name for parameter in group.get_command(ctx, command).params}
         for name in given.keys() - known:
             ctx.fail(f"{command} takes no --{name}")
         ctx.default_map = {command: given}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import printer
-from client_lib.cli.http_client import HttpClientTransport
+from client_lib.cli import http_client, printer
 from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
 from client_lib.transport import config, local_server
@@ -38,15 +37,16 @@ class Connection:
         """The SDK's calls of this server."""
         from client_lib.transport.api import Api
 
-        return Api(self.config, self._rest)
+        return Api(self.config, self.rest)
 
     @cached_property
     def config(self) -> config.Config:
         return config.resolve(self._endpoint, profile=self._profile)
 
     @cached_property
-    def _rest(self) -> Rest:
-        return Rest(lambda: local_server.locate(self.config), self.config, HttpClientTransport)
+    def rest(self) -> Rest:
+        """The calls of this server below the SDK's."""
+        return Rest(lambda: local_server.locate(self.config), self.config, http_client.connect)
 
     @property
     def is_local(self) -> bool:
@@ -74,11 +74,11 @@ class Connection:
             printer.hint(f"the newest job is {newest['name']}")
             return newest
         try:
-            return read(self._rest, paths.job(name), "name")
+            return read(self.rest, paths.job(name), "name")
         except NotFound:
             full = self.full_name(name)
         printer.hint(f"{name} is {full}")
-        return read(self._rest, paths.job(full), "name")
+        return read(self.rest, paths.job(full), "name")
 
     def newest(self) -> Json:
         """The newest job. Raises NotFound: there is no job at all."""
@@ -122,7 +122,7 @@ class Connection:
         while cursor is not None and (limit is None or len(found) < limit):
             size = PAGE if limit is None else min(PAGE, limit - len(found))
             params = {key: value for key, value in {**asked, "limit": str(size), "cursor": cursor}.items() if value}
-            page = read(self._rest, paths.JOBS, "jobs", params)
+            page = read(self.rest, paths.JOBS, "jobs", params)
             found += page["jobs"]
             cursor = page.get("next_cursor")
         return found
@@ -130,13 +130,17 @@ class Connection:
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""
         params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
-        rest = Rest(self.running, self.config, HttpClientTransport)
+        rest = Rest(self.running, self.config, http_client.connect)
         found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)["jobs"]
         return found
 
     def events(self, name: str) -> list[Json]:
         """The events of a job, oldest first."""
         return self._list(paths.job_events(name), "events")
+
+    def metrics(self, name: str, rank: str, points: int) -> Json:
+        """The curves of a job: a JobMetrics."""
+        return read(self.rest, paths.job_metrics(name), "curves", {"rank": rank, "points": str(points)})
 
     def instance_types(self) -> list[Json]:
         return self._list(paths.INSTANCE_TYPES, "instance_types")
@@ -146,15 +150,11 @@ class Connection:
         return self._list(paths.DOCTOR, "checks")
 
     def _list(self, path: str, key: str) -> list[Json]:
-        found: list[Json] = read(self._rest, path, key)[key]
+        found: list[Json] = read(self.rest, path, key)[key]
         return found
 
     def server_info(self) -> Json:
-        return read(self._rest, paths.INFO, "runtime")
-
-    def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
-        """See `Rest.open_logs`."""
-        return self._rest.open_logs(name, params, deadline)
+        return read(self.rest, paths.INFO, "runtime")
 
 
 def read(

@@ -1,7 +1,8 @@
 """Transport of the command line, over http.client: what `transport.http` is for the SDK.
 
 requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/command_line.py), and a
-command makes a few calls, one after another. Rules and messages are shared: `rest`, `failures`.
+command makes a few calls, one after another. Rules and messages are shared: `rest`, `failures`. A server behind a proxy
+is called by requests, which knows proxies.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import http.client
 import os
 import select
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, ServerUnreachable
@@ -22,7 +22,6 @@ from client_lib.transport.failures import (
     CONNECT_S,
     ERROR_BODY_MAX,
     HTTP_CLIENT_FAILURES,
-    NO_PROXY_WAY,
     UNTRUSTED,
     FailureRow,
     check_endpoint_rules,
@@ -30,10 +29,28 @@ from client_lib.transport.failures import (
     error_of_failure,
     root_cause,
 )
-from client_lib.transport.rest import Reply, Request
+from client_lib.transport.rest import Reply, Request, Transport
 from client_lib.transport.retry import Transient
 
 _BLOCK = 256 * 1024
+
+
+def connect(endpoint: Endpoint, config: Config) -> Transport:
+    if not _is_behind_proxy(endpoint.url):
+        return HttpClientTransport(endpoint, config)
+    from client_lib.transport.http import RequestsTransport
+
+    return RequestsTransport(endpoint, config)
+
+
+def _is_behind_proxy(url: str) -> bool:
+    """True if the environment names a proxy for this server."""
+    server = urlsplit(url)
+    if is_loopback(server.hostname or ""):
+        return False
+    from urllib.request import getproxies, proxy_bypass
+
+    return not {server.scheme, "all"}.isdisjoint(getproxies()) and not proxy_bypass(server.netloc)
 
 
 class HttpClientTransport:
@@ -44,7 +61,6 @@ class HttpClientTransport:
         self._url = endpoint.url
         self._ca_bundle = config.ca_bundle
         self._parts = urlsplit(endpoint.url)
-        self._proxy = _proxy_for(self._parts)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": f"client-lib/{__version__}"}
         if endpoint.token:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"
@@ -82,13 +98,10 @@ class HttpClientTransport:
         return None
 
     def _connected(self) -> http.client.HTTPConnection:
-        to = self._proxy or self._parts
-        host, port = to.hostname or "", to.port
+        host, port = self._parts.hostname or "", self._parts.port
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
             connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S, context=_tls(self._ca_bundle))
-            if self._proxy:
-                connection.set_tunnel(self._parts.hostname or "", self._parts.port, _proxy_headers(self._proxy))
         else:
             connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
         try:
@@ -105,12 +118,8 @@ class HttpClientTransport:
         if request.params:
             target += "?" + urlencode(request.params, doseq=True)
         headers = {**self._headers, **request.headers}
-        if self._proxy and self._parts.scheme == "http":
-            target = f"http://{self._parts.netloc}{target}"
-            headers |= _proxy_headers(self._proxy)
-        data: Any = None
-        if request.body:
-            data = request.body.data
+        data: Any = request.body
+        if data is not None:
             headers["Content-Length"] = str(len(data))
         connection.sock.settimeout(request.read_s)
         try:
@@ -148,8 +157,7 @@ class HttpClientTransport:
     def _failures(self) -> tuple[FailureRow, ...]:
         import ssl
 
-        rows = (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
-        return (FailureRow(OSError, *NO_PROXY_WAY), *rows) if self._proxy else rows
+        return (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
 
 
 def _tls(ca_bundle: str | None) -> Any:
@@ -161,24 +169,3 @@ def _tls(ca_bundle: str | None) -> Any:
     trusted = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
     folder = os.path.isdir(trusted)
     return ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
-
-
-def _proxy_for(server: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for this server; None: no proxy."""
-    host = server.hostname or ""
-    if is_loopback(host):
-        return None
-    from urllib.request import getproxies, proxy_bypass
-
-    found = getproxies()
-    proxy = found.get(server.scheme) or found.get("all")
-    if not proxy or proxy_bypass(server.netloc):
-        return None
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-
-
-def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}

@@ -22,27 +22,12 @@ from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import HealthParams, JobSpec
+from client_lib.spec.option_names import option_names
+from client_lib.transport.config import BOOLEANS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 POSITIONAL = frozenset({"script", "args"})
-
-NAMES: dict[str, tuple[str, ...]] = {
-    # field: its options where they are not simply --the-field
-    "base_image": ("--image", "--base-image"),
-    "n_workers": ("-N", "--n-workers"),
-    "instance_type": ("-i", "--instance-type"),
-    "type": ("-t", "--type"),
-    "env_variables": ("-e", "--env"),
-    "secrets": ("--secret",),
-    "labels": ("-l", "--label"),
-    "flags": ("--flag",),
-    "volumes": ("--volume",),
-    "outputs": ("--outputs-glob",),  # --output is the form of what is printed
-    "requirements": ("--requirement",),
-    "include_nodes": ("--include-node",),
-    "exclude_nodes": ("--exclude-node",),
-}
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     # heading in the help of a command: the fields under it, in this order; every field stands under one
@@ -51,7 +36,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *("name", "labels", "requirements"),
     ),
     "Code": (
-        *("code", "working_dir", "flags", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
+        *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
         *("pytorch_use_env", "observe"),
     ),
     "Resources, queue and end": (
@@ -119,7 +104,6 @@ def _watchdog(text: str) -> dict[str, Any]:
     return given
 
 
-_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 _NUMBERS = Reading(str, _numbers, "NUMBERS")
 _BY_NAME = {
     "env_variables": Reading(str, _variable, "NAME[=VALUE]"),
@@ -154,10 +138,6 @@ class JobCommand(Command):
         for parameter in self.params:
             if parameter.name in JobSpec.model_fields and parameter.name not in POSITIONAL:
                 parameter.help = _help(parameter.name)  # type: ignore[attr-defined]  # all of them are options
-
-
-def option_names(field: str) -> tuple[str, ...]:
-    return NAMES.get(field, ("--" + field.replace("_", "-"),))
 
 
 def with_job_options(command: F) -> F:
@@ -312,9 +292,9 @@ def _read(reading: Reading, text: str) -> Any:
     if reading.parse:
         return reading.parse(text)
     if reading.kind is bool:
-        if text.lower() not in _BOOLEANS:
+        if text.lower() not in BOOLEANS:
             raise ValueError(f"{text!r} is neither true nor false")
-        return _BOOLEANS[text.lower()]
+        return BOOLEANS[text.lower()]
     return reading.kind(text) if reading.kind in (int, float) else text
 
 

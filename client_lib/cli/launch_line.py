@@ -10,14 +10,14 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from client_lib.cli import PROGRAM, job_options
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobType
+from client_lib.spec.option_names import option_names
 
 if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
@@ -26,13 +26,12 @@ _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
-@dataclass(frozen=True)
-class FieldsRead:
+class FieldsRead(NamedTuple):
     """The fields of the job, and what to show the user about the line that they were read from."""
 
     fields: dict[str, Any]
-    notices: list[str]
-    python: str | None
+    notices: Sequence[str] = ()
+    python: str | None = None
     """Absolute; None: the shell's."""
 
 
@@ -45,16 +44,19 @@ def read(fields: dict[str, Any], local: bool) -> FieldsRead:
     """
     script = fields["script"]
     if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):
-        return FieldsRead(fields, [], None)
+        return FieldsRead(fields)
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
     machine = launch_lines.Machine(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
     reading = launch_lines.read([*_words(script), *fields.get("args", [])], machine)
     if reading is None:
-        return FieldsRead(fields, [], None)
+        return FieldsRead(fields)
     merged = _merged(fields, reading)
     python = _interpreter(reading.python)
-    return FieldsRead(merged, [_shown(reading, merged), *reading.notices, *_elsewhere(python, local)], python)
+    notices = [_shown(reading, merged), *reading.notices]
+    if python and not local:
+        notices.append(f"{python} is this machine's: on another one the script runs with its image's python")
+    return FieldsRead(merged, notices, python)
 
 
 def _words(script: str) -> list[str]:
@@ -87,7 +89,7 @@ def _check_same(option: str, given: Any, read: Any, said: str) -> None:
 
 
 def _option(field: str) -> str:
-    return job_options.option_names(field)[0]
+    return option_names(field)[0]
 
 
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
@@ -126,12 +128,6 @@ def _interpreter(named: str | None) -> str | None:
     return os.path.abspath(found)
 
 
-def _elsewhere(python: str | None, local: bool) -> list[str]:
-    return [f"{python} is this machine's: on another one the script runs with its image's python"] * bool(
-        python and not local
-    )
-
-
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
     """Read the file that accelerate would read: the one that is named, else the one that `accelerate config` wrote.
 
@@ -140,14 +136,16 @@ def _accelerate_config(path: str | None) -> Mapping[str, Any]:
     file = os.path.expanduser(path) if path else _default_config()
     if not path and not os.path.isfile(file):
         return {}
+    import yaml
+
     try:
         with open(file, encoding="utf-8") as opened:
-            text = opened.read()
-        values = json.loads(text) if file.endswith(".json") else _yaml(text)
+            values = json.load(opened) if file.endswith(".json") else yaml.safe_load(opened)
     except OSError as error:
         raise InvalidRequest(f"accelerate's config file {file} can't be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidRequest(f"accelerate's config file {file} is no JSON or YAML: {error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        found = " ".join(str(error).split())
+        raise InvalidRequest(f"accelerate's config file {file} is not valid JSON or YAML: {found}") from error
     if not isinstance(values, dict):
         raise InvalidRequest(f"accelerate's config file {file} holds no settings")
     return values
@@ -157,13 +155,3 @@ def _default_config() -> str:
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
     return os.path.join(os.path.expanduser(home), "accelerate", "default_config.yaml")
-
-
-def _yaml(text: str) -> Any:
-    """Raises ValueError."""
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from client_lib.transport.download import Progress
 
-PATIENCE_S = 1.0  # after this time a terminal shows that the command is still at work
+PATIENCE_S = 0.3  # after this time a terminal shows that the command is still at work
 STATE_COLOURS = {
     "PENDING": "yellow",
     "RUNNING": "cyan",
@@ -35,6 +35,7 @@ STATE_COLOURS = {
     "CANCELLED": "magenta",
 }
 _handlers: list[logging.Handler] = []
+_spinners: list[_Spinner] = []
 
 
 def prepare_streams() -> None:
@@ -77,26 +78,28 @@ def error(problem: ClientLibError) -> None:
     sys.stdout.flush()
     if isinstance(problem, JobFailed) and problem.info is not None:
         from client_lib.cli import report
-        from client_lib.reports.explanation import SHELL, advice, failure_report
 
-        lines = [*failure_report(problem.info, printed=problem.printed), *advice(problem.info, SHELL)]
-        report.write(lines, sys.stderr, before="Error: ")
+        report.write_failure(problem.info, sys.stderr, before="Error: ", printed=problem.printed)
     else:
         hint(f"Error: {problem}")
 
 
 def show_notices() -> None:
-    """Show what the SDK logs (a retry, the size of a snapshot, files that a snapshot leaves out) as hints."""
+    """Show what the SDK logs (a retry, the size of a snapshot, files that a snapshot leaves out) as hints, and steps
+    that it logs at the level DEBUG in the block of `progress`."""
     import logging
 
     class Hints(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            hint(record.getMessage())
+            if record.levelno > logging.DEBUG:
+                hint(record.getMessage())
+            elif _spinners:
+                _spinners[-1].update(record.getMessage())
 
     if not _handlers:
         _handlers.append(Hints())
         log = logging.getLogger("client_lib")
-        log.setLevel(logging.INFO)
+        log.setLevel(logging.DEBUG)
         log.addHandler(_handlers[0])
 
 
@@ -144,7 +147,7 @@ def _cell(kind: type[Text], text: str, *, cut: bool) -> Text:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal, show `doing` on stderr after the first second of the block; elsewhere nothing.
+    """On a terminal, show `doing` on stderr after the first 0.3 s of the block; elsewhere nothing.
 
     The block gets a function that changes the text.
     """
@@ -152,9 +155,11 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     spinner = _Spinner(doing)
+    _spinners.append(spinner)
     try:
         yield spinner.update
     finally:
+        _spinners.remove(spinner)
         spinner.stop()
 
 

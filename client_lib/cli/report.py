@@ -8,10 +8,11 @@ import textwrap
 from collections.abc import Iterable
 from typing import TextIO
 
-from client_lib.cli.job_options import NAMES
-from client_lib.reports.explanation import Part
+from client_lib.reports.explanation import SHELL, Part, advice, failure_report
 from client_lib.reports.table import harmless, without_colours
 from client_lib.spec.job import JobSpec
+from client_lib.spec.option_names import option_names
+from client_lib.spec.wire import JobInfo
 
 STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|'(?P<text>[^']*)'|(?P<number>\d+\b))")
@@ -29,6 +30,11 @@ def write(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     text = before + "\n".join(map(str, spelled))
     file.write("".join(f"{harmless(without_colours(line))}\n" for line in text.splitlines()))
     file.flush()
+
+
+def write_failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = False) -> None:
+    """Print the report of a failed job, with commands as next steps. `printed`: see `failure_report`."""
+    write([*failure_report(info, printed=printed), *advice(info, SHELL)], file, before)
 
 
 def _draw(parts: Iterable[Part], file: TextIO, before: str) -> None:
@@ -61,6 +67,6 @@ def _option(found: re.Match[str]) -> str:
     field, items, value, number = found.group("field", "items", "text", "number")
     if field not in JobSpec.model_fields:
         return found.group()
-    name = NAMES.get(field, (f"--{field.replace('_', '-')}",))[-1]
+    name = option_names(field)[-1]
     values = items.split("', '") if items is not None else [value if number is None else number]
     return " ".join(f"{name} {shlex.quote(each)}" for each in values)

@@ -28,9 +28,11 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "name", job["name"]
     yield "state", table.state(job, now)
     yield "why", table.why(job)
+    yield from zip(("progress", "metrics"), table.progress_facts(job), strict=True)
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
     yield "workers", _size(spec)
+    yield "threads", _threads(job)
     yield "code", _code(job.get("code", {}))
     yield "labels", table.labels(spec)
     yield "created", _when(job.get("created_at"), now)
@@ -43,6 +45,11 @@ def _size(spec: Json) -> str:
     text = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
     per_worker = spec.get("processes_per_worker", "default")
     return text if per_worker == "default" else f"{text}, {per_worker} processes each"
+
+
+def _threads(job: Json) -> str:
+    known = [worker["threads"] for worker in job.get("workers", []) if worker.get("threads")]
+    return f"{known[0]} in every process (OMP_NUM_THREADS; --env sets another)" if known else ""
 
 
 def _code(code: Json) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import ValidationError
@@ -19,6 +20,13 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo
 
+NoCheck = Annotated[
+    bool,
+    typer.Option(
+        "--no-check",
+        help="Submit without checking the script (jobs of this machine).",
+    ),
+]
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 
@@ -57,49 +65,25 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
 
 
 def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:
-    """A notice of our options that stand behind a script which does not declare them."""
+    """Notices of our options that stand behind a script which does not declare them."""
     ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    behind = [
-        option for word in fields.get("args", ()) if (option := word.partition("=")[0]) in ours and option[:1] == "-"
-    ]
-    script = fields["script"]
-    if not behind or not script.endswith(".py") or not os.path.isfile(script):
+    given = [word.partition("=")[0] for word in fields.get("args", ()) if word.startswith("-")]
+    behind = [option for option in given if option in ours]
+    script = Path(fields["script"])
+    if not behind or script.suffix != ".py" or not script.is_file() or not os.access(script, os.R_OK):
         return []
-    try:
-        with open(script, "rb") as file:
-            found = undeclared(file.read(), behind)
-    except PermissionError:  # the submit says so
-        return []
-    if not found:
-        return []
-    names = ", ".join(found)
     return [
-        f"{names} behind {script} {'goes' if len(found) == 1 else 'go'} to the script, which does not declare "
-        f"{'it' if len(found) == 1 else 'them'}; options of client-lib stand before the script"
+        f"{option} behind {script} goes to the script, which does not declare it; options of client-lib stand before "
+        "the script"
+        for option in undeclared(script.read_text("utf-8", "replace"), behind)
     ]
 
 
-def undeclared(source: bytes, options: list[str]) -> list[str]:
-    """The options that a script does not mention: neither in a text, as in `add_argument("--name")`, nor as a name in
-    its code, from which some parsers make options. []: also for a source that is no Python.
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # the run of the script reports it
-        return []
-    mentioned = {name for node in ast.walk(tree) for name in _mentions(node)}
-    return [option for option in options if option not in mentioned and _plain(option) not in mentioned]
-
-
-def _mentions(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Constant):
-        return node.value.replace(",", " ").replace("[", " ").split() if isinstance(node.value, str) else []
-    found = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "attr", None)
-    return [found] if isinstance(found, str) else []
-
-
-def _plain(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")
+def undeclared(source: str, options: list[str]) -> list[str]:
+    """The options that a script mentions nowhere: neither as in `add_argument("--name")`, nor as a name, from which
+    some parsers make options."""
+    words = set(re.findall(r"[\w-]+", source))
+    return [option for option in options if words.isdisjoint((option, option.lstrip("-").replace("-", "_")))]
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
@@ -110,16 +94,18 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise invalid_request(error, JobSpec) from None
 
 
-def submit(described: DescribedJob) -> JobInfo:
-    """Submit the job. The server has stored it when this returns."""
+def submit(described: DescribedJob, check: bool) -> JobInfo:
+    """Submit the job, and check its script before. The server has stored it when this returns."""
     job = described.job
     python = described.python or processes.find_python(os.environ)
     with printer.progress("submitting") as show:
         job.submit(
             python=python,
             on_upload=lambda sent, size: show(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
+            check=check,
         )
-        return job.info()
+    assert job.last_info is not None
+    return job.last_info
 
 
 def end_of_followed(job: Job) -> JobInfo:

@@ -32,6 +32,7 @@ import cloudpickle
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.wire import FunctionCode
+from client_lib.worker.disk import megabytes
 from client_lib.worker.function_runner import PROTOCOL, here
 
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
@@ -67,7 +68,7 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
             try:
                 _write(call, root, bounded)
             except _Full:
-                limit = f"{call.name} with what it needs is larger than the {_mb(limit_bytes)} that may travel"
+                limit = f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} that may travel"
                 raise too_large(call, limit) from None
             except _NOT_PICKLED as error:
                 raise _not_pickled(call, error) from error
@@ -175,7 +176,7 @@ def too_large(call: Call, limit: str) -> TooLarge:
     """The error with the largest parts of the payload. `limit`: a sentence without its full stop."""
     largest = heapq.nlargest(_LARGEST, ((_size(value) or 0, name) for name, value in _parts(call)))
     return TooLarge(
-        f"{limit}. The largest:\n" + "\n".join(f"  {_mb(size):>12}  {name}" for size, name in largest),
+        f"{limit}. The largest:\n" + "\n".join(f"  {megabytes(size):>12}  {name}" for size, name in largest),
         hint="put data into a file that the workers can read, and load it inside the function",
     )
 
@@ -214,10 +215,6 @@ def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
         f"{what} can't be pickled: {type(error).__name__}: {error}",
         hint="make locks, files, connections and the like inside the function",
     )
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 # --- pickling

@@ -7,17 +7,14 @@ library only.
 from __future__ import annotations
 
 import re
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from client_lib.log_reading.frames import FrameStream, Gap, OpenStream, Params, Records
 from client_lib.worker.format import (
-    GOES_ON,
     JOB_STREAMS,
     LAUNCHER,
-    LINE,
     MARK,
     NO_RANK,
     PROGRESS,
@@ -63,6 +60,8 @@ def log_params(
     stream: str | Iterable[str] | None = None,
     attempt: int | None = None,
     cursor: str | None = None,
+    grep: str | None = None,
+    context: int | None = None,
 ) -> dict[str, str | list[str]]:
     """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
     ranks = [rank] if isinstance(rank, int) else rank
@@ -75,6 +74,8 @@ def log_params(
         "stream": None if streams is None else list(streams),
         "attempt": None if attempt is None else str(attempt),
         "cursor": cursor or None,
+        "grep": grep,
+        "context": None if context is None else str(context),
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -94,9 +95,8 @@ def log_entries(
     `open_stream`, and after `retry_s` without an answer the last failure.
     """
     stream = FrameStream(open_stream, params, retry_s=retry_s)
-    parts = _Parts()
     for records in _records(stream, on_state, on_gap):
-        yield from _entries(records, parts)
+        yield from _entries(records)
 
 
 def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
@@ -147,27 +147,14 @@ def _records(stream: FrameStream, on_state: OnState | None = None, on_gap: OnGap
 # Each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote.
 _FIELDS = re.compile(RECORD)
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
-_Decoder = getincrementaldecoder("utf-8")
 
 
-class _Parts:
-    """Characters that were cut between two pieces of a line: (attempt, worker, rank, stream) -> decoder."""
-
-    def __init__(self) -> None:
-        self.decoders: dict[tuple[int, int, str, str], Any] = {}
-
-
-def _entries(records: Records, parts: _Parts) -> Iterator[LogEntry]:
+def _entries(records: Records) -> Iterator[LogEntry]:
     attempt, worker, _, data = records
-    # surrogateescape keeps the bytes of a cut character for _text to join; it is used only if a line may be cut
-    careful = bool(parts.decoders) or b"+ " in data
-    fields = _FIELDS.findall(data.decode("utf-8", "surrogateescape" if careful else "replace"))
     stamp, moment = "", _EPOCH
-    for seq, time, rank, stream, kind, text in fields:
+    for seq, time, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
         if time != stamp:
             stamp, moment = time, _moment(time)
-        if careful:
-            text = _text((attempt, worker, rank, stream), kind, text, parts)
         yield LogEntry(moment, worker, None if rank == NO_RANK else int(rank), attempt, int(seq), stream, kind, text)
 
 
@@ -176,15 +163,6 @@ def _moment(stamp: str) -> datetime:
         return datetime.fromisoformat(stamp[:-1] + "+00:00")
     except ValueError:  # no launcher wrote this; keep the line without its time
         return _EPOCH
-
-
-def _text(key: tuple[int, int, str, str], kind: str, text: str, parts: _Parts) -> str:
-    raw = text.encode("utf-8", "surrogateescape")
-    decoder = parts.decoders.pop(key, None) or _Decoder("replace")
-    decoded: str = decoder.decode(raw, final=kind != GOES_ON)
-    if kind == GOES_ON:
-        parts.decoders[key] = decoder
-    return decoded
 
 
 # --- lines
@@ -215,9 +193,9 @@ class _WholeLines:
 
     def feed(self, records: Records) -> Iterable[str]:
         data = records.data
-        if records.attempt > self._attempt:
-            # the previous attempt is complete
-            return [*self.flush(), *self._begin(records)]
+        if records.attempt > self._attempt:  # the previous attempt is complete
+            self._attempt = records.attempt
+            return [*self.flush(), *self.feed(records)]
         if self._unfinished or self._progress or b"+ " in data or b"~ " in data:
             return self._join(records)
         return _TEXTS.findall(data.decode("utf-8", "replace"))
@@ -231,10 +209,6 @@ class _WholeLines:
             for held in (self._progress, self._unfinished)
             if key in held
         ]
-
-    def _begin(self, records: Records) -> Iterable[str]:
-        self._attempt = records.attempt
-        return self.feed(records)
 
     def _join(self, records: Records) -> Iterator[str]:
         for source, kind, text in _PIECES.findall(records.data):
@@ -253,20 +227,3 @@ class _WholeLines:
                 if last is not None:
                     yield last.decode("utf-8", "replace")
                 yield line.decode("utf-8", "replace")
-
-
-__all__ = [
-    "GOES_ON",
-    "LINE",
-    "MAX_LINE",
-    "PROGRESS",
-    "Gap",
-    "LogEntry",
-    "OnGap",
-    "OnState",
-    "OpenStream",
-    "log_entries",
-    "log_lines",
-    "log_params",
-    "settled_entries",
-]

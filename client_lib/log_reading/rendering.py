@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 
-from client_lib.log_reading.reader import GOES_ON, PROGRESS, LogEntry
+from client_lib.log_reading.reader import LogEntry
+from client_lib.worker.format import GOES_ON, PROGRESS
 
 COLLAPSE = timedelta(seconds=0.3)
 """Identical lines of several ranks within this time become one line."""

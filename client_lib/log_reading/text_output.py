@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
-from client_lib.log_reading.frames import Params
-from client_lib.log_reading.reader import Gap, LogEntry, log_entries
+from client_lib.log_reading.frames import Gap, Params
+from client_lib.log_reading.reader import LogEntry, log_entries
 from client_lib.log_reading.rendering import COLLAPSE, LogPrinter
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import LAUNCHER
@@ -99,7 +99,7 @@ class LogOutput:
         printer = LogPrinter(
             prefix=self.prefix,
             timestamps=self.timestamps,
-            columns=self._columns(),
+            columns=shutil.get_terminal_size().columns if self.out.isatty() else None,
             collapse=self.collapse,
             bars_beside=self.beside is not None,
             colours=self.out.isatty() and not os.environ.get("NO_COLOR"),
@@ -136,9 +136,6 @@ class LogOutput:
     def _check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise WaitTimeout(f"job {self.name} is not final yet")
-
-    def _columns(self) -> int | None:
-        return shutil.get_terminal_size().columns if self.out.isatty() else None
 
     def _say(self, page: _Page, facts: dict[str, Any]) -> None:
         """Print why no lines come, once for each reason, and that a job goes on that had hung."""

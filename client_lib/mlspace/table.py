@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from client_lib.errors import InvalidRequest
+from client_lib.reports.table import aligned
 
 if TYPE_CHECKING:
     import rich.table
@@ -50,9 +51,7 @@ class Table:
         return len(self._rows)
 
     def __str__(self) -> str:
-        lines = [self.columns, *self._texts()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return aligned([self.columns, *self._texts()])
 
     __repr__ = __str__
 

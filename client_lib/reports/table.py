@@ -47,7 +47,7 @@ COLUMNS: dict[str, Column] = {
     "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
     "SIZE": Column(lambda job, _: size(job), lambda job, _: _workers_and_processes(job)),
     "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
-    "WHY": Column(lambda job, _: why(job)),
+    "WHY": Column(lambda job, _: why(job) or progress(job)),
     "INSTANCE": _spec("instance_type"),
     "LABELS": Column(lambda job, _: labels(job["spec"])),
     "ATTEMPT": Column(lambda job, _: str(job.get("attempt", 1)), lambda job, _: job.get("attempt", 1)),
@@ -110,6 +110,45 @@ def why(job: Json) -> str:
     if reason.upper() in ("", job["state"]) or reason in message:
         return message
     return f"{reason}: {message}" if message else reason
+
+
+def progress(job: Json) -> str:
+    """`45% · 12 min left · loss 0.231` of a running job; "": not known."""
+    found = job.get("progress") or {}
+    metrics = list((found.get("metrics") or {}).items())[:1]
+    return " · ".join([*_done(found), *(f"{name} {number(value)}" for name, value in metrics)])
+
+
+def progress_facts(job: Json) -> tuple[str, str]:
+    """Progress with its speed and the range of the time left, and the newest values of all metrics."""
+    found = job.get("progress") or {}
+    parts = _done(found)
+    if found.get("left_s") is not None:
+        parts[-1] += f" ({about(found['left_from_s'])} to {about(found['left_to_s'])})"
+        parts.append(f"{number(found['rate'])} steps/s")
+    return " · ".join(parts), ", ".join(f"{k} {number(v)}" for k, v in (found.get("metrics") or {}).items())
+
+
+def _done(found: Json) -> list[str]:
+    done, left_s = found.get("done"), found.get("left_s")
+    return [
+        *([] if done is None else [f"{int(100 * done)}%"]),
+        *([] if left_s is None else [f"{about(left_s)} left"]),
+    ]
+
+
+def about(seconds: float) -> str:
+    """An estimated time: `40 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} d"
+
+
+def number(value: float | str) -> str:
+    """Four digits; NaN comes as text."""
+    return f"{float(value):.4g}"
 
 
 def state(job: Json, now: datetime) -> str:

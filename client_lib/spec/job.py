@@ -195,7 +195,8 @@ class JobSpec(Strict):
     """False: start every process from scratch. None: fork them from a process that has torch and the other packages
     imported, where the runtime has one that suits this job (local runtime only)."""
     observe: bool = True
-    """False: the stacks of its processes cannot be taken (`client-lib stacks`), and nothing is prepared for that."""
+    """False: the stacks of its processes cannot be taken (`client-lib stacks`), nothing is prepared for that, and its
+    metrics and progress are not read."""
     conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
@@ -210,6 +211,10 @@ class JobSpec(Strict):
     requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
     """Extra packages, as lines of pip's requirements files: installed before the script starts, beside those that its
     interpreter has, which stay as they are."""
+    setup: Text | None = None
+    """Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt, in the
+    working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other variables of a
+    rank. stop_timer limits it too."""
 
     # --- where and how much
     instance_type: Label | None = None

@@ -49,6 +49,14 @@ def job_stacks(name: str) -> str:
     return f"{job(name)}/stacks"
 
 
+def job_metrics(name: str) -> str:
+    return f"{job(name)}/metrics"
+
+
+def job_session(name: str, session: str) -> str:
+    return f"{job(name)}/sessions/{session}"
+
+
 def job_cancel(name: str) -> str:
     return f"{job(name)}/cancel"
 
@@ -73,7 +81,7 @@ def job_resubmit_source(name: str) -> str:
 
 def worker(name: str, attempt: int, number: int) -> str:
     """Path of a worker; its operations are `/state`, `/log`, `/report`, `/stacks`, `/snapshot`,
-    `/function` and `/results/{rank}`."""
+    `/function`, `/results/{rank}` and `/sessions/{mark}`."""
     return f"{job(name)}/attempts/{attempt}/workers/{number}"
 
 

@@ -238,11 +238,11 @@ def details(rank: RankStacks) -> list[str]:
     return lines
 
 
-def named(numbers: Iterable[int]) -> str:
+def named(numbers: Iterable[int], what: str = "rank") -> str:
     """`rank 1`, `ranks 0, 2-7`."""
     one_each = sorted(set(numbers))
     spans = []
     for _, span in groupby(enumerate(one_each), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in span]
         spans.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return f"{'rank' if len(one_each) == 1 else 'ranks'} {', '.join(spans)}"
+    return f"{what if len(one_each) == 1 else f'{what}s'} {', '.join(spans)}"

@@ -68,12 +68,11 @@ def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: 
 
 
 def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
-    """Does `path` (there or not, its links resolved by the caller) lie on a file system that other hosts share?"""
-    return is_network(_type_of(path, mounts))
+    """Does `path` (there or not, its links resolved by the caller) lie on a file system that other hosts share?
 
-
-def is_network(fs_type: str) -> bool:
-    """An unknown FUSE type counts as one: a state on a local disk is right in any case."""
+    An unknown FUSE type counts as one: a state on a local disk is right in any case.
+    """
+    fs_type = _type_of(path, mounts)
     return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type not in _LOCAL_FUSE)
 
 

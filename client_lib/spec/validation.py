@@ -16,21 +16,18 @@ _FINDINGS_SHOWN = 20  # a request may hold thousands of unknown fields, each of 
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
-
 Place = Callable[[Sequence[int | str]], str]
 """Returns the text that a sentence begins with, such as `line 3: `, for the path of an entry."""
 
 
-def _no_place(_path: Sequence[int | str]) -> str:
-    return ""
-
-
-def invalid_request(error: ValidationError, model: type[BaseModel], place: Place = _no_place) -> InvalidRequest:
+def invalid_request(error: ValidationError, model: type[BaseModel], place: Place = lambda _: "") -> InvalidRequest:
     """All of `error`, a line per field. `model` is what was validated: its fields are offered for a misspelt one."""
     return refused(error.errors(include_url=False), model, place)
 
 
-def refused(findings: Iterable[Mapping[str, Any]], model: type[BaseModel], place: Place = _no_place) -> InvalidRequest:
+def refused(
+    findings: Iterable[Mapping[str, Any]], model: type[BaseModel], place: Place = lambda _: ""
+) -> InvalidRequest:
     """The same for findings that were collected elsewhere."""
     seen: dict[str, str] = {}
     for finding in findings:

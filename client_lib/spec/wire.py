@@ -49,6 +49,12 @@ class Lenient(Described):
         return super().model_validate_json(json_data, **{"context": STORED, **options})
 
 
+class Seldom(Lenient):
+    """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
 def _lenient(kind: type[State] | type[Reason], value: Any) -> Any:
     return as_sent(kind, value) if isinstance(value, str) else value
 
@@ -71,7 +77,7 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action")
+SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action", "setup")
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
 
@@ -203,7 +209,7 @@ class SubmitRequest(Strict):
     """Name of that job. The server sets it."""
 
 
-class RankReport(Lenient):
+class RankReport(Seldom):
     """The end of one process."""
 
     rank: int
@@ -234,6 +240,9 @@ class WorkerInfo(Lenient):
     """0: every rank of it ended with 0. None: not ended, or without a report."""
     warm: bool | None = None
     """Its ranks came out of the warm pool. None: not started, or not known any more."""
+    threads: int | None = None
+    """OMP_NUM_THREADS of its processes, if the server has set it: its cores, shared among them. None: not started, or
+    the job sets it."""
 
 
 class Failure(Lenient):
@@ -250,6 +259,28 @@ class Failure(Lenient):
     last_lines: list[str] = []
     hint: str | None = None
     """The way out, where the cause is a known one."""
+
+
+class WithNan(Lenient):
+    """Base of answers with measured values: in JSON, NaN and the infinities are the strings "NaN" and "Infinity"."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+
+class JobProgress(WithNan):
+    """Progress of a running job by the lines that it prints; None: not known."""
+
+    done: float | None = None
+    """0 to 1."""
+    left_s: float | None = None
+    """Seconds until all steps are done, by the usual speed so far."""
+    left_from_s: float | None = None
+    left_to_s: float | None = None
+    """`left_s` by the upper and the lower quartile of the speeds so far."""
+    rate: float | None = None
+    """Steps in a second."""
+    metrics: dict[str, float] = {}
+    """The newest value of each metric of rank 0, the loss first."""
 
 
 class JobInfo(Lenient):
@@ -283,6 +314,9 @@ class JobInfo(Lenient):
     stacks: list[str] = []
     """The places of the ranks before the last attempt was stopped, if they had printed nothing for 10 s: a line for all
     ranks that were at the same place."""
+    progress: JobProgress | None = None
+    """None: the job does not run, shows none, or belongs to another user. The last field, which is not stored:
+    `with_progress` adds it."""
 
     def __repr__(self) -> str:
         why = f": {self.message}" if self.message else ""
@@ -297,13 +331,23 @@ class JobInfo(Lenient):
         return None if not known or None in known else all(known)
 
 
-class JobPage(Lenient):
+_NO_PROGRESS = b'"progress":null}'
+
+
+def with_progress(job: bytes, progress: JobProgress) -> bytes:
+    """A JobInfo in JSON with its progress; nothing of it is parsed."""
+    if not job.endswith(_NO_PROGRESS):
+        return job
+    return b'%b"progress":%b}' % (job[: -len(_NO_PROGRESS)], progress.model_dump_json().encode())
+
+
+class JobPage(Seldom):
     jobs: list[JobInfo]
     next_cursor: str | None = None
     """None: this was the last page."""
 
 
-class Event(Lenient):
+class Event(Seldom):
     """One thing that happened to a job; every transition of the state is one."""
 
     time: datetime
@@ -313,11 +357,11 @@ class Event(Lenient):
     message: str
 
 
-class EventList(Lenient):
+class EventList(Seldom):
     events: list[Event]
 
 
-class OutputFile(Lenient):
+class OutputFile(Seldom):
     """One file that a rank wrote and that is kept for download."""
 
     path: str
@@ -330,7 +374,7 @@ class OutputFile(Lenient):
     worker: int
 
 
-class OutputLeftOut(Lenient):
+class OutputLeftOut(Seldom):
     """One file (or its newest version) that is not kept."""
 
     path: str
@@ -339,7 +383,7 @@ class OutputLeftOut(Lenient):
     worker: int
 
 
-class OutputList(Lenient):
+class OutputList(Seldom):
     """`GET /jobs/{name}/outputs`."""
 
     files: list[OutputFile]
@@ -351,20 +395,13 @@ class OutputList(Lenient):
     """The job has ended: nothing more comes."""
 
 
-class OutputLength(Lenient):
-    """The server's part of a file that a worker keeps."""
-
-    length: int
-    """Bytes; it is kept when these are all."""
-
-
-class Answer(Lenient):
+class Answer(Seldom):
     """The effect of an action, as a sentence."""
 
     message: str
 
 
-class InstanceType(Lenient):
+class InstanceType(Seldom):
     name: str
     gpus: int
     cpu: float
@@ -375,11 +412,11 @@ class InstanceType(Lenient):
     description: str = ""
 
 
-class InstanceTypes(Lenient):
+class InstanceTypes(Seldom):
     instance_types: list[InstanceType]
 
 
-class WarmPoolInfo(Lenient):
+class WarmPoolInfo(Seldom):
     """A resident process that has packages imported, and forks ranks."""
 
     python: str
@@ -396,7 +433,7 @@ class WarmPoolInfo(Lenient):
     """Its proportional share (PSS)."""
 
 
-class ServerInfo(Lenient):
+class ServerInfo(Seldom):
     version: str
     api: str = "v1"
     runtime: str
@@ -408,7 +445,7 @@ class ServerInfo(Lenient):
     """Empty for those who are not admin."""
 
 
-class Check(Lenient):
+class Check(Seldom):
     """One line of the doctor."""
 
     name: str
@@ -417,11 +454,11 @@ class Check(Lenient):
     fix: str | None = None
 
 
-class DoctorReport(Lenient):
+class DoctorReport(Seldom):
     checks: list[Check]
 
 
-class Manifest(Lenient):
+class Manifest(Seldom):
     """A view of what a submit would create: locally worker plans, on Kubernetes objects. Secrets are masked, and binary
     files are shown by their size and digest."""
 
@@ -429,46 +466,13 @@ class Manifest(Lenient):
     objects: list[dict[str, Any]]
 
 
-class WorkerSays(Lenient):
-    """Progress of a worker on another machine. Lenient: a newer worker may send more."""
-
-    state: Literal["preparing", "ready", "started", "ended"]
-    signs_of_life: int = 0
-    """Another one than before when a rank has written something meanwhile."""
-    stacks: str | None = None
-    """Mark of the last order for stacks that it has received; None: its version cannot take them."""
-    quiet: dict[int, Annotated[float, Field(ge=0, le=1e9)]] = {}
-    """Its ranks that do nothing, and for how many seconds."""
-
-
-class WorkerOrder(Lenient):
-    """The order for a worker."""
-
-    do: Literal["wait", "go", "stop", "exit"]
-    grace_s: float | None = None
-    """Seconds between SIGTERM and SIGKILL of a `stop`; None: the time in its plan."""
-    stacks: str | None = None
-    """Mark of an order to send the stacks of its ranks, which does not change what the worker does; None: none."""
-
-
-class LogLengths(Lenient):
-    """The server's part of a worker's log."""
-
-    length: int
-    """Offset after the last record: the next one is expected there."""
-    durable: int
-    """Offset up to which a loss of power takes nothing."""
-    next_seq: int = 0
-    """Number of the next record."""
-
-
-class ErrorBody(Lenient):
+class ErrorBody(Seldom):
     code: str
     message: str
     hint: str | None = None
 
 
-class Explanation(Lenient):
+class Explanation(Seldom):
     """The explanation of a waiting, running or ended job; times are aware UTC."""
 
     job: str

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from client_lib.errors import NotFound, NotSupported
+from client_lib.errors import NotFound
 from client_lib.spec import paths
 from client_lib.spec.bounds import STORED
 from client_lib.spec.states import State
@@ -36,9 +36,10 @@ from client_lib.spec.wire import (
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.rest import Body, Params, Rest, Transport
+from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
+    from client_lib.spec.metrics import JobMetrics
     from client_lib.spec.stacks import JobStacks
 
 M = TypeVar("M", bound=BaseModel)
@@ -122,12 +123,16 @@ class Api:
         """The stacks of the running job: see `Job.stacks`."""
         from client_lib.spec.stacks import JobStacks  # few callers need these models
 
-        try:
-            return self._get(paths.job_stacks(name), JobStacks, _given(owner=owner))
-        except NotFound as missing:
-            if missing.message.startswith(paths.NO_SUCH_PATH):
-                raise NotSupported("this server is of a version that can't take stacks", hint="upgrade it") from missing
-            raise
+        return self._newer(paths.job_stacks(name), JobStacks, _given(owner=owner), "can't take stacks")
+
+    def job_metrics(
+        self, name: str, *, rank: int | str | None = None, points: int | None = None, owner: str | None = None
+    ) -> JobMetrics:
+        """The curves of a job: see `Job.metrics`."""
+        from client_lib.spec.metrics import JobMetrics  # few callers need these models
+
+        params = _given(rank=rank, points=points, owner=owner)
+        return self._newer(paths.job_metrics(name), JobMetrics, params, "can't read metrics")
 
     def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
         """The objects that the newest attempt was started from."""
@@ -223,8 +228,8 @@ class Api:
 
     def upload_snapshot(self, sha256: str, archive: Path, on_upload: OnUpload | None = None) -> None:
         """Send the archive, in blocks. The server checks the digest; sending what it has already is harmless."""
-        body = Body(_Archive(archive, on_upload), "application/gzip")
-        self._rest.call("PUT", paths.snapshot(sha256), body=body, read_s=_UPLOAD_S)
+        body, headers = _Archive(archive, on_upload), {"Content-Type": "application/gzip"}
+        self._rest.call("PUT", paths.snapshot(sha256), body=body, headers=headers, read_s=_UPLOAD_S)
 
     # --- the server
 
@@ -246,10 +251,17 @@ class Api:
     def _get(self, path: str, model: type[M], params: Params | None = None) -> M:
         return self._read(model, self._rest.call("GET", path, params=params))
 
+    def _newer(self, path: str, model: type[M], params: Params, lacks: str) -> M:
+        """GET; see `newer_path`."""
+        with newer_path(lacks):
+            return self._get(path, model, params)
+
     def _post(self, path: str, model: type[M], request: SubmitRequest, headers: Mapping[str, str]) -> M:
-        data = request.model_dump_json(exclude_unset=True).encode()
-        body = Body(data, "application/json")
-        return self._read(model, self._rest.call("POST", path, body=body, headers=headers))
+        body, sent = (
+            request.model_dump_json(exclude_unset=True).encode(),
+            {"Content-Type": "application/json", **headers},
+        )
+        return self._read(model, self._rest.call("POST", path, body=body, headers=sent))
 
     def _read(self, model: type[M], body: bytes) -> M:
         try:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.state_dir import chosen_state_dir
+from client_lib.spec.toml import parse_toml
 
 ENDPOINT = "CLIENT_LIB_ENDPOINT"
 TOKEN = "CLIENT_LIB_TOKEN"
@@ -43,7 +43,7 @@ LOCAL = "local"
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
 _KEYS = frozenset({"endpoint", "token", "ca_bundle", "insecure", "retry_s"})
-_TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
+BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 class Endpoint(NamedTuple):
@@ -161,19 +161,6 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     return default, profiles
 
 
-def parse_toml(text: str, what: object) -> dict[str, Any]:
-    """Raises InvalidRequest, which names `what`, for a text that is no TOML."""
-    if sys.version_info >= (3, 11):  # loaded here: most calls have no file to parse
-        import tomllib
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-    try:
-        data: dict[str, Any] = tomllib.loads(text)
-        return data
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"{what} is no TOML: {error}") from None
-
-
 def _check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
     unknown = sorted(set(values) - _KEYS)
     if unknown:
@@ -202,11 +189,11 @@ def _profile(name: str | None, path: Path) -> dict[str, Any]:
 
 def _flag(environ: Mapping[str, str], name: str) -> bool | None:
     value = environ.get(name)
-    if value is None:
-        return None
-    if value.lower() not in _TRUE | _FALSE:
+    if not value:
+        return None if value is None else False
+    if value.lower() not in BOOLEANS:
         raise InvalidRequest(f"{name}={value!r} is neither true nor false")
-    return value.lower() in _TRUE
+    return BOOLEANS[value.lower()]
 
 
 def _number(environ: Mapping[str, str], name: str) -> float | None:

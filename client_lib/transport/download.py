@@ -17,6 +17,7 @@ from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.spec.wire import JobInfo, OutputFile, OutputList
 from client_lib.transport.api import Api
 from client_lib.transport.retry import Transient
+from client_lib.worker.directory import sha256_of
 from client_lib.worker.outputs.patterns import Patterns
 
 _log = logging.getLogger("client_lib")
@@ -195,10 +196,5 @@ def _replace(part: Path, target: Path) -> None:
 
 
 def _is_there(target: Path, file: OutputFile) -> bool:
-    if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
-        return False
-    digest = hashlib.sha256()
-    with target.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest() == file.sha256
+    same_size = not target.is_symlink() and target.is_file() and target.stat().st_size == file.size
+    return same_size and sha256_of(target) == file.sha256

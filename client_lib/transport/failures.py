@@ -57,7 +57,6 @@ class FailureRow(NamedTuple):
 
 
 CUT = "{url} broke off in the middle of its answer"
-NO_PROXY_WAY = ("{url} can't be reached through the proxy", "see HTTPS_PROXY and NO_PROXY")
 UNTRUSTED = (
     "{url}: its certificate isn't trusted, or it speaks no TLS",
     f"give the certificate authority with ca_bundle= or {CA_BUNDLE}",

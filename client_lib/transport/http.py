@@ -24,7 +24,6 @@ from client_lib.transport.failures import (
     CONNECT_S,
     CUT,
     ERROR_BODY_MAX,
-    NO_PROXY_WAY,
     SOCKET_FAILURES,
     UNTRUSTED,
     FailureRow,
@@ -62,7 +61,7 @@ class RequestsTransport:
                 request.method,
                 self._url + request.path,
                 params=request.params,
-                data=request.body.data if request.body else None,
+                data=request.body,
                 headers=request.headers,
                 timeout=(CONNECT_S, request.read_s),
                 allow_redirects=False,
@@ -91,7 +90,7 @@ class RequestsTransport:
 
 
 _FAILURES = (  # the first row whose kind is the failure, or is among its causes
-    FailureRow(failures.ProxyError, *NO_PROXY_WAY),
+    FailureRow(failures.ProxyError, "{url} can't be reached through the proxy", "see HTTPS_PROXY and NO_PROXY"),
     FailureRow(failures.SSLError, *UNTRUSTED),
     FailureRow(failures.ConnectTimeout, f"{{url}} does not answer (no connection within {CONNECT_S:g} s)"),
     FailureRow(failures.ReadTimeout, "{url} took the request but sent nothing for {read_s:g} s"),

@@ -61,6 +61,8 @@ class Running:
     host: str
     started_at: str | None = None
     data_dir: str | None = None
+    code: str | None = None
+    """Folder of its packages; None: a server of an older version."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -83,6 +85,19 @@ def find(directory: Path | None = None) -> Running | None:
         return None
     _refuse_foreign(running)
     return running if _holds(running, directory / SERVER_LOCK) else None
+
+
+def find_all() -> list[Running]:
+    """The servers of this user on this machine, with any state directory. Elsewhere than on Linux: that of `find`."""
+    directories = {state_dir()}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+            if process.stat().st_uid == os.getuid() and "server_stub" in line and "--state-dir" in line:
+                directories.add(Path(os.readlink(process / "cwd"), line[line.index("--state-dir") + 1]))
+        except (OSError, IndexError):  # it has ended
+            continue
+    return [running for directory in sorted(directories) if (running := find(directory))]
 
 
 def locate(config: Config) -> Endpoint:
@@ -137,7 +152,7 @@ def _described(directory: Path) -> Running | None:
     try:
         data = json.loads((directory / SERVER_JSON).read_bytes())
         url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
-        return Running(directory, url, pid, version, host, data.get("started_at"), data.get("data_dir"))
+        return Running(directory, url, pid, version, host, *map(data.get, ("started_at", "data_dir", "code")))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         return None
 
@@ -205,6 +220,7 @@ def _start(directory: Path) -> Running:
     (directory / SERVER_JSON).unlink(missing_ok=True)  # of a dead server
     log = directory / SERVER_LOG
     begin = log.stat().st_size if log.exists() else 0
+    _log.debug("starting the local server")
     child = _spawn(directory, log)
     _until(lambda: find(directory) is not None or child.poll() is not None, START_S)
     running = find(directory)
@@ -274,9 +290,13 @@ def _until(condition: Callable[[], bool], within_s: float) -> bool:
 def _settle(running: Running) -> Running:
     """The server to use: `running`, or one of this version in its place if it is older and has no jobs. The state is
     durable, so that nobody is asked."""
-    if (running.url, running.pid) in _checked or _ordered(running.version) >= _ordered(__version__):
+    if (running.url, running.pid) in _checked or _ordered(running.version) > _ordered(__version__):
         return running
     _checked.add((running.url, running.pid))
+    if running.version == __version__:
+        if other := _other_code(running, Path(__file__).parents[2]):
+            _log.warning("the local server %s; `client-lib server restart` starts it with this code", other)
+        return running
     busy = _has_jobs(running)
     if not busy and _is_installed():
         _log.info("the local server of version %s is replaced by %s", running.version, __version__)
@@ -289,6 +309,18 @@ def _settle(running: Running) -> Running:
         " and has jobs" if busy else "",
     )
     return running
+
+
+def _other_code(running: Running, root: Path) -> str | None:
+    """Compare the code of this server with that in `root`; None: they are the same, or no checkout."""
+    if running.code is None or "site-packages" in str(root):
+        return None
+    if running.code != str(root):
+        return f"runs the code in {running.code}, and this client that in {root}"
+    written = (running.state_dir / SERVER_JSON).stat().st_mtime
+    sources = (each for name in ("client_lib", "server_stub") for each in (root / name).rglob("[!.]*.py"))
+    changed = next((path for path in sources if path.lstat().st_mtime > written), None)
+    return f"was started before {changed} was changed" if changed else None
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -27,31 +27,21 @@ Params = Mapping[str, "str | int | float | Sequence[str]"]
 
 
 class Upload(Protocol):
-    """A body that is read in blocks. Its length is sent first, so that a server can refuse it unread."""
+    """A body that is read in blocks, by each try from its beginning. Its length is sent first, so that a server can
+    refuse it unread."""
 
     def __iter__(self) -> Iterator[bytes]: ...
     def __len__(self) -> int: ...
-
-
-class Body(NamedTuple):
-    """The body of a request; each try sends it from its beginning."""
-
-    data: bytes | Upload
-    content_type: str
 
 
 class Request(NamedTuple):
     method: str
     path: str
     params: Params | None
-    body: Body | None
-    own_headers: Mapping[str, str] | None
+    body: bytes | Upload | None
+    headers: Mapping[str, str]
     read_s: float
     """Longest silence, in seconds."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {**(self.own_headers or {}), **({"Content-Type": self.body.content_type} if self.body else {})}
 
 
 class Reply(NamedTuple):
@@ -72,6 +62,17 @@ class Transport(Protocol):
 
 
 Connect = Callable[[Endpoint, Config], Transport]
+
+
+@contextmanager
+def newer_path(lacks: str) -> Iterator[None]:
+    """Calls of a path that older servers do not know. `lacks`: what these can't do. Raises NotSupported."""
+    try:
+        yield
+    except errors.NotFound as missing:
+        if missing.message.startswith(paths.NO_SUCH_PATH):
+            raise errors.NotSupported(f"this server's version {lacks}", hint="upgrade it") from missing
+        raise
 
 
 class _Connected(NamedTuple):
@@ -101,7 +102,7 @@ class Rest:
         path: str,
         *,
         params: Params | None = None,
-        body: Body | None = None,
+        body: bytes | Upload | None = None,
         headers: Mapping[str, str] | None = None,
         read_s: float = READ_S,
         removes: bool = False,
@@ -114,7 +115,7 @@ class Rest:
         empty then.
         Raises the error that the server sent, or one that explains why there is no answer.
         """
-        request = Request(method, path, params, body, headers, read_s)
+        request = Request(method, path, params, body, headers or {}, read_s)
         tries = 0
 
         def attempt(connection: Transport) -> bytes:
@@ -132,17 +133,25 @@ class Rest:
 
     @contextmanager
     def stream(
-        self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None, read_s: float
+        self,
+        path: str,
+        *,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_s: float,
+        begins: bytes | None = None,
     ) -> Iterator[Reply]:
-        """An answer whose body the caller reads inside the block. `read_s`: the longest silence.
+        """An answer whose body the caller reads inside the block. `read_s`: the longest silence. `begins`: the body of
+        a POST, which is sent once.
 
         Raises as `call`; its body is not asked for again.
         """
-        request = Request("GET", path, params, None, headers, read_s)
+        request = Request("POST" if begins else "GET", path, params, begins, headers or {}, read_s)
+        retry_s = 0.0 if begins else self._config.retry_s
         with ExitStack() as opened:
-            yield self._repeated(lambda found: opened.enter_context(found.open(request)), self._config.retry_s)
+            yield self._repeated(lambda found: opened.enter_context(found.open(request)), retry_s)
 
-    def open_logs(self, name: str, params: Params, deadline: float | None) -> Iterator[bytes]:
+    def open_logs(self, name: str, params: Params, deadline: float | None = None) -> Iterator[bytes]:
         """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a dead connection.
 
         With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.

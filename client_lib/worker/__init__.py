@@ -6,6 +6,7 @@
     worker_log, stamp, tail, segments    from the ranks' pipes and files to the log, whose format is in `format`
     outcome, report, port_holder     the end of a worker
     plan, directory                  shared with the runtimes
+    server_connection                HTTP to a server on another machine
     rank_runner, function_runner     run by path with the interpreter of the job
     requirements, outputs, warm, pod see their packages
 

@@ -186,11 +186,8 @@ class _Unpacker:
             raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
 
     def _check_inside(self, path: str, place: str) -> None:
-        if not self._inside(os.path.realpath(path)):
+        if not (os.path.realpath(path) + os.sep).startswith(self._target + os.sep):
             raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
-
-    def _inside(self, path: str) -> bool:
-        return path == self._target or path.startswith(self._target + os.sep)
 
     def _name(self, place: str) -> str:
         return os.path.relpath(place, self._target)

@@ -3,9 +3,10 @@
 A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object per line:
 
     launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script checked; no rank runs
-                             {"event": "started", "warm": false, "fresh_because": null}
+                             {"event": "started", "warm": false, "fresh_because": null, "threads": 4}
                                                    every rank of this worker runs; warm: forked from the warm pool;
-                                                   fresh_because: why not, if the launcher itself was forked from it
+                                                   fresh_because: why not, if the launcher itself was forked from it;
+                                                   threads: OMP_NUM_THREADS, unless the job sets it
                              {"event": "ended"}    report.json is written
                              {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
                              {"event": "quiet", "ranks": {"1": 12.5}}
@@ -14,8 +15,12 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
     peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
                              {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
                                                               "stacks": true
-                             {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go"
+                             {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go".
+                                                              null: the plan's grace; another worker has failed
                              {"do": "exit"}                   after "ended": the launcher may exit
+                             {"do": "session", ...}           only if "started" has "sessions": true. The launcher
+                                                              answers {"event": "session"}; from then on the
+                                                              connection carries the frames of a session (session.py)
 
 End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may have any
 length: if it exceeds the system's limit (about 100 bytes), the socket is reached through a short symbolic link that
@@ -26,15 +31,18 @@ import contextlib
 import json
 import os
 import socket
-from typing import Any, Callable, Dict, Iterator, List, Optional
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 READY, STARTED, ENDED = "ready", "started", "ended"
 GO, STOP, EXIT = "go", "stop", "exit"
 STACKS = "stacks"  # an instruction, and the event that answers it
 QUIET = "quiet"
+SESSION = "session"  # an instruction, and the event that answers it
 
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
-_LINE_MAX = 64 * 1024
+_LINE_MAX = 512 * 1024
+_SESSION_S = 5.0
 Message = Dict[str, Any]
 
 
@@ -46,7 +54,7 @@ def go() -> bytes:
     return encode({"do": GO})
 
 
-def stop(grace_s: float) -> bytes:
+def stop(grace_s: Optional[float]) -> bytes:
     return encode({"do": STOP, "grace_s": grace_s})
 
 
@@ -70,7 +78,7 @@ class Lines:
         return [message for message in map(_decode, lines) if message is not None]
 
 
-def _decode(line: bytes) -> Optional[Message]:
+def _decode(line: Union[bytes, bytearray]) -> Optional[Message]:
     try:
         message = json.loads(line)
     except ValueError:
@@ -115,6 +123,38 @@ def connect(path: str) -> socket.socket:
     return peer
 
 
+def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
+    """Make this connection to a launcher a session. Reads no byte of its first frame.
+
+    Raises OSError: the launcher runs no ranks, its version does not support sessions, or it does not answer in time.
+    """
+    until = time.monotonic() + _SESSION_S
+    try:
+        if not _message(peer, until).get("sessions"):
+            raise OSError("its launcher runs no ranks now, or its version does not support sessions")
+        peer.sendall(encode({**request, "do": SESSION}))
+        while _message(peer, until).get("event") != SESSION:  # an event for all peers may come before
+            pass
+    except socket.timeout:
+        raise OSError("its launcher did not answer within %g s" % _SESSION_S) from None
+    peer.settimeout(None)
+
+
+def _message(peer: socket.socket, until: float) -> Message:
+    """Raises OSError: it is cut off or too long, or not whole at this time of time.monotonic()."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise socket.timeout
+        peer.settimeout(left_s)
+        byte = peer.recv(1)
+        if not byte or len(line) == _LINE_MAX:
+            raise ConnectionError("its launcher has closed the connection, or does not use this protocol")
+        line += byte
+    return _decode(line) or {}
+
+
 class ControlConnection:
     """A peer's blocking end, for callers without an event loop."""
 
@@ -144,7 +184,8 @@ class ControlConnection:
 class ControlServer:
     """The launcher's end, without a thread: driven by the callbacks of an event loop.
 
-    `on_instruction` gets every message; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
+    `on_instruction` gets every message but the order for a session, `on_session` that with the peer, which this server
+    then leaves alone; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
     """
 
     def __init__(
@@ -153,8 +194,10 @@ class ControlServer:
         on_instruction: Callable[[Message], None],
         watch: Callable[[int, Callable[[], None]], None],
         forget: Callable[[int], None],
+        on_session: Callable[[Message, socket.socket], None],
     ) -> None:
         self._on_instruction, self._watch, self._forget = on_instruction, watch, forget
+        self._on_session = on_session
         self._path = path
         self._peers: Dict[int, socket.socket] = {}
         self._newest: Optional[bytes] = None
@@ -200,6 +243,10 @@ class ControlServer:
         if not data:
             self._drop(fd)
         for message in lines.feed(data):
+            if message.get("do") == SESSION:
+                self._forget(fd)
+                self._on_session(message, self._peers.pop(fd))
+                return
             self._on_instruction(message)
 
     def _send_all(self, data: bytes) -> None:

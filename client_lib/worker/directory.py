@@ -5,6 +5,7 @@
     control.sock    see control.py
     processes.json  {rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher
     log/            segments of the log (format.py)
+    metrics         pipe to which ranks write their metrics (client_lib.tracking); there if the plan allows to observe
     imports         JSON list of installed modules that local rank 0 had imported at its end; empty before, and only
                     there if the plan asks for it
     ranks/          output pipes of an elastic worker's ranks (elastic.py)
@@ -50,6 +51,7 @@ class Directory:
         self.processes = self._below("processes.json")
         self.log = self._below("log")
         self.errors = self._below("errors")
+        self.metrics = self._below("metrics")
         self.rank_pipes = self._below("ranks")
         self.imports = self._below(IMPORTS)
         self.stacks = self._below(STACKS)
@@ -142,13 +144,18 @@ def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, 
 
 
 def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> None:
-    """Write a complete file atomically; `durable`: it is on the disk before it gets its name."""
+    """Write an object as `write_file` does."""
+    write_file(path, json.dumps(data).encode(), durable)
+
+
+def write_file(path: str, data: bytes, durable: bool = False) -> None:
+    """Write a complete file atomically, for this user alone; `durable`: it is on the disk before it gets its name."""
     temporary = path + ".new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)  # of a killed process; or a pipe of the job's, at which `open` would wait
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        json.dump(data, file)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
         file.flush()
         if durable:
             os.fsync(fd)

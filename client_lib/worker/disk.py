@@ -73,7 +73,7 @@ def check_room(path: str, size: int, keep_free: int) -> None:
 
 
 def megabytes(size: int) -> str:
-    return "%.1f MB" % (size / 1e6)
+    return "{:,.1f} MB".format(size / 1e6)
 
 
 # --- the reserve: a file that is removed when its room is needed for a worker's last lines and report

@@ -9,10 +9,11 @@ seq     number of the record among those of one worker in one attempt, from 0; a
         segment has no gap inside: a writer that drops records begins a new segment, so readers check its start only.
 time    UTC, microseconds, always 27 bytes: bytes compare as times do. One stamp per block read from a pipe.
 rank    global rank, or `-` for a line of no rank (train.log, messages of the launcher).
-stream  stdout, stderr, train.log or launcher, followed by a mark for the kind of line:
+stream  stdout, stderr, train.log or launcher; or metrics: values that readers of lines do not get, see `metric_line`.
+        It is followed by a mark for the kind of line:
         (none)  a whole line
         `+`     unfinished: the line has no end yet (shown after 0.5 s, or longer than MAX_TEXT); the next record of
-                this rank and stream continues it
+                this rank and stream continues it; it ends with a whole character, unless the bytes are no UTF-8
         `~`     progress: the line ended with a lone carriage return (tqdm); a later one replaces it
 text    bytes of the line without its end, any but \\n; readers decode them as UTF-8 with U+FFFD.
 
@@ -23,6 +24,7 @@ one and computes the gap from seq.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import NamedTuple
 
@@ -30,6 +32,9 @@ MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into u
 JOB_STREAMS = ("stdout", "stderr", "train.log")
 LAUNCHER = "launcher"  # messages of the launcher about the worker
 STREAMS = (*JOB_STREAMS, LAUNCHER)
+METRICS = "metrics"
+METRICS_MAX = 4000  # bytes of one line of it; a pipe takes it as a whole, or not at all
+METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
 NO_RANK = "-"
 
 LINE, GOES_ON, PROGRESS = "", "+", "~"
@@ -73,6 +78,24 @@ def parse(line: bytes) -> Record:
         kind,
         text.decode("utf-8", "replace"),
     )
+
+
+def metric_line(rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0) -> bytes:
+    """A line of the stream `metrics`. `rank` None: not known; `dropped`: number of values lost before this line."""
+    return json.dumps([rank, step, dropped, values]).encode() + b"\n"
+
+
+def metric_lines(
+    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0
+) -> "list[bytes]":
+    """Lines of `metric_line` with these values, `dropped` in the first; only one with a single value may be longer than
+    METRICS_MAX."""
+    line = metric_line(rank, step, values, dropped)
+    if len(line) <= METRICS_MAX or len(values) < 2:
+        return [line]
+    items = list(values.items())
+    first, second = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+    return metric_lines(rank, step, first, dropped) + metric_lines(rank, step, second)
 
 
 def segment_name(offset: int) -> str:

@@ -8,9 +8,10 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
@@ -34,9 +35,12 @@ from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
     from client_lib.worker.elastic import RankPipes
+    from client_lib.worker.metric_files import MetricFiles
     from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.requirements.install import Installation
+    from client_lib.worker.session import Sessions
+    from client_lib.worker.setup_command import Setup
     from client_lib.worker.stacks import StackTaker
     from client_lib.worker.warm.rank import Warm
 
@@ -45,6 +49,7 @@ _LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
 _PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
 _POLL_S = 0.01
 _RETRY_S = 0.5
+_ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in C does not answer
 _STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
 _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of them in the report
@@ -69,6 +74,7 @@ class Launcher:
         self._processes: List[Process] = []
         self._gone = False  # "go" was carried out
         self._stop_ordered = False
+        self._peer_failed = False  # another worker has
         self._cancelled = False  # by an order that came before any failure
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
@@ -76,11 +82,15 @@ class Launcher:
         self._drain_since: Optional[float] = None
         self._oom_kills = self._group_kills = 0
         self._installation: Optional[Installation] = None
+        self._setup: Optional[Setup] = None
+        self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
         self._stacks: Optional[StackTaker] = None
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
         self._quiet: Optional[QuietRanks] = None
+        self._sessions: Optional[Sessions] = None
+        self._metric_files: Optional[MetricFiles] = None
         self._last_stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
 
     def run(self) -> None:
@@ -90,7 +100,9 @@ class Launcher:
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, self._stop_by_signal)
-        self._control = ControlServer(self._directory.control, self._carry_out, self._loop.watch, self._loop.forget)
+        self._control = ControlServer(
+            self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
+        )
         self._loop.call_later(0.0, self._prepare)
         self._loop.run()
         self._control.close()
@@ -101,10 +113,12 @@ class Launcher:
             processes = prepare(self._plan, self._directory)
             if self._plan.requirements and self._installation is None:
                 self._install()
+            elif self._plan.setup:
+                self._set_up(processes)
             else:
                 self._become_ready(processes)
         except CannotStart as refused:
-            self._never_ran(refused.reason, str(refused))
+            self._refuse(refused)
 
     def _install(self) -> None:
         """Install the job's extra packages; preparation continues when they are there."""
@@ -119,18 +133,36 @@ class Launcher:
         try:
             plan = self._installation.ended()
         except CannotStart as refused:
-            self._never_ran(refused.reason, str(refused))
+            self._refuse(refused)
             return
         if plan is not None:
             self._plan = plan
             self._prepare()
+
+    def _set_up(self, processes: List[Process]) -> None:
+        """Run the job's own command; the worker is ready when it has ended."""
+        from client_lib.worker.setup_command import Setup  # here: few jobs have any
+
+        def ended(refused: Optional[CannotStart]) -> None:
+            if self._outcome:
+                return
+            if refused:
+                self._refuse(refused)
+            else:
+                self._become_ready(processes)
+
+        self._setup = Setup(self._plan, self._directory, self._system, self._log, self._loop, ended)
+        self._setup.start()
+
+    def _refuse(self, refused: CannotStart) -> None:
+        self._last_lines = list(refused.last_lines)
+        self._never_ran(refused.reason, str(refused), refused.exit_code)
 
     def _become_ready(self, processes: List[Process]) -> None:
         self._processes = processes
         self._begin_outputs()
         if self._plan.log_file:
             self._log.tail(self._plan.log_file, script_folder(self._plan, self._directory))
-        self._log_default_threads()
         self._announce(control.READY)
         self._wait_for_go()
 
@@ -152,21 +184,12 @@ class Launcher:
         else:
             self._never_ran(CANCELLED, "its directory was removed")
 
-    def _log_default_threads(self) -> None:
-        """Log OMP_NUM_THREADS once per job, if processes get fewer threads than they would use by default."""
-        threads = default_threads(self._plan)
-        first = self._plan.worker == 0 and self._plan.attempt == 1
-        if first and threads is not None and threads < (os.cpu_count() or 1):
-            self._log.add_message(
-                "OMP_NUM_THREADS=%d in every process (cores: %d, processes: %d); env_variables can set another"
-                % (threads, self._plan.cores, self._plan.processes_per_worker)
-            )
-
     def _carry_out(self, instruction: control.Message) -> None:
         if instruction.get("do") == control.GO:
             self._go()
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
+            self._peer_failed = grace_s is None
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
             self._take_stacks(self._answer_stacks)
@@ -195,6 +218,17 @@ class Launcher:
         if self._control:
             self._control.tell(control.STACKS)
 
+    def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
+        """Start a process that serves the session of this connection."""
+        with contextlib.closing(peer), contextlib.suppress(OSError, ImportError):  # can't fork: no session
+            if not self._ranks.running:
+                return
+            if self._sessions is None:
+                from client_lib.worker.session import Sessions  # here: few jobs have any
+
+                self._sessions = Sessions(self._system, self._processes)
+            self._sessions.begin(request, peer)
+
     def _go(self) -> None:
         if self._gone or not self._processes or self._outcome:
             return
@@ -203,6 +237,9 @@ class Launcher:
             from client_lib.worker.elastic import RankPipes  # here: only elastic workers need it
 
             self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._log.add_pipe)
+        if self._plan.observe:
+            with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
+                self._log.take_metrics(self._directory.metrics)
         self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
@@ -220,8 +257,15 @@ class Launcher:
         self._record()
         if self._outputs:
             self._outputs.start()
-        self._announce(control.STARTED, warm=warm, fresh_because=fresh_because, stacks=self._plan.observe)
-        if self._plan.observe and self._plan.python and self._others_may_wait():
+        self._announce(
+            control.STARTED,
+            warm=warm,
+            fresh_because=fresh_because,
+            stacks=self._plan.observe,
+            sessions=True,
+            threads=default_threads(self._plan),
+        )
+        if self._plan.observe and self._plan.python:
             self._loop.call_later(_WATCH_S, self._watch)
 
     def _others_may_wait(self) -> bool:
@@ -229,8 +273,15 @@ class Launcher:
         return self._plan.n_workers * self._plan.processes_per_worker > 1 and not self._rank_pipes
 
     def _watch(self) -> None:
-        """Watch for ranks that wait for others, or hang."""
+        """Watch for ranks that wait for others, or hang, and for the files of metrics that they write."""
         try:
+            from client_lib.worker.metric_files import MetricFiles
+
+            folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
+            since = self._started_at or time.time()
+            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, self._log.add_metrics)
+            if not self._others_may_wait():
+                return
             from client_lib.worker.quiet import QuietRanks  # here: not within the time of the start
 
             self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
@@ -283,8 +334,16 @@ class Launcher:
     def _silent_s(self) -> float:
         return min(time.monotonic() - self._log.active_at, time.time() - (self._started_at or 0.0))
 
-    def _end_ranks(self, grace_s: float) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace."""
+    def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
+
+        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
+        """
+        since = time.monotonic() if since is None else since
+        waits = self._cause_is_open() and not self._ranks.unwinding_is_known()
+        if waits and time.monotonic() - since < _ANSWER_S:
+            self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
+            return
         self._ranks.signal(signal.SIGTERM)
         timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
         if self._kill_timer is None or timer.due < self._kill_timer.due:
@@ -296,12 +355,16 @@ class Launcher:
 
     def _reap(self) -> None:
         self._check_installation()  # before `reap`, which takes the exit status of every child
+        if self._setup and not self._gone:
+            self._setup.reap()
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
                 self._loop.call_later(0.0, self._end_others)  # after the last output of these was read
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
+            if self._sessions:
+                self._sessions.end()
             self._drain()
 
     def _end_others(self) -> None:
@@ -311,6 +374,12 @@ class Launcher:
             self._loop.call_later(wait_s, self._end_others)
         elif self._ranks.running and self._kill_timer is None:
             self._end_ranks(self._plan.grace_s)
+
+    def _cause_is_open(self) -> bool:
+        """True if a rank, here or in another worker, may have failed only because it lost one that runs here."""
+        failed = [exit for exit in self._ranks.exits if exit.exit_code != 0]
+        others = self._others_may_wait() and (failed or self._peer_failed)
+        return bool(others) and all(self._ended(exit).lost_peer for exit in failed)
 
     def _time_for_peers_s(self) -> float:
         """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
@@ -338,12 +407,14 @@ class Launcher:
             self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
-    def _never_ran(self, reason: str, message: str) -> None:
+    def _never_ran(self, reason: str, message: str, exit_code: int = 1) -> None:
         if self._outcome is None:
-            self._outcome = WorkerOutcome(1 if reason != CANCELLED else 0, reason, message, None)
+            self._outcome = WorkerOutcome(exit_code if reason != CANCELLED else 0, reason, message, None)
             self._log.add_message(message)
             if self._installation:
                 self._installation.kill()
+            if self._setup:
+                self._setup.kill()
             self._system.close()
             self._finish()
 
@@ -359,6 +430,8 @@ class Launcher:
     def _finish(self) -> None:
         if self._rank_pipes:
             self._rank_pipes.close()
+        if self._metric_files:
+            self._metric_files.finish()
         self._log.finish()
         self._report()
 
@@ -392,11 +465,13 @@ class Launcher:
         )
         if self._outputs:
             content["outputs"] = self._outputs.report()
+        if self._last_lines:
+            content["last_lines"] = self._last_lines
         if self._last_stacks:
             from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
 
             content["stacks"] = within_bounds(self._last_stacks, _STACKS_MAX)
-        return cast(report.Report, report.in_utf8(content))
+        return cast(report.Report, report.storable(content))
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
@@ -412,8 +487,11 @@ class Launcher:
         self._log.flush()
 
 
-def run_worker(path: str) -> int:
-    """Run the worker whose plan is in the directory `path`. Returns the exit code of the launcher's process."""
+def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[], None] = lambda: None) -> int:
+    """Run the worker whose plan is in the directory `path`. Returns the exit code of the launcher's process.
+
+    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory.
+    """
     restore_open_files()
     directory = Directory(path)
     with open(directory.plan, encoding="utf-8") as file:
@@ -422,24 +500,17 @@ def run_worker(path: str) -> int:
         forbid_new_privileges()
     system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
     try:
-        with last_words(directory):
-            acquire(directory.lock)
-            Launcher(directory, plan, system).run()
+        acquire(directory.lock)
+        on_locked()
+        Launcher(directory, plan, system, warm).run()
     except Taken as taken:
         sys.stderr.write("%s\n" % taken)
         return taken.exit_code
-    return 0
-
-
-@contextlib.contextmanager
-def last_words(directory: Directory) -> Iterator[None]:
-    """Remove the reserve if a full disk ends the launcher, so that its error can be printed."""
-    try:
-        yield
     except OSError as error:
         if disk.is_full(error):
-            disk.give_up(directory.reserve)
+            disk.give_up(directory.reserve)  # room for the text of the error
         raise
+    return 0
 
 
 def _reset_ignored_signals() -> None:

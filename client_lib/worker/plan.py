@@ -81,6 +81,10 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Seconds between two scans while the ranks run; the last scan follows their end."""
     outputs_limit_bytes: int = 10 * 2**30
     """Limit for the whole job, all workers and attempts together."""
+    setup: Optional[str] = None
+    """Command for `sh -e` that runs before the ranks; None: none."""
+    setup_limit_s: Optional[float] = None
+    """Seconds after which it is ended; None: no limit."""
     requirements: List[str] = []
     """Extra packages, as lines of a requirements file; []: none."""
     requirements_python: Optional[str] = None

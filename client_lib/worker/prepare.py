@@ -3,7 +3,7 @@ checkpoints of an earlier job, and makes the ranks' processes.
 """
 
 import os
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
@@ -21,9 +21,10 @@ _COPYING, _INCOMPLETE = ".copying", ".copying.new"
 class CannotStart(Exception):
     """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, exit_code: int = 1, last_lines: Sequence[str] = ()) -> None:
+        """`exit_code`, `last_lines`: of the program that was to prepare the worker."""
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.exit_code, self.last_lines = reason, exit_code, last_lines
 
 
 def reason_of(error: Exception, otherwise: str) -> str:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, NamedTuple, Optional
 
 from client_lib.worker.loop import Loop
+from client_lib.worker.system import content
 
 ROUND_S = 1.0
 QUIET_S = 10.0
@@ -39,7 +40,7 @@ class Sample(NamedTuple):
     at: float
     """Monotonic seconds."""
     busy: bool
-    """The main thread has work for a core, or waits for a disk; or the children cannot be found."""
+    """The main thread has work for a core, or waits for a disk; or a part of what the rank does is not known."""
     main: Use
     process: Use
     children: Optional[Use]
@@ -132,7 +133,10 @@ class QuietRanks:
 
     def _samples(self) -> Dict[int, Sample]:
         still = {pid for pid, rank in self._ranks.items() if rank.still_s >= _CHILDREN_S}
-        found = {pid: take(pid, pid in still) for pid in self._pids()}
+        try:
+            found = {pid: take(pid, pid in still) for pid in self._pids()}
+        except OSError:  # too many open files
+            return {}
         return {pid: sample for pid, sample in found.items() if sample is not None}
 
 
@@ -143,9 +147,12 @@ def take(pid: int, with_children: bool) -> Optional[Sample]:
     if not fields:
         return None
     uses = [_use("/proc/%d" % child) for child in _below(pid)] if with_children else []
-    total = Use(sum(use.cpu_s for use in uses), sum(use.size for use in uses))
-    busy = fields[0] in "RD" or not _KNOWS_CHILDREN
-    return Sample(at, busy, _use(main), _use("/proc/%d" % pid), total if with_children else None)
+    of_main, of_process, known = _use(main), _use("/proc/%d" % pid), [use for use in uses if use is not None]
+    if of_main is None or of_process is None or len(known) < len(uses) or not _KNOWS_CHILDREN:
+        nothing = Use(0.0, 0)
+        return Sample(at, True, nothing, nothing, None)
+    total = Use(sum(use.cpu_s for use in known), sum(use.size for use in known))
+    return Sample(at, fields[0] in "RD", of_main, of_process, total if with_children else None)
 
 
 _KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
@@ -163,26 +170,15 @@ def _below(pid: int) -> List[int]:
     return found + [below for child in found for below in _below(child)]
 
 
-def _use(path: str) -> Use:
-    fields = _stat(path)
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
-    return Use(cpu_s, _bytes(path))
+def _use(path: str) -> Optional[Use]:
+    """None: the process has ended, or may not be looked at."""
+    fields, counters = _stat(path), dict(line.split(b": ") for line in content(path + "/io").splitlines())
+    if not fields or not counters:
+        return None
+    size = sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
+    return Use((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), size)
 
 
 def _stat(path: str) -> List[str]:
     """Fields 3 and up of a stat file; []: the process has ended."""
-    try:
-        with open(path + "/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return []
-
-
-def _bytes(path: str) -> int:
-    """Bytes that were read and written, by calls or by mapped pages; 0: unknown."""
-    try:
-        with open(path + "/io", "rb") as file:
-            counters = dict(line.split(b": ") for line in file)
-    except OSError:
-        return 0
-    return sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
+    return content(path + "/stat").rpartition(b")")[2].decode().split()

@@ -4,6 +4,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.format import METRICS_PIPE
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 
 RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
@@ -12,6 +13,9 @@ STDIN = "CLIENT_LIB_STDIN"
 RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
 """Variable of a job: with 0 its process gets no variables of ranks if it is the only one. No process gets this one."""
 
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
+
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _BINARY = ("binary", "binary_exp")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -40,7 +44,7 @@ class Process(NamedTuple):
     working_dir: str
     stdin: str = os.devnull
     is_agent: bool = False
-    """It starts the ranks, which bring output pipes (elastic.py): its own lines belong to no rank."""
+    """It starts the ranks, which bring output pipes (elastic.py), or prepares for them: its lines belong to no rank."""
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
@@ -64,6 +68,27 @@ def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optiona
     ]
 
 
+def setup_process(plan: WorkerPlan, directory: Directory) -> Process:
+    """The job's command that runs before the ranks. It is none of them."""
+    environment = of_no_rank(_environment(plan, directory, 0))
+    command = ["sh", "-e", "-c", plan.setup or ""]
+    return Process(-1, -1, command, environment, working_dir(plan, directory), is_agent=True)
+
+
+def of_no_rank(environment: Dict[str, str]) -> Dict[str, str]:
+    """The environment of a rank without RANK, LOCAL_RANK and the other variables of a rank."""
+    return {
+        name: value
+        for name, value in without_rank_files(environment).items()
+        if name not in _OF_RANKS and not name.startswith("OMPI_COMM_WORLD_")
+    }
+
+
+def without_rank_files(environment: Dict[str, str]) -> Dict[str, str]:
+    """The environment of a rank for another process: what that wrote to these files would count as the rank's."""
+    return {name: value for name, value in environment.items() if name not in (RANK_PIPES, _ERROR_FILE)}
+
+
 def working_dir(plan: WorkerPlan, directory: Directory) -> str:
     return os.path.join(directory.work, plan.working_dir) if plan.snapshot else plan.working_dir
 
@@ -78,9 +103,11 @@ def script_path(plan: WorkerPlan, directory: Directory) -> Optional[str]:
 
 def default_threads(plan: WorkerPlan) -> Optional[int]:
     """OMP_NUM_THREADS of each process; None: the user has set it."""
-    if "OMP_NUM_THREADS" in plan.environment:
-        return None
-    return max(1, plan.cores // plan.processes_per_worker)
+    return None if "OMP_NUM_THREADS" in plan.environment else threads_with(plan.cores, plan.processes_per_worker)
+
+
+def threads_with(cores: int, processes: int) -> int:
+    return max(1, cores // processes)
 
 
 def has_ranks(plan: WorkerPlan) -> bool:
@@ -122,12 +149,14 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
         seen.setdefault(name, value)
     ranks = _ranks(plan, local_rank)
     seen.update(ranks)
-    for name in (STDIN, RANK_VARIABLES) + (() if has_ranks(plan) else _of_several(plan, ranks)):
+    for name in (STDIN, RANK_VARIABLES, METRICS_PIPE) + (() if has_ranks(plan) else _of_several(plan, ranks)):
         seen.pop(name, None)
     seen[MARKER] = directory.path
+    if plan.observe:
+        seen[METRICS_PIPE] = directory.metrics
     if _has_agent(plan):
         seen[RANK_PIPES] = directory.rank_pipes
-    seen["TORCHELASTIC_ERROR_FILE"] = directory.error_file(int(ranks["RANK"]))
+    seen[_ERROR_FILE] = directory.error_file(int(ranks["RANK"]))
     return seen
 
 
@@ -141,14 +170,9 @@ def _of_several(plan: WorkerPlan, ranks: Dict[str, str]) -> Tuple[str, ...]:
 def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
     """Variables that cannot be overridden."""
     per_worker = plan.processes_per_worker
-    return {
-        "RANK": str(plan.worker * per_worker + local_rank),
-        "WORLD_SIZE": str(plan.n_workers * per_worker),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(per_worker),
-        "NODE_RANK": str(plan.worker),
-        "GROUP_RANK": str(plan.worker),
-    }
+    rank, size = plan.worker * per_worker + local_rank, plan.n_workers * per_worker
+    values = (rank, size, local_rank, per_worker, plan.worker, plan.worker)
+    return dict(zip(_OF_RANKS, map(str, values)))  # noqa: B905  # `strict` is of Python 3.10
 
 
 def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:

@@ -11,6 +11,8 @@ single file: it must stay one module that imports nothing of the package. In add
 - writes the names of the imported installed modules to a file if the launcher requests it;
 - writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, also while the script destroys
   its process group after it: that may take long or hang, and a rank that is killed meanwhile prints no traceback;
+- writes an exception from which the main thread unwinds to that file when the launcher asks for it, before SIGTERM: a
+  `finally` may take longer than the other ranks need to fail, and they only say that they lost this one;
 - ends a process that has loaded torch by hand: joins threads, calls atexit handlers, releases the script's objects and
   files, flushes C's streams, then calls `_exit`. The interpreter's own teardown would take half a second.
 
@@ -34,6 +36,9 @@ _LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a 
 _PAUSE_S = 0.002
 _ANSWER_S = 10.0
 _STACKS_SIGNAL = 50  # a real-time signal; stacks.py uses the same number
+_UNWINDING_SIGNAL = 51  # ranks.py uses the same number
+_UNWINDS_S = 1.0  # the launcher asks when the others have lost this rank for at least this time (outcome.PEERS_END_S)
+_CHAIN_MAX = 100
 _STACKS_FD = 100  # high: files of the script get the same numbers as under `python script.py`
 _LOOPBACK = ("localhost", "127.", "::1")
 _master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
@@ -67,6 +72,7 @@ def run_forked(argv: list[str]) -> None:
     global _PID, _forked
     _PID, _forked = os.getpid(), True
     _register_stacks()
+    _register_unwinding()
     _note_master()
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
@@ -89,6 +95,85 @@ def _register_stacks() -> None:
         faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
     except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
         pass
+
+
+def _register_unwinding() -> None:
+    """Write the exception from which the main thread unwinds to the error file at a signal of the launcher."""
+    try:
+        _signals().signal(_UNWINDING_SIGNAL, _answer_unwinding)
+    except (OSError, ValueError):  # no such signal here
+        pass
+
+
+def _signals() -> Any:
+    return sys.modules["_signal"]  # the part of `signal` in C, which takes no time to import
+
+
+def _answer_unwinding(signum: int, frame: Any) -> None:
+    import time
+
+    try:
+        error = _unwinding(frame)
+        if error is not None:
+            _write_error_file(error, time.time() - _UNWINDS_S)
+    except Exception:  # noqa: BLE001  (it must not reach the script)
+        pass
+    _signals().signal(signum, _signals().SIG_IGN)  # the answer: the launcher waits until there is no handler
+
+
+def _unwinding(frame: Any) -> BaseException | None:
+    """The exception that leaves one of the main thread's frames; None: there is none, or it is handled there.
+
+    The traceback of an exception begins in the frame that it has reached.
+    """
+    errors: list[BaseException] = []
+    error = sys.exc_info()[1]
+    while error is not None and len(errors) < _CHAIN_MAX:
+        errors.append(error)
+        error = error.__context__
+    while frame is not None:
+        here = [each for each in errors if each.__traceback__ and each.__traceback__.tb_frame is frame]
+        for error, leaves in zip(here, _entered_blocks(frame) if here else ()):  # noqa: B905  # not in 3.8
+            if leaves:
+                return error
+        frame = frame.f_back
+    return None
+
+
+def _entered_blocks(frame: Any) -> list[bool]:
+    """A value for each block for exceptions around the line of a frame, innermost first: True if they leave it again.
+
+    These are `finally`, the line of a `with`, and an `except` that ends with `raise` or an exit.
+    """
+    import ast
+
+    try:
+        with open(frame.f_code.co_filename, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):  # there is no source, as for a cell of a notebook
+        return [True]
+    found: list[bool] = []
+    for node in ast.walk(tree):  # outer ones first
+        first, last, leaves = 0, -1, True
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            first, last = node.lineno, max(node.lineno, node.body[0].lineno - 1)
+            if sys.version_info < (3, 10):  # the exit has the line that failed
+                last = node.end_lineno or 0
+        elif isinstance(node, ast.ExceptHandler):
+            first, last, leaves = node.lineno, node.end_lineno or 0, _goes_on(node.body[-1])
+        elif getattr(node, "finalbody", None):
+            final: Any = vars(node)["finalbody"]
+            first, last = final[0].lineno, final[-1].end_lineno
+        if first <= frame.f_lineno <= last:
+            found.insert(0, leaves)
+    return found
+
+
+def _goes_on(statement: Any) -> bool:
+    """True for `raise` and for a call of exit, sys.exit or os._exit."""
+    called = getattr(getattr(statement, "value", None), "func", None)
+    name = getattr(called, "attr", getattr(called, "id", None))
+    return type(statement).__name__ == "Raise" or name in ("exit", "_exit")
 
 
 def _bring_own_output() -> None:
@@ -206,10 +291,10 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _write_error_file(error: BaseException) -> str | None:
+def _write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
     """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details.
 
-    Returns its path; None: it is not written.
+    `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not written.
     """
     import os
 
@@ -220,7 +305,7 @@ def _write_error_file(error: BaseException) -> str | None:
     import time
     import traceback
 
-    now = time.time()
+    now = time.time() if raised_at is None else raised_at
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     extra = {"py_callstack": text, "timestamp": str(int(now)), "rank": os.environ.get("RANK", ""), "raised_at": now}
     message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
@@ -506,6 +591,7 @@ if __name__ == "__main__":
     import os
 
     _register_stacks()
+    _register_unwinding()
     _PID = os.getpid()
     _bring_own_output()
     _note_master()

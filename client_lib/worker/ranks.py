@@ -13,9 +13,10 @@ from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequenc
 from client_lib.worker.directory import MARKER
 from client_lib.worker.format import NO_RANK
 from client_lib.worker.rank_environment import Process
-from client_lib.worker.system import System, start_time
+from client_lib.worker.system import System, catches, start_time
 from client_lib.worker.worker_log import WorkerLog
 
+_UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
 """Function that a new process runs, with argv and environment: `execute`, or the warm pool's (warm/rank.py)."""
 
@@ -45,6 +46,7 @@ class Ranks:
         self._started_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
+        self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
 
     @property
     def running(self) -> bool:
@@ -87,6 +89,15 @@ class Ranks:
                 ended.append(self._ended(pid, status))
         self.exits += ended
         return ended
+
+    def unwinding_is_known(self) -> bool:
+        """Ask the running ranks, at the first call, to write the exception from which they unwind. True when all have
+        answered that can. One without a handler would not survive the signal."""
+        for pid in self._running.keys() - self._asked_why:
+            self._asked_why.add(pid)
+            if catches(pid, _UNWINDING_SIGNAL):
+                _kill(pid, _UNWINDING_SIGNAL)
+        return not any(catches(pid, _UNWINDING_SIGNAL) for pid in self._running)
 
     def signal(self, signum: int) -> None:
         """Signal the process groups of all running ranks, and so their children. A group gets SIGTERM once."""

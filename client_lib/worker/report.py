@@ -28,7 +28,7 @@ _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 class Report(TypedDict, total=False):
     """Content of report.json. `outputs` is there for a worker that keeps outputs, `stacks` for one whose ranks had been
-    silent when they were stopped; the other keys are always there."""
+    silent when they were stopped, `last_lines` for one whose setup failed; the other keys are always there."""
 
     protocol: int
     worker: int
@@ -44,6 +44,7 @@ class Report(TypedDict, total=False):
     log_end_seq: int
     log_end_offset: int
     outputs: Dict[str, Any]
+    last_lines: List[str]
     stacks: List[Dict[str, Any]]
     """The processes of the ranks before the stop, as in stacks.json."""
 
@@ -67,7 +68,7 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
     if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
         code, signal, stopped = code or _UNCAUGHT, None, False
-    last = _last_lines(printed.lines)
+    last = last_lines(printed.lines)
     # a traceback in the lines of a rank that a signal killed may be of an exception that it had handled
     ended_it = raised if signal is None or raised.at is not None else _Raised()
     return Ended(
@@ -101,8 +102,9 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> _Raised:
     return _Raised()
 
 
-def _last_lines(lines: Sequence[List[str]]) -> List[str]:
-    """Those of stderr before those of stdout: it has the error, and a chatty stdout must not push it out."""
+def last_lines(lines: Sequence[List[str]]) -> List[str]:
+    """The last lines of a process from those of its stdout and its stderr, which come last: stderr has the error, and a
+    chatty stdout must not push it out."""
     stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
     return (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
 
@@ -114,8 +116,7 @@ def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     """
     from client_lib.worker.elastic import failed_rank  # here: few workers have an agent
 
-    text, _ = _read(error_file)
-    found = failed_rank(text, lines)
+    found = failed_rank(_read(error_file)[0], lines)
     return rank if found is None else found
 
 
@@ -158,13 +159,14 @@ def as_json(
     }
 
 
-def in_utf8(value: Any) -> Any:
-    """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name."""
+def storable(value: Any) -> Any:
+    """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name, and for
+    NUL, which PostgreSQL refuses."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
     if isinstance(value, dict):
-        return {name: in_utf8(each) for name, each in value.items()}
-    return [in_utf8(each) for each in value] if isinstance(value, list) else value
+        return {storable(name): storable(each) for name, each in value.items()}
+    return [storable(each) for each in value] if isinstance(value, list) else value
 
 
 def rank_as_json(rank: Ended) -> Dict[str, Any]:
@@ -211,18 +213,24 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for ranks in (report["ranks"], failed, [rank for rank in failed if rank["rank"] == first], []):
             for lines in (LAST_LINES, 20, 8, 3, 0):
                 kept = [_short_rank(rank, text_max, lines if rank["rank"] == first else 0) for rank in ranks]
-                yield dict(report, message=_cut(report["message"], text_max), ranks=kept)
+                smaller = dict(report, message=_cut(report["message"], text_max), ranks=kept)
+                if "last_lines" in report:
+                    smaller["last_lines"] = _cut_lines(report["last_lines"], lines, text_max)
+                yield smaller
 
 
 def _short_rank(rank: Dict[str, Any], text_max: int, lines: int) -> Dict[str, Any]:
-    last: List[str] = rank.get("last_lines") or []
     exception: Optional[str] = rank.get("exception")
     return dict(
         rank,
         exception=None if exception is None else _cut(exception, text_max),
         traceback=None,
-        last_lines=[_cut(line, text_max) for line in last[len(last) - min(lines, len(last)) :]],
+        last_lines=_cut_lines(rank.get("last_lines") or [], lines, text_max),
     )
+
+
+def _cut_lines(last: List[str], lines: int, text_max: int) -> List[str]:
+    return [_cut(line, text_max) for line in last[len(last) - min(lines, len(last)) :]]
 
 
 def _cut(text: str, most: int) -> str:

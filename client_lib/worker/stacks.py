@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, write_json
 from client_lib.worker.loop import Loop
-from client_lib.worker.system import System, content, open_files
+from client_lib.worker.system import System, catches, content, open_files, signal_mask
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
 LIMIT_S = 1.8  # for all processes together
@@ -176,7 +176,7 @@ def _facts(process: _Process, rank: int) -> Taken:
 def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
     """Ask the processes that share one file, one after the other."""
     for number, process in enumerate(queue):
-        if not _catches(process.pid):
+        if not catches(process.pid, SIGNAL):
             taken[process.pid]["why"] = "it has no handler for stacks any more"
             continue
         now = time.monotonic()
@@ -190,7 +190,7 @@ def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> No
 def ask(pid: int, path: str, until: float) -> Optional[str]:
     """The stacks that a process writes to the file; None: it does not answer, or would not survive the signal."""
     bit = 1 << (SIGNAL - 1)
-    if not _catches(pid):
+    if not catches(pid, SIGNAL):
         return None
     blocked_before = _blocked_in(pid, bit)
     try:
@@ -207,25 +207,13 @@ def ask(pid: int, path: str, until: float) -> Optional[str]:
     return None
 
 
-def _catches(pid: int) -> bool:
-    return bool(_mask("/proc/%d/status" % pid, "SigCgt:") & 1 << (SIGNAL - 1))
-
-
 def _blocked_in(pid: int, bit: int) -> Set[str]:
     """The threads of a process that block a signal."""
     try:
         threads = os.listdir("/proc/%d/task" % pid)
     except OSError:
         return set()
-    return {tid for tid in threads if _mask("/proc/%d/task/%s/status" % (pid, tid), "SigBlk:") & bit}
-
-
-def _mask(path: str, name: str) -> int:
-    """A set of signals in a status file of /proc; 0: unknown."""
-    for line in _read(path).splitlines():
-        if line.startswith(name):
-            return int(line.split()[1], 16)
-    return 0
+    return {tid for tid in threads if signal_mask("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:") & bit}
 
 
 def _read(path: str) -> str:

@@ -6,7 +6,7 @@ one formatting of bytes per block, without a loop over its lines.
 
 import time
 from collections import deque
-from typing import Deque, List, Optional
+from typing import Deque, List, Optional, Tuple
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
 
@@ -63,8 +63,8 @@ class Stamper:
         block = self._rest + data if self._rest else data
         unusual = b"\r" in block or self._goes_on or self._after_return
         out = self._slowly(block, now) if unusual else self._whole(block)
-        if len(self._rest) > MAX_TEXT:
-            out += self._show_long()
+        shown, self._rest = self._begin_long(self._rest)
+        out += shown
         if not self._rest:
             self._partial_due = 0.0
         elif out or not self._partial_due:  # a new line has begun, or more of one that was shown
@@ -155,24 +155,19 @@ class Stamper:
         self._rest, self._partial_due = text[ready:], 0.0
         return self._record(GOES_ON, text[:ready]) if ready else b""
 
-    def _show_long(self) -> bytes:
-        """Records for a line that is longer than a record; only its newest bytes stay in memory."""
-        out: List[bytes] = []
-        while len(self._rest) > MAX_TEXT:
-            ready = _whole_characters(self._rest[:MAX_TEXT]) or MAX_TEXT
-            out.append(self._record(GOES_ON, self._rest[:ready]))
-            self._rest = self._rest[ready:]
-        return b"".join(out)
-
     def _cut(self, text: bytes, kind: str) -> bytes:
         """Records of a complete text of any length."""
+        out, rest = self._begin_long(text)
+        return out + self._record(kind, rest)
+
+    def _begin_long(self, text: bytes) -> Tuple[bytes, bytes]:
+        """Records for the beginning of a text that is longer than a record, and the rest, which fits into one."""
         out: List[bytes] = []
         while len(text) > MAX_TEXT:
             ready = _whole_characters(text[:MAX_TEXT]) or MAX_TEXT
             out.append(self._record(GOES_ON, text[:ready]))
             text = text[ready:]
-        out.append(self._record(kind, text))
-        return b"".join(out)
+        return b"".join(out), text
 
     def _whole(self, block: bytes) -> bytes:
         """Records of all whole lines of a block, by one formatting."""

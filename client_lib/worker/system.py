@@ -5,11 +5,12 @@ A launcher's ranks must die with it, and it must find their left-over processes.
 CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 """
 
+import errno
 import os
 import resource
 import signal
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Set, Union
 
 OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 """Variable with the soft limit of open files that ranks get: a server raises its own limit, which launchers inherit."""
@@ -17,6 +18,7 @@ OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_MEMINFO = "/proc/meminfo"
 _SHORT = 0.05  # memory is short if a smaller part of it is available
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
@@ -190,16 +192,11 @@ def group_memory_kills() -> int:
 
 def memory_is_short() -> bool:
     """The machine, or the control group of this process, has hardly any memory left (Linux)."""
-    total, available = _memory()
+    total, available = (_counter(_MEMINFO, name) for name in (b"MemTotal:", b"MemAvailable:"))
     limit, used = _group_bytes("memory.max"), _group_bytes("memory.current")
     cached = _counter(_cgroup() + "/memory.stat", b"inactive_file ")
     group_is_short = limit is not None and used is not None and limit - used + cached < _SHORT * limit
     return group_is_short or available < _SHORT * total
-
-
-def _memory() -> Tuple[int, int]:
-    """(total, available) kilobytes of the machine; (0, 0): unknown."""
-    return _counter("/proc/meminfo", b"MemTotal:"), _counter("/proc/meminfo", b"MemAvailable:")
 
 
 def _group_bytes(name: str) -> Optional[int]:
@@ -246,6 +243,17 @@ def _below(root: int, children: Dict[int, List[int]], apart: bytes) -> Set[int]:
     return found
 
 
+def catches(pid: int, signum: int) -> bool:
+    """True if the process has a handler for this signal (Linux)."""
+    return bool(signal_mask("/proc/%d/status" % pid, b"SigCgt:") & 1 << (signum - 1))
+
+
+def signal_mask(path: str, name: bytes) -> int:
+    """A set of signals in a status file of /proc; 0: unknown."""
+    lines = content(path).splitlines()
+    return next((int(line.split()[1], 16) for line in lines if line.startswith(name)), 0)
+
+
 def pids() -> List[int]:
     """The processes of this machine, or of this pod (Linux)."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []
@@ -266,11 +274,14 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def content(path: str) -> bytes:
-    """Content of a file of the kernel; empty for one that is not there, or another user's."""
+    """Content of a file of the kernel; empty for one that is not there, or another user's. Raises OSError: this process
+    has too many open files. What is there must not look as if it were not."""
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return b""
 
 

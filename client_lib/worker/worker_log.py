@@ -5,11 +5,12 @@ While the disk is full no pipe is read: the ranks block in their writes, and no 
 _ROOM bytes are free: the last bytes are kept for ending and removing jobs.
 """
 
+import contextlib
 import os
 import time
 from typing import Dict, List, NamedTuple, Optional
 
-from client_lib.worker.format import LAUNCHER, NO_RANK
+from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.stamp import Sequence, Stamper
@@ -47,6 +48,8 @@ class WorkerLog:
         self._pipes: Dict[int, Stamper] = {}
         self._tail: Optional[Tail] = None
         self._tailed: Dict[str, Stamper] = {}
+        self._metrics = self._stamper(NO_RANK, METRICS)
+        self._metrics_pipe: Optional[int] = None
         self._timer: Optional[Timer] = None
         self._silent_since = 0.0
 
@@ -56,7 +59,8 @@ class WorkerLog:
 
     @property
     def open_pipes(self) -> int:
-        return len(self._pipes)
+        """Number of pipes that have not ended; that of metrics ends with `finish`."""
+        return len(self._pipes.keys() - {self._metrics_pipe})
 
     def add_message(self, text: str) -> None:
         """Log a message of the launcher."""
@@ -75,6 +79,20 @@ class WorkerLog:
         self._pipes[fd] = self._stamper(NO_RANK, LAUNCHER)
         if not self.stalled:
             self._loop.watch(fd, lambda: self._read(fd))
+
+    def take_metrics(self, path: str) -> None:
+        """Make a named pipe at `path`, and read the metrics that ranks write to it. Raises OSError."""
+        with contextlib.suppress(FileExistsError):  # the launcher continues the work of another
+            os.mkfifo(path, 0o600)
+        # also for writing: it must not end with a rank
+        fd = self._metrics_pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipes[fd] = self._metrics
+        if not self.stalled:
+            self._loop.watch(fd, lambda: self._read(fd))
+
+    def add_metrics(self, lines: bytes) -> None:
+        """Log lines of `metric_line`."""
+        self._feed(self._metrics, lines)
 
     def tail(self, pattern: str, folders: List[str]) -> None:
         """Follow files from now on, until `finish`."""
@@ -98,6 +116,8 @@ class WorkerLog:
         if self._tail:
             self._tail.finish()
             self._tail = None
+        if self._metrics_pipe is not None:
+            self._read(self._metrics_pipe)  # a block is all that a pipe holds
         for fd in list(self._pipes):
             self._close(fd)
         for stamper in self._tailed.values():

@@ -15,10 +15,9 @@ from typing import NamedTuple, TypeVar
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.worker.directory import sha256_of
-from client_lib.worker.disk import is_full
 from client_lib.worker.outputs.index import Kept
 from client_lib.worker.outputs.store import DirectoryStore, NotKept
-from server_stub.files.room import Room
+from server_stub.files.room import Room, refusing_full_disk
 
 _OPEN_MAX = 64  # stores kept in memory, the most recently used ones
 _PATH_MAX = 4096
@@ -70,12 +69,8 @@ class OutputsUpload:
 
     async def _with_store(self, folder: Path, act: Callable[[DirectoryStore], T]) -> T:
         async with self._locks.setdefault(folder, asyncio.Lock()):
-            try:
+            with refusing_full_disk():
                 return await asyncio.to_thread(self._act, folder, act)
-            except OSError as error:
-                if is_full(error):
-                    raise StorageFull(f"the server's disk is full: {error}") from error
-                raise
 
     def _act(self, folder: Path, act: Callable[[DirectoryStore], T]) -> T:
         store = self._stores.pop(folder, None) or DirectoryStore(str(folder), self._limit_bytes)

@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from client_lib.worker.directory import sync, write_all
+from client_lib.worker.directory import sync, write_all, write_file
 
 DATA_ID = "id"  # the file that ties the folder to its database
 SEGMENT_BYTES = 4 * 2**20
@@ -111,11 +111,7 @@ class RequestLog:
 
     def set_data_id(self, new: str) -> None:
         """Write the id; it is durable when this returns."""
-        with (self.folder / f".{DATA_ID}").open("w") as file:
-            file.write(new + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, self.folder / DATA_ID)
+        write_file(str(self.folder / DATA_ID), f"{new}\n".encode(), durable=True)
         sync(self.folder)
 
     def append(self, *records: bytes) -> list[Place]:

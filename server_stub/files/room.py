@@ -29,6 +29,17 @@ def free_bytes(folder: Path) -> int:
     return disk.free_bytes(str(folder))
 
 
+@contextmanager
+def refusing_full_disk() -> Iterator[None]:
+    """Raises StorageFull in place of the OSError of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if disk.is_full(error):
+            raise StorageFull(f"the server's disk is full: {error}") from error
+        raise
+
+
 class Room:
     """The room of one data directory, of which `min_free_bytes` stay free."""
 

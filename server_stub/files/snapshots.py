@@ -13,15 +13,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from client_lib.errors import InvalidRequest, StorageFull, TooLarge
+from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.worker.directory import sync
-from client_lib.worker.disk import is_full
-from server_stub.files.room import Claim, Room
+from server_stub.files.room import Claim, Room, refusing_full_disk
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
@@ -86,31 +85,22 @@ class Snapshots:
         path = self.path(sha256)
         incoming = self._root / _INCOMING / f"{sha256}.{os.urandom(6).hex()}"
         try:
-            with self._room.claim(size) as claim, await asyncio.to_thread(incoming.open, "xb") as file:
-                found = await self._receive(file, chunks, claim)
-            if found != sha256:
-                raise InvalidRequest(
-                    f"the uploaded bytes have the digest {found}, not {sha256}", hint="send them again"
-                )
-            return await asyncio.to_thread(_adopt, incoming, path, user)
-        except OSError as error:
-            if is_full(error):
-                raise StorageFull(f"the server's disk is full: {error}") from error
-            raise
+            with refusing_full_disk(), self._room.claim(size) as claim:
+                with await asyncio.to_thread(incoming.open, "xb") as file:
+                    found = await self._receive(file, chunks, claim)
+                if found != sha256:
+                    raise InvalidRequest(
+                        f"the uploaded bytes have the digest {found}, not {sha256}", hint="send them again"
+                    )
+                return await asyncio.to_thread(_adopt, incoming, path, user)
         finally:
             incoming.unlink(missing_ok=True)
 
     async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes], claim: Claim) -> str:
         """Write all chunks up to the size limit; returns their digest."""
-        digest, batch, size = hashlib.sha256(), bytearray(), 0
-        async for chunk in chunks:
-            size += len(chunk)
-            self.check_size(size)
-            batch += chunk
-            if len(batch) >= _BATCH:
-                await _write(file, digest, batch, claim)
-                batch = bytearray()
-        await _write(file, digest, batch, claim)
+        digest = hashlib.sha256()
+        async for batch in batches(chunks, self.check_size):
+            await _write(file, digest, batch, claim)
         await asyncio.to_thread(_flush, file)
         return digest.hexdigest()
 
@@ -135,6 +125,20 @@ class Snapshots:
     def remove(self, sha256: str) -> None:
         """Remove the archive, if it exists, and its owners."""
         shutil.rmtree(self.path(sha256).parent, ignore_errors=True)
+
+
+async def batches(chunks: AsyncIterator[bytes], check_size: Callable[[int], None]) -> AsyncIterator[bytearray]:
+    """Yields the bytes in batches large enough to be written by a thread. `check_size` is called with the size so far,
+    before a chunk is added; it raises if that is too large."""
+    batch, size = bytearray(), 0
+    async for chunk in chunks:
+        size += len(chunk)
+        check_size(size)
+        batch += chunk
+        if len(batch) >= _BATCH:
+            yield batch
+            batch = bytearray()
+    yield batch
 
 
 async def _write(file: IO[bytes], digest: hashlib._Hash, data: bytearray, claim: Claim) -> None:

@@ -95,7 +95,7 @@ class AccessLog:
         finally:
             seconds = request.seconds()
             self._traffic.end(scope["method"], request.route(), request.status, seconds)
-            if self._out is not None and not request.is_worker_routine():
+            if self._out is not None and not request.is_routine():
                 _write(self._out, request.facts(seconds))
 
 
@@ -132,9 +132,9 @@ class _Request:
     def seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def is_worker_routine(self) -> bool:
-        """True for an accepted request of a worker: each sends its state and log several times a second."""
-        return "attempt" in self._scope and self.status < HTTPStatus.BAD_REQUEST
+    def is_routine(self) -> bool:
+        """True for requests that come many times a second: those of workers, and keys typed in a session."""
+        return ("attempt" in self._scope or "routine" in self._scope) and self.status < HTTPStatus.BAD_REQUEST
 
     def route(self) -> str:
         """The path as it was declared, so that names of jobs do not become labels."""

@@ -20,21 +20,16 @@ import hmac
 import os
 import re
 import secrets
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_lib.errors import InvalidRequest, NotFound
+from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import SHA256
 from server_stub.service.values import User
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 _USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
@@ -74,9 +69,7 @@ def read(path: Path) -> Tokens:
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"the users file {path} can't be read: {error}") from error
     try:
-        entries = UsersFile.model_validate(tomllib.loads(text)).users
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"the users file {path} is no TOML: {error}") from error
+        entries = UsersFile.model_validate(parse_toml(text, f"the users file {path}")).users
     except ValidationError as error:
         raise InvalidRequest(f"the users file {path}: {invalid_request(error, UsersFile).message}") from error
     accounts = _accounts(path, entries)

@@ -16,13 +16,14 @@ from typing import NamedTuple, Protocol
 from client_lib.errors import ClientLibError
 from client_lib.spec.log_stream import HEARTBEAT_S, Position
 from server_stub.logs.file_events import Close, FileEvents, open_file_events
-from server_stub.logs.query import LoggedJob
-from server_stub.logs.records import next_sequence, sequence_of
+from server_stub.logs.query import LoggedJob, LogQuery
+from server_stub.logs.records import line_filter, next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 
 MANY_FOLLOWERS = 50  # with more, a feed wakes them at most every COALESCE_S, as each wake costs a write per follower
 COALESCE_S = 0.02
+_lines = line_filter(LogQuery())
 LogDirectory = Callable[[Path, int, int], Path]
 """(job_dir, attempt, worker) -> where the segments of that worker are, there or not."""
 
@@ -78,7 +79,7 @@ class Tail:
             offset,
             block.end,
             data,
-            Frames().records(self.position, block.end, data),
+            Frames().records(self.position, block.end, _lines(data)),
             sequence_of(data),
             next_sequence(data),
         )

@@ -14,6 +14,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.worker.format import STREAMS
 
 MAX_TAIL = 1_000_000
+MAX_CONTEXT = 1000
+MAX_EXPRESSION = 1000
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -52,6 +54,10 @@ class LogQuery:
     """None: all attempts, one after the other."""
     timestamps: bool = False
     """Text only: the time before each line."""
+    grep: str | None = None
+    """Only lines with this regular expression (Python's `re`); see `search`."""
+    context: int = 0
+    """Number of lines of the same rank before and after each that `grep` finds."""
 
     @property
     def filtered(self) -> bool:
@@ -69,8 +75,15 @@ def parse_query(
     streams: Iterable[str] = (),
     attempt: int | None = None,
     timestamps: bool = False,
+    grep: str | None = None,
+    context: int = 0,
 ) -> LogQuery:
     """Raises InvalidRequest with the parameter, its value and the allowed values."""
+    _check("context", context, 0, MAX_CONTEXT)
+    if grep is not None:
+        _check_expression(grep)
+        if follow or cursor:
+            raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
     _check("tail", tail, 0, MAX_TAIL)
     _check("attempt", attempt, 1, None)
     chosen_ranks, chosen_streams = frozenset(ranks), frozenset(streams)
@@ -87,6 +100,8 @@ def parse_query(
         streams=chosen_streams,
         attempt=attempt,
         timestamps=timestamps,
+        grep=grep,
+        context=context,
     )
 
 
@@ -113,6 +128,15 @@ def parse_since(text: str, now: datetime) -> str:
 def _check(name: str, value: int | None, least: int, most: int | None) -> None:
     if value is not None and (value < least or (most is not None and value > most)):
         raise InvalidRequest(f"{name}={value} is not {least}{f' to {most}' if most else ' or more'}")
+
+
+def _check_expression(text: str) -> None:
+    try:
+        if len(text) > MAX_EXPRESSION:
+            raise ValueError(f"it is longer than {MAX_EXPRESSION} characters")
+        re.compile(text)
+    except (ValueError, re.error, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"grep={text[:100]!r} is not a regular expression: {error}") from error
 
 
 def _cursor(text: str) -> dict[Position, int]:

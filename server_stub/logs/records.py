@@ -5,32 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from client_lib.worker.format import RANK, STREAM, pattern
+from client_lib.worker.format import METRICS, RANK, STREAMS, pattern
 from server_stub.logs.query import LogQuery
 
 Filter = Callable[[bytes], bytes]
 STAMP = 27  # bytes
 
 
-def line_pattern(query: LogQuery) -> re.Pattern[bytes] | None:
-    """Matches every record, and the chosen ones as group 1; None: all are chosen.
+_METRICS = f" {METRICS} ".encode()
+
+
+def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
+    """Matches every record, and the chosen ones as group 1; metrics are none.
 
     Each match ends where the next begins, so that a scan never looks at a byte twice.
     """
-    if not query.filtered:
-        return None
     ranks = "|".join(map(str, sorted(query.ranks))) or RANK
-    streams = "|".join(re.escape(name) for name in sorted(query.streams)) or STREAM
+    streams = "|".join(re.escape(name) for name in sorted(query.streams or STREAMS))
     return re.compile(f"({pattern(rank=f'(?:{ranks})', stream=f'(?:{streams})')})|.*\n".encode())
 
 
 def line_filter(query: LogQuery) -> Filter:
     """The chosen records of a block of whole records."""
-    pattern = line_pattern(query)
-    if pattern is None:
-        return lambda data: data
-    find = pattern.findall
-    return lambda data: b"".join(find(data))
+    find = line_pattern(query).findall
+    if query.filtered:
+        return lambda data: b"".join(find(data))
+    return lambda data: b"".join(find(data)) if _METRICS in data else data
 
 
 def sequence_of(data: bytes, at: int = 0) -> int | None:

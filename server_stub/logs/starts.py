@@ -15,7 +15,6 @@ from server_stub.logs.query import LogQuery
 from server_stub.logs.records import line_pattern, time_of
 from server_stub.logs.segments import BLOCK, LogReader, Segment
 
-_EVERY = re.compile(rb"(.*\n)")
 _PROGRESS_OR_PART = re.compile(rb"\S+ \S+ \S+ \S*[+~] ")
 
 
@@ -76,7 +75,7 @@ def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int
 def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
     """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end."""
     starts = {position: reader.whole_end() for position, reader in readers.items()}
-    pattern = line_pattern(query) or _EVERY
+    pattern = line_pattern(query)
     newest_first = sorted(readers, reverse=True)
     for _, attempt in groupby(newest_first, key=lambda position: position[0]):
         lines = [lines_backwards(position, readers[position], pattern) for position in attempt]

@@ -29,14 +29,20 @@ def stream(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> 
 
     Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank.
     """
-    if query.attempt is not None and query.attempt > job.attempt:
-        raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
-    if query.ranks:
-        attempts = [query.attempt] if query.attempt else range(1, job.attempt + 1)
-        refuse_unknown(query.ranks, [hub.directory(job.job_dir, attempt, 0) for attempt in attempts])
+    logs(hub, job, query)
     if query.follow:
         return _follow(hub, job, query, renderer)
     return _read(hub, job, query, renderer)
+
+
+def logs(hub: LogHub, job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
+    """The directories of the wanted logs. Raises NotFound: there is no such attempt, or no such rank."""
+    if query.attempt is not None and query.attempt > job.attempt:
+        raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
+    attempts = [query.attempt] if query.attempt else range(1, job.attempt + 1)
+    if query.ranks:
+        refuse_unknown(query.ranks, [hub.directory(job.job_dir, attempt, 0) for attempt in attempts])
+    return {(a, w): hub.directory(job.job_dir, a, w) for a in attempts for w in range(job.n_workers)}
 
 
 async def _read(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:

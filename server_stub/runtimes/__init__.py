@@ -6,11 +6,12 @@ attempt. Implementations: `local` (processes of this machine) and `kube` (pods o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import socket
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
@@ -79,8 +80,12 @@ def results_dir(job_dir: Path, attempt: int, worker: int) -> Path:
     return worker_dir(job_dir, attempt, worker) / RESULTS
 
 
+NO_RANK = -1
+"""Number of what failed before the ranks of a worker: the job's command `setup`."""
+
+
 class FailingRank(NamedTuple):
-    """The rank that caused the end of an attempt."""
+    """The rank that caused the end of an attempt, or NO_RANK."""
 
     worker: int
     report: RankReport
@@ -168,6 +173,14 @@ class Runtime(Protocol):
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         """Take the stacks of all ranks of a running attempt: an answer for each of its workers, after STACKS_S at the
         latest. Empty: no such attempt runs. One call at a time for each attempt."""
+        ...
+
+    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+        """Begin a session of the user (client_lib.worker.session) in a worker of a running attempt. Returns a Unix
+        socket that carries its frames. `request`: a SessionRequest as JSON.
+
+        Raises NotFound: there is no such rank or worker; Conflict with the reason why there is none.
+        """
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:

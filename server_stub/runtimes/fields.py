@@ -71,6 +71,7 @@ FIELDS: dict[str, Row] = {
     "checkpoint_dir": _EVERYWHERE,  # kubernetes: with a notice if it ends with the pod
     "outputs": _EVERYWHERE,  # kubernetes: only if pods reach the server
     "requirements": _EVERYWHERE,
+    "setup": _EVERYWHERE,
     "instance_type": _EVERYWHERE,  # local: with a notice about sizes that are not enforced
     "n_workers": _EVERYWHERE,
     "processes_per_worker": _EVERYWHERE,

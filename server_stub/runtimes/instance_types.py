@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -53,6 +53,9 @@ class Size(BaseModel):
         return self.name.split(".", 1)[0]
 
 
+S = TypeVar("S", bound=Size)
+
+
 class Reserve(BaseModel):
     """Resources that a node keeps for itself: a worker that requests a whole node would never be placed."""
 
@@ -88,6 +91,23 @@ def parse(name: str) -> Size | None:
     return None
 
 
+def find_type(name: str, listed: Sequence[S], by_pattern: Callable[[Size], S | None] | None, patterns: str = "") -> S:
+    """The listed type called `name`, else what `by_pattern` makes of the size in the name, if such names are known.
+
+    Raises InvalidRequest for an unknown name, with the listed ones and a remark on `patterns`.
+    """
+    found = next((each for each in listed if each.name == name), None)
+    if found is None and by_pattern and (size := parse(name)):
+        found = by_pattern(size)
+    if found is None:
+        names = ", ".join(each.name for each in listed) or "none by name"
+        raise InvalidRequest(
+            f"instance type {name!r} is unknown; this server has: {names}{patterns}",
+            hint="`client-lib instances` shows them with their sizes",
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """The instance types of one server: the list, then, if allowed, names by pattern."""
@@ -98,19 +118,12 @@ class Catalogue:
     by_pattern: bool = True
 
     def find(self, name: str) -> Size:
-        """The type called `name`.
-
-        A name by pattern without cores and memory takes them, per GPU, from a listed type of its family.
-
-        Raises InvalidRequest for an unknown name, with the existing ones.
-        """
-        for size in self.sizes:
-            if size.name == name:
-                return size
-        parsed = parse(name) if self.by_pattern else None
-        if parsed is None:
-            raise self._unknown(name)
-        return self._completed(parsed)
+        """The type called `name`. One by pattern without cores and memory takes them, per GPU, from a listed type of
+        its family. Raises InvalidRequest as `find_type`."""
+        if not self.by_pattern:
+            return find_type(name, self.sizes, None)
+        patterns = "; names like a100.8gpu or cpu.8C.32G are read by pattern"
+        return find_type(name, self.sizes, self._completed, patterns)
 
     def _completed(self, size: Size) -> Size:
         if not size.gpus:
@@ -125,14 +138,6 @@ class Catalogue:
                 "memory_gib": size.memory_gib or like.memory_gib * share,
                 "gpu_memory_gib": size.gpu_memory_gib or like.gpu_memory_gib,
             }
-        )
-
-    def _unknown(self, name: str) -> InvalidRequest:
-        listed = ", ".join(size.name for size in self.sizes) or "none by name"
-        patterns = "; names like a100.8gpu or cpu.8C.32G are read by pattern" if self.by_pattern else ""
-        return InvalidRequest(
-            f"instance type {name!r} is unknown; this server has: {listed}{patterns}",
-            hint="`client-lib instances` shows them with their sizes",
         )
 
 

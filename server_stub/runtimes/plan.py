@@ -7,10 +7,57 @@ import os.path
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker.outputs.patterns import ALL
-from server_stub.runtimes import Attempt
+from client_lib.worker.plan import WorkerPlan
+from server_stub.runtimes import Attempt, elastic
 
 RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 """Environment variable of a job; with 0 its ranks start as plain `python script`."""
+
+
+def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: str, default_dir: str) -> WorkerPlan:
+    """The plan of a worker as far as it is the same for all runtimes, which set the other fields: its number, the
+    interpreter, the folders, the address of the master, the resources and the limits.
+
+    `environment`: of the ranks. `function_runner`: path of the script that calls a function. `default_dir`: see
+    `working_dir`.
+    """
+    spec, bounds = attempt.spec, elastic.bounds(attempt.spec)
+    argument, auto = local_rank(spec)
+    return WorkerPlan(
+        job=attempt.job_name,
+        attempt=attempt.number,
+        worker=-1,
+        n_workers=spec.n_workers,
+        processes_per_worker=1,
+        type=str(spec.type),
+        command=[function_runner] if attempt.function is not None else command(attempt),
+        python=None,
+        environment=environment,
+        user_variables=sorted(spec.environment().keys() | attempt.secret_values.keys()),
+        working_dir=working_dir(attempt, default_dir),
+        master_addr="",
+        master_port=0,
+        gpus=[],
+        cores=1,
+        checkpoint_dir="",
+        snapshot=None,
+        log_file=spec.log_file,
+        local_rank_argument=argument,
+        local_rank_auto=auto,
+        elastic_min_workers=None if bounds is None else bounds.least,
+        elastic_max_restarts=5 if bounds is None else bounds.returns,
+        rank_runner=environment.get(RANK_RUNNER, "1") != "0",
+        observe=spec.observe,
+        grace_s=spec.grace_s,
+        setup=spec.setup,
+        setup_limit_s=spec.stop_timer * 60.0 if spec.stop_timer else None,
+        requirements=spec.requirements or [],
+    )
+
+
+def runs_python(attempt: Attempt) -> bool:
+    """True if the job starts a Python script or calls a function; False: it starts a command."""
+    return attempt.spec.python_script is not None or attempt.function is not None
 
 
 def from_caller(attempt: Attempt, path: str) -> str:

@@ -14,7 +14,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.report import Report, rank_as_json, rank_of_json
-from server_stub.runtimes import FailingRank, finished_peers
+from server_stub.runtimes import NO_RANK, FailingRank, finished_peers
 from server_stub.worker_gateway import Quiet
 
 
@@ -51,6 +51,8 @@ class WorkerStatus:
     """The reason why they were not, if there was a pool."""
     quiet: Quiet = ()
     """Its ranks that do nothing now."""
+    threads: int | None = None
+    """See `WorkerInfo`."""
 
     @property
     def failed(self) -> bool:
@@ -68,6 +70,7 @@ class WorkerStatus:
                 "message": self.lost_because or report.get("message"),
                 "exit_code": report.get("exit_code"),
                 "warm": self.warm,
+                "threads": self.threads,
                 **known,
             }
         )
@@ -97,7 +100,7 @@ class Verdict(NamedTuple):
     reason: Reason
     message: str
     first_failing: FailingRank | None = None
-    """None: no rank is the cause."""
+    """None: no rank is the cause, and no setup."""
 
 
 _STOPPED = Verdict(Reason.CANCELLED, "stopped")
@@ -168,12 +171,19 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
             by_machine = only_lost_peer and worker.lost_reason in _MACHINE
             if first is None or lost_first or by_machine:
                 return Verdict(worker.lost_reason, worker.lost_because)
-    for report in (worker.report for worker in workers if worker.failed and worker.report):
+    for number, report in ((worker.number, worker.report) for worker in workers if worker.failed and worker.report):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
         if first is None or only_lost_peer or _time(report) <= first.end.failed_at:
-            return Verdict(Reason(report["reason"]), str(report["message"]))
+            return Verdict(Reason(report["reason"]), str(report["message"]), _failed_setup(number, report))
     return None
+
+
+def _failed_setup(worker: int, report: Report) -> FailingRank | None:
+    if report["reason"] != Reason.SETUP_FAILED:
+        return None
+    lines = report.get("last_lines", [])
+    return FailingRank(worker, RankReport(rank=NO_RANK, exit_code=report["exit_code"], last_lines=lines))
 
 
 def _time(report: Report) -> float:

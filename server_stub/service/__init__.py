@@ -1,6 +1,7 @@
 """The server without HTTP. Import from here; the modules inside are private to the package."""
 
 from server_stub.service.service import Service
-from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText
+from server_stub.service.values import JobOutputs, JobText
+from server_stub.store.rows import JobFilters
 
-__all__ = ["JobFilters", "JobOutputs", "JobSearch", "JobText", "Service"]
+__all__ = ["JobFilters", "JobOutputs", "JobText", "Service"]

@@ -228,6 +228,7 @@ def _readable(row: JobRow) -> ActiveJob:
         attempt=info.attempt,
         infrastructure_retries=info.infrastructure_retries,
         stop=_stop_of(row.stop),
+        hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
         resume_at=row.resume_at,
     )
     status = _with_budgets(status, info.spec)

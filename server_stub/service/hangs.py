@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.stacks import JobStacks, RankStacks, named
@@ -30,6 +31,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 40.0
 """Seconds between two looks while the same ranks are quiet: 10, 20, 40, 40 ..."""
 ACTION_S = 60.0
 """A hang must have lasted for this time when `hang_action` stops the job."""
+UNHEARD_S = 60.0
+"""Launchers tell twice within this time which ranks are quiet."""
 
 TakeStacks = Callable[[JobInfo], Awaitable[JobStacks]]
 
@@ -73,8 +76,9 @@ class HangWatch:
         if case and found and not now.keys() >= found.guilty:
             self._tell(active, _moves(case, now), False)
             found = None
-        elif case is None and not now and active.status.hung:  # `forget` was called meanwhile
-            self._tell(active, "its ranks move again", False)
+        elif case is None and not now and active.status.hung:  # `forget` was called meanwhile, or this server started
+            moves = partial(self._tell, active, "its ranks move again", False)
+            active.timers["hang"] = self._clock.call_later(UNHEARD_S, moves)
         if now:
             self._cases[job_id] = _Case(active.status.attempt, now, found)
             self._tasks.begin(self._look(active, self._cases[job_id]))
@@ -92,7 +96,8 @@ class HangWatch:
         if self._cases.get(active.row.id) is not case or active.status.stop:
             return
         if snapshots:
-            self._conclude(active, case, hangs.find(*snapshots, self._since(case), known=case.found is not None))
+            since, known = self._since(case), case.found is not None
+            self._conclude(active, case, hangs.find(*snapshots, since, known, _ended_workers(active)))
         left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
         pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
         active.timers["hang"] = self._clock.call_later(pause_s, lambda: self._tasks.begin(self._look(active, case)))
@@ -108,7 +113,8 @@ class HangWatch:
             after = await self._take(active.info)
         except ClientLibError:  # it has just ended
             return None
-        return None if before.problems or after.problems else (before.ranks, after.ranks)
+        known = len(_ended_workers(active))  # each is one of the problems
+        return None if max(len(before.problems), len(after.problems)) > known else (before.ranks, after.ranks)
 
     def _since(self, case: _Case) -> dict[int, datetime]:
         """The quiet ranks, and since when, by the clock."""
@@ -118,7 +124,7 @@ class HangWatch:
     def _conclude(self, active: ActiveJob, case: _Case, found: hangs.Hang | None) -> None:
         if found and not (case.found and case.found.guilty == found.guilty):
             self._tell(active, found.message, True)
-        elif case.found and not found:
+        elif not found and (case.found or active.status.hung):
             self._tell(active, "no rank waits for another one any more", False)
         case.found = found
         if found:
@@ -129,6 +135,10 @@ class HangWatch:
         lasts_s = time.monotonic() - max(case.quiet[rank] for rank in found.guilty)
         if action != "report" and lasts_s >= ACTION_S:
             self._stop(active, Stop(Reason.HUNG, f"{found.message} (hang_action)", retry=action == "retry"))
+
+
+def _ended_workers(active: ActiveJob) -> list[int]:
+    return [worker.worker for worker in active.info.workers if worker.state == "ended"]
 
 
 def _moves(case: _Case, now: dict[int, float]) -> str:

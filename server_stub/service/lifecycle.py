@@ -137,7 +137,7 @@ def _ended(status: JobStatus, seen: Observation, now: datetime) -> Decision:
             told = f"attempt {number} failed: {message} ({used + 1} of {limit} infrastructure retries)"
             return _restarting(status._replace(infrastructure_retries=used + 1), began, reason, told, now)
         message += f" (all {limit} infrastructure retries are used)"
-    may_retry = status.stop is None or status.stop.retry
+    may_retry = status.stop.retry if status.stop else reason is not Reason.TIMEOUT  # of the command `setup`
     last = status.max_retry + 1 + status.infrastructure_retries
     if may_retry and number < last:
         return _restarting(status, began, reason, f"attempt {number} of {last} failed: {message}", now)

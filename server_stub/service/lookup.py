@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
-from client_lib.spec.wire import EventList, JobInfo
+from client_lib.spec.wire import EventList, JobInfo, JobProgress, with_progress
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
 from server_stub.logs import LoggedJob
@@ -18,13 +19,16 @@ from server_stub.runtimes import log_dir, results_dir
 from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.values import ALL_OWNERS, JobFilters, JobSearch, JobText, User
+from server_stub.service.values import ALL_OWNERS, JobText, User
 from server_stub.store import Store, rows
-from server_stub.store.rows import JobRow
+from server_stub.store.rows import JobFilters, JobRow
 
 _NAMES_COMPARED = 1000
 Found = ActiveJob | JobRow
 """A job that is not final, or was not when it was found; or the stored row of another one."""
+
+ProgressOf = Callable[[User, Sequence[tuple[JobInfo, LoggedJob]]], Awaitable[dict[str, JobProgress]]]
+"""`Observer.progress`."""
 
 
 class JobLookup:
@@ -66,38 +70,32 @@ class JobLookup:
             except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
                 return
 
-    async def page(self, user: User, filters: JobFilters, limit: int, cursor: str | None) -> bytes:
+    async def page(
+        self, user: User, wanted: JobFilters, limit: int, cursor: str | None, progress_of: ProgressOf
+    ) -> bytes:
         """See `Service.page`."""
-        owner = self._owner_of_list(user, filters.owner)
-        before = _parse_cursor(cursor)
-        found = await self._store.read(
-            rows.page, owner, filters.state, filters.labels, filters.name_prefix, limit + 1, before
-        )
-        texts = ",".join(map(self._newest_text, found[:limit]))
+        wanted, before = replace(wanted, owners=self._owners_of_list(user, wanted.owners)), _parse_cursor(cursor)
+        found = await self._store.read(rows.page, wanted, limit + 1, before)
+        active = [job for row in found[:limit] if (job := self._reconciler.by_id(row.id))]
+        progress = await progress_of(user, [(job.public, self.logs(job)) for job in active])
+        texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found[:limit])
         next_cursor = f'"{found[limit - 1].seq}"' if len(found) > limit else "null"
         return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
 
-    async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
+    async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
         """See `Service.search`."""
-        owners = wanted.owners or (user.name,)
+        owners = wanted.owners or [user.name]
         if not self._sees_all(user):
-            owners = tuple(owner for owner in owners if owner == user.name)
-        count, found = await self._store.read(
-            rows.search,
-            owners,
-            wanted.states,
-            wanted.since,
-            wanted.until,
-            wanted.fields,
-            wanted.limit,
-            wanted.offset,
-        )
+            owners = [owner for owner in owners if owner == user.name]
+        count, found = await self._store.read(rows.search, replace(wanted, owners=owners), limit, offset)
         return count, [self._newest_text(stored).encode() for stored in found]
 
-    def _newest_text(self, stored: JobRow) -> str:
+    def _newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> str:
         """The newest JobInfo: messages and workers of an active job may be newer than `stored`."""
-        active = self._reconciler.by_seq(stored.seq)
-        return active.text.json.decode() if active else self._shown(stored).info
+        active = self._reconciler.by_id(stored.id)
+        if active is None:
+            return self._shown(stored).info
+        return (with_progress(active.text.json, progress) if progress else active.text.json).decode()
 
     def _shown(self, stored: JobRow) -> JobRow:
         """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
@@ -157,12 +155,12 @@ class JobLookup:
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs
 
-    def _owner_of_list(self, user: User, owner: str | None) -> str | None:
-        if owner is None or owner == user.name:
-            return user.name
+    def _owners_of_list(self, user: User, owners: Sequence[str] | None) -> Sequence[str] | None:
+        if owners in (None, (user.name,)):
+            return (user.name,)
         if not self._sees_all(user):
             raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
-        return None if owner == ALL_OWNERS else owner
+        return None if owners == (ALL_OWNERS,) else owners
 
     async def _find_by_name(self, owner: str, name: str) -> Found | None:
         if (active := self._reconciler.by_name(owner, name)) is not None:

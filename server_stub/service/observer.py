@@ -1,31 +1,104 @@
-"""Takes the stacks of the processes of running jobs."""
+"""Shows what jobs do: the stacks of running processes, and the metrics and the progress that they print."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from client_lib.errors import Conflict, Forbidden, NotSupported
-from client_lib.spec.stacks import JobStacks, read_worker
+from client_lib.errors import ClientLibError, Conflict, Forbidden, NotSupported
+from client_lib.spec.metrics import Curve, JobMetrics
+from client_lib.spec.stacks import JobStacks, RankStacks, read_worker
 from client_lib.spec.states import State
-from client_lib.spec.wire import JobInfo
+from client_lib.spec.wire import JobInfo, JobProgress
+from client_lib.worker.report import storable
+from server_stub.curves import CurveReader
+from server_stub.logs import LoggedJob
 from server_stub.runtimes import Runtime
 from server_stub.service.clock import Clock
 from server_stub.service.values import User
 from server_stub.worker_gateway.stacks import StackDump
 
+log = logging.getLogger(__name__)
+
+_THREADS = 2  # that read logs for their metrics, for up to _LONGEST_S
+_LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
+_PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
+
 
 class Observer:
     """Event loop only."""
 
-    def __init__(self, runtime: Runtime, clock: Clock, *, allowed: bool) -> None:
+    def __init__(self, runtime: Runtime, clock: Clock, curves: CurveReader, *, allowed: bool) -> None:
         """`allowed`: the server's setting."""
-        self._runtime, self._clock, self._allowed = runtime, clock, allowed
+        self._runtime, self._clock, self._curves, self._allowed = runtime, clock, curves, allowed
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
         self._asked: dict[str, asyncio.Task[JobStacks]] = {}
 
     async def stacks(self, user: User, job: JobInfo) -> JobStacks:
         """See `Service.stacks`."""
-        self._check(user, job)
+        self._check(user, job, "stacks")
+        if job.state != State.RUNNING:
+            raise Conflict(
+                f"job {job.name} is {job.state}: only running processes have stacks",
+                hint=f"`client-lib explain {job.name}` shows why it does not run",
+            )
         return await self.take(job)
+
+    async def metrics(self, user: User, job: JobInfo, logs: LoggedJob, rank: int | None, points: int) -> JobMetrics:
+        """See `Service.metrics`."""
+        self._check(user, job, "metrics")
+        until = time.monotonic() + _LONGEST_S
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, self._metrics, job, logs, rank, points, until)
+        running = await self.progress(user, [(job, logs)])
+        return found.model_copy(update={"progress": running.get(job.id)})
+
+    def _metrics(self, job: JobInfo, logs: LoggedJob, rank: int | None, points: int, until: float) -> JobMetrics:
+        found = self._curves.curves(logs, rank, until)
+        curves = []
+        for (of, name), points_ in sorted(found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)):
+            shown = points_.thinned_to(points)
+            steps, times, values = map(list, shown.columns)
+            curves.append(
+                Curve(
+                    name=name,
+                    rank=of,
+                    axis=shown.axis,
+                    steps=steps,
+                    times=times,
+                    values=values,
+                    points=len(points_),
+                    thinned=points_.thinned,
+                )
+            )
+        return JobMetrics(
+            job=job.name,
+            attempt=job.attempt,
+            curves=curves,
+            complete=found.complete,
+            dropped=found.dropped,
+        )
+
+    async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
+        """The progress of those of these jobs that run and that this user may observe, by their ids."""
+        chosen = [
+            logs for job, logs in jobs if job.state == State.RUNNING and self._refusal(user, job, "progress") is None
+        ]
+        return await asyncio.to_thread(self._progress, chosen) if chosen else {}
+
+    def _progress(self, jobs: Sequence[LoggedJob]) -> dict[str, JobProgress]:
+        until, now = time.monotonic() + _PATIENCE_S, self._clock.now().timestamp()
+        found = {}
+        for job in jobs:
+            try:
+                if progress := self._curves.progress(job, now, until):
+                    found[job.job_id] = progress
+            except Exception:  # a job may write anything to its log; others must be listed
+                log.exception("the progress of job %s can't be read", job.job_id)
+        return found
 
     async def take(self, job: JobInfo) -> JobStacks:
         """The stacks of a running job, for a caller that may have them. Raises Conflict: it has just ended."""
@@ -35,21 +108,21 @@ class Observer:
             task.add_done_callback(lambda _: self._asked.pop(job.id))
         return await asyncio.shield(task)
 
-    def _check(self, user: User, job: JobInfo) -> None:
+    def _check(self, user: User, job: JobInfo, what: str) -> None:
+        if problem := self._refusal(user, job, what):
+            raise problem
+
+    def _refusal(self, user: User, job: JobInfo, what: str) -> ClientLibError | None:
         if job.owner != user.name and not user.admin:
-            raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins can see its stacks")
+            return Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins can see its {what}")
         if not self._allowed:
-            raise NotSupported(
-                "this server takes no stacks (observe=False)",
+            return NotSupported(
+                f"this server shows no {what} (observe=False)",
                 hint="its operator can set CLIENT_LIB_SERVER_OBSERVE=true",
             )
         if not job.spec.observe:
-            raise Conflict(f"job {job.name} was submitted with observe=False: its stacks can't be taken")
-        if job.state != State.RUNNING:
-            raise Conflict(
-                f"job {job.name} is {job.state}: only running processes have stacks",
-                hint=f"`client-lib explain {job.name}` tells why it does not run",
-            )
+            return Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
+        return None
 
     async def _take(self, job: JobInfo) -> JobStacks:
         dumps = await self._runtime.stacks(job.id, job.attempt)
@@ -58,12 +131,17 @@ class Observer:
         return await asyncio.to_thread(self._read, job, dumps)
 
     def _read(self, job: JobInfo, dumps: list[StackDump]) -> JobStacks:
-        ranks, problems = [], []
-        for dump in dumps:
-            try:
-                ranks += read_worker(dump.worker, dump.processes)
-            except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a worker may send anything
-                problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
-            problems += [dump.problem] if dump.problem else []
-        ranks.sort(key=lambda each: each.rank)
+        ranks, problems = read_dumps(dumps)
         return JobStacks(job=job.name, attempt=job.attempt, time=self._clock.now(), ranks=ranks, problems=problems)
+
+
+def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]:
+    """The ranks of all workers, and why some are missing."""
+    ranks, problems = [], []
+    for dump in dumps:
+        try:
+            ranks += read_worker(dump.worker, storable(dump.processes))
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a worker may send anything
+            problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
+        problems += [dump.problem] if dump.problem else []
+    return sorted(ranks, key=lambda each: each.rank), problems

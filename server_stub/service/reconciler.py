@@ -55,7 +55,6 @@ class Reconciler:
         self._make_attempt, self._note, self._on_end = make_attempt, note, on_end
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
-        self._by_seq: dict[int, ActiveJob] = {}
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
         self._hangs = HangWatch(clock, take_stacks, self._tell_hang, self.stop)
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.add_event)
@@ -70,14 +69,10 @@ class Reconciler:
     def by_id(self, job_id: str) -> ActiveJob | None:
         return self._by_id.get(job_id)
 
-    def by_seq(self, seq: int) -> ActiveJob | None:
-        return self._by_seq.get(seq)
-
     def add(self, active: ActiveJob) -> None:
         """Begin to drive a stored job."""
         self._by_id[active.row.id] = active
         self._by_name[active.row.owner, active.row.name] = active
-        self._by_seq[active.row.seq] = active
         self._carry_out(active, active.status)
 
     async def close(self) -> None:
@@ -291,7 +286,6 @@ class Reconciler:
         active.cancel_timers()
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
-        self._by_seq.pop(active.row.seq, None)
         self._tasks.begin(self._on_end(active))
 
 

@@ -1,6 +1,6 @@
 """Rebuilds the rows of a lost database from other files: headings and requests in the request log, `job.json` in the
-folder of each job that has ended, and `stop.json` in that of a job that is to end. A job without `job.json` is given to
-the runtime, which finds its attempt again and reports its end.
+folder of each job that has ended or was restarted, and `stop.json` in that of a job that is to end. A job that has not
+ended is given to the runtime, which finds its attempt again and reports its end.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import re
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
-from client_lib.worker.directory import Directory, read_json
+from client_lib.worker.directory import Directory, read_json, sync, write_json
 from server_stub.files.owned import opener
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.runtimes import worker_dir
@@ -25,26 +26,29 @@ from server_stub.service.admission import without_proof
 from server_stub.store.rows import JobRow, Key, NewJob
 
 JOB, STOP = "job.json", "stop.json"
-LOST = "lost are their events, how often they were retried, and the idempotency keys of deleted jobs"
+LOST = "lost are their events and the idempotency keys of deleted jobs"
 _ID = re.compile(r"[0-9a-f]{32}")
 _NOTICE = "its row in the database was rebuilt from its files"
 
 
 def note(job_dir: Path, row: JobRow) -> None:
-    """Write the end of a job, or the order that ends it, into its folder, before its row is stored: a job that was
-    cancelled must not start again with a rebuilt row. A full disk only makes the row harder to rebuild."""
-    name, text = (JOB, row.info) if row.state.final else (STOP, row.stop or "")
+    """Write the end or the restart of a job, or the order that ends it, into its folder, before its row is stored: a
+    job that was cancelled must not start again with a rebuilt row, also after a loss of power. A full disk only makes
+    the row harder to rebuild."""
+    name, text = (STOP, row.stop) if row.stop and not row.state.final else (JOB, row.info)
     with contextlib.suppress(OSError):
-        job_dir.mkdir(mode=0o700, exist_ok=True)
-        with open(
-            job_dir / name, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
-        ) as file:
-            file.write(text)
+        if not job_dir.exists():
+            job_dir.mkdir(mode=0o700)
+            sync(job_dir.parent)
+        write_json(str(job_dir / name), json.loads(text), durable=True)
+        sync(job_dir)
 
 
 def needs_note(row: JobRow) -> bool:
-    """True for a job that has ended, or ends without another attempt."""
-    return row.state.final or (row.stop is not None and not json.loads(row.stop)["retry"])
+    """True for a job that has ended, was restarted, or ends without another attempt."""
+    return (
+        row.state.final or row.state is State.RESTARTING or (row.stop is not None and not json.loads(row.stop)["retry"])
+    )
 
 
 def folders(jobs_dir: Path) -> list[str]:
@@ -67,21 +71,31 @@ def lost_jobs(jobs_dir: Path, request_log: RequestLog, runtime: str) -> list[New
                 new.key = Key(heading.owner, heading.key, heading.fingerprint)
     for job_id in folders(jobs_dir):
         if job_id not in found:
-            found[job_id] = _job(_ended(jobs_dir / job_id) or _unknown(jobs_dir / job_id, runtime), UNWRITTEN)
+            noted = _noted(jobs_dir / job_id)
+            ended = noted if noted and noted.state.final else None
+            found[job_id] = _job(ended or _unknown(jobs_dir / job_id, runtime), UNWRITTEN)
     return sorted(found.values(), key=lambda new: new.row.created_at)
 
 
 def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: Heading, place: Place) -> NewJob:
     folder = jobs_dir / heading.id
-    if ended := _ended(folder):
-        return _job(ended, place)
+    noted = _noted(folder)
+    if noted and noted.state.final:
+        return _job(noted, place)
     try:
         request = SubmitRequest.model_validate_json(request_log.read(place), context=STORED)
         created_at = datetime.fromisoformat(heading.created_at)
     except ValueError:
         return _job(_unknown(folder, runtime), place)
     info = _unfinished(heading.id, heading.owner, heading.name, created_at, folder, runtime)
-    shown = {"spec": request.spec.masked(), "code": without_proof(request.code), "function": request.function}
+    shown: dict[str, Any] = {
+        "spec": request.spec.masked(),
+        "code": without_proof(request.code),
+        "function": request.function,
+    }
+    if noted:
+        shown["attempt"] = max(info.attempt, noted.attempt)
+        shown["infrastructure_retries"] = noted.infrastructure_retries
     return _job(info.model_copy(update=shown), place, _stop(folder))
 
 
@@ -95,12 +109,13 @@ def _stop(folder: Path) -> str | None:
     return None
 
 
-def _ended(folder: Path) -> JobInfo | None:
+def _noted(folder: Path) -> JobInfo | None:
+    """The job at its end or its newest restart; None: it has neither ended nor been restarted."""
     try:
         info = JobInfo.model_validate_json((folder / JOB).read_bytes())
     except (OSError, ValueError):
         return None
-    return info if info.id == folder.name and info.state.final else None
+    return info if info.id == folder.name else None
 
 
 def _unknown(folder: Path, runtime: str) -> JobInfo:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 
 from pydantic import ValidationError
 
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
+from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
@@ -26,7 +28,10 @@ from client_lib.spec.wire import (
     Submitter,
     WarmPoolInfo,
     newer_defaults,
+    with_progress,
 )
+from client_lib.spec.workers import SessionRequest
+from server_stub.curves import CurveReader
 from server_stub.files.owned import OpenFile
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
@@ -46,10 +51,12 @@ from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
+from server_stub.service.sessions import Sessions
 from server_stub.service.submit import SubmitHandler
-from server_stub.service.values import JobFilters, JobOutputs, JobSearch, JobText, User
+from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, rows
+from server_stub.store.rows import JobFilters
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +91,9 @@ class Service:
         self._cleanup = Cleanup(
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self._room
         )
-        self._observer = Observer(runtime, self._clock, allowed=settings.observe)
+        curves = CurveReader(settings.metrics_limit_points)
+        self._observer = Observer(runtime, self._clock, curves, allowed=settings.observe)
+        self._sessions = Sessions(runtime, allowed=settings.sessions)
         self._reconciler = Reconciler(
             self._store,
             runtime,
@@ -193,8 +202,13 @@ class Service:
         return text
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
-        """The job as it is now. Raises NotFound."""
-        return text_of(await self._lookup.find(user, name, owner))
+        """The job as it is now, with its progress. Raises NotFound."""
+        found = await self._lookup.find(user, name, owner)
+        text = text_of(found)
+        if isinstance(found, ActiveJob):
+            for progress in (await self._observer.progress(user, [(found.public, self._lookup.logs(found))])).values():
+                return text._replace(json=with_progress(text.json, progress))
+        return text
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
@@ -277,6 +291,48 @@ class Service:
         found = await self._lookup.find(user, name, owner)
         return await self._observer.stacks(user, info_of(found))
 
+    async def metrics(self, user: User, name: str, rank: int | None, points: int, owner: str | None) -> JobMetrics:
+        """The curves of one rank, or with None of all, with at most `points` points each.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it belongs to another user, and this one is no admin.
+            NotSupported: the server shows no metrics.
+            Conflict: the job forbids it.
+        """
+        found = await self._lookup.find(user, name, owner)
+        return await self._observer.metrics(user, info_of(found), self._lookup.logs(found), rank, points)
+
+    async def begin_session(
+        self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Begin a session in a worker of a running job, with an event; returns what it sends to the user. `session`: an
+        id for `send_to_session`.
+
+        Raises:
+            NotFound: there is no such job, rank or worker.
+            Forbidden: it belongs to another user, and this one is no admin.
+            NotSupported: the server has no sessions.
+            Conflict: the job does not run, or the worker does not answer.
+        """
+        found = await self._lookup.find(user, name, owner)
+        info = info_of(found)
+
+        def note(message: str) -> None:
+            if isinstance(found, ActiveJob) and (info.attempt, message) not in found.reported:
+                if request.port is not None:  # one event for all connections to it
+                    found.reported.add((info.attempt, message))
+                self._reconciler.add_event(found, found.status.reason, message)
+
+        return await self._sessions.begin(user, info, session, request, note)
+
+    async def send_to_session(self, user: User, session: str, offset: int, data: bytes) -> None:
+        """Send bytes to a session of this user. Raises NotFound, Conflict: it has ended."""
+        await self._sessions.take(user, session, offset, data)
+
+    def end_sessions(self) -> None:
+        self._sessions.close()
+
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
         row = stored_row(await self._lookup.find(user, name, owner))
@@ -286,16 +342,17 @@ class Service:
 
     # --- many jobs
 
-    async def page(self, user: User, filters: JobFilters, limit: int, cursor: str | None) -> bytes:
-        """A JobPage as JSON, newest first.
+    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
+        """A JobPage as JSON, newest first. Without owners in the filters it has the jobs of the user.
 
-        Raises InvalidRequest: the cursor is not from this server.
+        Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
-        return await self._lookup.page(user, filters, limit, cursor)
+        return await self._lookup.page(user, wanted, limit, cursor, self._observer.progress)
 
-    async def search(self, user: User, wanted: JobSearch) -> tuple[int, list[bytes]]:
-        """The number of matching jobs, and those of the wanted page as JobInfo in JSON, newest first."""
-        return await self._lookup.search(user, wanted)
+    async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
+        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners whose jobs the user
+        may not see are left out."""
+        return await self._lookup.search(user, wanted, limit, offset)
 
     async def counts(self) -> dict[State, int]:
         """The number of jobs of all users in each state; for `/metrics`."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.spec.states import State
 
 ALL_OWNERS = "*"
-"""The `owner` of a list that means the jobs of all users."""
+"""The owner in the filters of a list that means the jobs of all users."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +30,6 @@ class JobText(NamedTuple):
     """A JobInfo."""
     version: int
     state: State
-
-
-@dataclass(frozen=True)
-class JobFilters:
-    """Filters of a list; None or {}: no filter."""
-
-    state: State | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    """All of them must match."""
-    name_prefix: str | None = None
-    owner: str | None = None
-    """None: the user of the request; `*` (ALL_OWNERS): all, for those who may see them."""
-
-
-@dataclass(frozen=True)
-class JobSearch:
-    """Filters and page of the lists of `/public/v2`; None: no filter."""
-
-    limit: int
-    offset: int = 0
-    owners: tuple[str, ...] | None = None
-    """None: the user of the request. Owners that this user may not see are left out."""
-    states: frozenset[State] | None = None
-    since: datetime | None = None
-    """Accepted then or later."""
-    until: datetime | None = None
-    """Accepted then or before."""
-    fields: tuple[tuple[str, str, bool], ...] = ()
-    """(field of the spec, its value, whether a job that sets none counts too)."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ effect outside of it. No statement reads all jobs of an owner, except `search`; 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
@@ -134,13 +134,17 @@ def set_data_id(connection: Connection, new: str) -> None:
     connection.execute(update(server).values(data_id=new))
 
 
-def add_jobs(connection: Connection, new: Sequence[NewJob]) -> list[Added]:
+def next_seq(connection: Connection) -> int:
+    return (connection.execute(_newest_seq).scalar() or 0) + 1
+
+
+def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
     """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
-    first event, which is not stored: `list_events` makes it from the row."""
+    first event, which is not stored: `list_events` makes it from the row. `first`: the `seq` of the first job."""
     keys = {job.row.id: _key_values(job.key, job.row) for job in new if job.key}
     keyed = _add_unless_taken(connection, idempotency_keys, keys, idempotency_keys.c.job_id)
-    first = (connection.execute(_newest_seq).scalar() or 0) + 1  # only this thread adds jobs
-    seqs = {job.row.id: seq for job, seq in zip(new, count(first), strict=False) if not job.key or job.row.id in keyed}
+    numbered = zip(new, count(first or next_seq(connection)), strict=False)
+    seqs = {job.row.id: seq for job, seq in numbered if not job.key or job.row.id in keyed}
     rows = {job.row.id: {"seq": seqs[job.row.id], **_job_values(job.row)} for job in new if job.row.id in seqs}
     stored = _add_unless_taken(connection, jobs, rows, jobs.c.id)
     accepted = [job for job in new if job.row.id in stored]
@@ -280,59 +284,55 @@ def doomed(connection: Connection) -> list[int]:
     return list(connection.execute(query).scalars())
 
 
+@dataclass(frozen=True)
+class JobFilters:
+    """The jobs of a list: those that match every filter. None or {}: no filter."""
+
+    owners: Sequence[str] | None = None
+    states: Collection[State] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    name_prefix: str | None = None
+    since: datetime | None = None
+    """Accepted then or later."""
+    until: datetime | None = None
+    """Accepted then or before."""
+    fields: Sequence[tuple[str, str, bool]] = ()
+    """(field of the spec, its value, True if a job that does not set it matches too). These have no column of their
+    own, so every job of the owners is read (5 us each in SQLite)."""
+
+
 def page(
-    connection: Connection,
-    owner: str | None,
-    state: State | None,
-    job_labels: dict[str, str],
-    name_prefix: str | None,
-    limit: int,
-    before: int | None,
+    connection: Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
 ) -> list[JobRow]:
-    """At most `limit` jobs, newest first, older than seq `before`. `owner` None: of everybody."""
-    query = _found.order_by(jobs.c.seq.desc()).limit(limit)
-    if owner is not None:
-        query = query.where(jobs.c.owner == owner)
-    if state is not None:
-        query = query.where(jobs.c.state == str(state))
-    if name_prefix:
-        query = query.where(jobs.c.name.startswith(name_prefix, autoescape=True))
+    """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of them."""
+    query = _found.where(*_conditions(connection, wanted))
     if before is not None:
         query = query.where(jobs.c.seq < before)
-    for key, value in job_labels.items():
-        tagged = select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value)
-        query = query.where(jobs.c.seq.in_(tagged))
-    return _all(connection, query)
+    return _all(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
 
 
-def search(
-    connection: Connection,
-    owners: Collection[str],
-    states: Collection[State] | None,
-    since: datetime | None,
-    until: datetime | None,
-    fields: Sequence[tuple[str, str, bool]],
-    limit: int,
-    offset: int,
-) -> tuple[int, list[JobRow]]:
-    """The number of matching jobs, and at most `limit` of them, newest first, after the first `offset`.
+def search(connection: Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
+    """The number of matching jobs, and a page of them."""
+    count = select(func.count()).select_from(jobs).where(*_conditions(connection, wanted))
+    return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
 
-    `states` None: all. `fields`: (field of the spec, its value, True if a job that does not set it matches too). These
-    have no column of their own, so every job of the owners is read (5 us each in SQLite).
-    """
-    conditions: list[ColumnElement[bool]] = [jobs.c.owner.in_(owners)]
-    if states is not None:
-        conditions.append(jobs.c.state.in_([str(state) for state in states]))
-    if since is not None:
-        conditions.append(jobs.c.created_at >= since)
-    if until is not None:
-        conditions.append(jobs.c.created_at <= until)
-    for name, value, or_none in fields:
-        field = _field_of_spec(connection, name)
-        conditions.append(or_(field == value, field.is_(None)) if or_none else field == value)
-    matching = connection.execute(select(func.count()).select_from(jobs).where(*conditions)).scalar_one()
-    query = _found.where(*conditions).order_by(jobs.c.seq.desc()).limit(limit).offset(offset)
-    return matching, _all(connection, query)
+
+def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnElement[bool]]:
+    if wanted.owners is not None:
+        yield jobs.c.owner.in_(wanted.owners)
+    if wanted.states is not None:
+        yield jobs.c.state.in_([str(state) for state in wanted.states])
+    if wanted.name_prefix:
+        yield jobs.c.name.startswith(wanted.name_prefix, autoescape=True)
+    if wanted.since is not None:
+        yield jobs.c.created_at >= wanted.since
+    if wanted.until is not None:
+        yield jobs.c.created_at <= wanted.until
+    for key, value in wanted.labels.items():
+        yield jobs.c.seq.in_(select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
+    for name, value, or_none in wanted.fields:
+        found = _field_of_spec(connection, name)
+        yield or_(found == value, found.is_(None)) if or_none else found == value
 
 
 def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:

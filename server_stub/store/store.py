@@ -32,7 +32,6 @@ from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 P = ParamSpec("P")
 
 
@@ -54,6 +53,7 @@ class Store:
         self._request_log = request_log
         self._damage: str | None = None
         """The fault of its pages that SQLite has found while this server ran."""
+        self._next_seq: int | None = None
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
 
     @property
@@ -121,14 +121,6 @@ class Store:
                 if not self._give_up_room():
                     raise
 
-    async def write_together(self, function: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
-        """The result for `item` of `function(connection, items)`, durable (see `Writer.write_together`).
-
-        Raises:
-            StorageFull, ServerError, StoreError: nothing was written.
-        """
-        return await self._written(self._writer.write_together(function, item))
-
     async def check(self) -> None:
         """Take the lock again if it was lost. Raises Superseded, StoreDamaged, StoreError: it can't be written now."""
         self._refuse_older_than(await self.read(rows.generation))
@@ -159,7 +151,9 @@ class Store:
         places = self._request_log.append(*[job.record for job in unwritten])
         for job, place in zip(unwritten, places, strict=True):
             job.row = job.row._replace(place=place)
-        return rows.add_jobs(connection, new)
+        first = self._next_seq or rows.next_seq(connection)  # only this thread of the newest server adds jobs
+        self._next_seq = first + len(new)  # also if the transaction fails: a number may stay unused
+        return rows.add_jobs(connection, new, first)
 
     def _drop_unused_segments(self, connection: Connection) -> None:
         # in the writer's thread: no submit can be written to a segment between the query and its removal

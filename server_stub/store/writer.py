@@ -39,6 +39,8 @@ class Writer:
         """`begin` runs first in each transaction; its error fails the whole group."""
         self._engine = engine
         self._begin = begin
+        self._connection: Connection | None = None
+        """Kept from one transaction to the next in SQLite; PostgreSQL's is checked by its pool each time."""
         self._in_doubt: list[Write[None]] = []
         """Functions that undo writes whose commit got no answer, so that it is unknown whether they are stored."""
         self._turn: list[_Task] = []
@@ -89,6 +91,7 @@ class Writer:
                 group[0].done.get_loop().call_soon_threadsafe(_deliver, group)
             except RuntimeError:  # the loop is closed, and with it the waiting calls
                 pass
+        self._give_back()
 
     def _next_group(self) -> list[_Task]:
         """Everything that is queued, at least one task; [] when the writer was stopped."""
@@ -107,7 +110,8 @@ class Writer:
     def _execute(self, group: list[_Task]) -> None:
         committing = False
         try:
-            with self._engine.begin() as connection:
+            self._connection = connection = self._connection or self._engine.connect()
+            with connection.begin():
                 self._begin(connection)
                 for undo in self._in_doubt:
                     undo(connection)
@@ -115,6 +119,7 @@ class Writer:
                     _run_all(connection, function, list(neighbours))
                 committing = True
         except BaseException as error:  # noqa: BLE001  # every error belongs to the caller, not to this thread
+            self._give_back()
             if len(group) > 1 and not is_away(error):
                 for task in group:
                     self._execute([task])
@@ -125,6 +130,13 @@ class Writer:
                 self._in_doubt += [task.undo for task in group if task.undo]
         else:
             self._in_doubt.clear()
+            if self._engine.dialect.name != "sqlite":
+                self._give_back()
+
+    def _give_back(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:

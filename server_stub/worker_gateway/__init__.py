@@ -6,7 +6,17 @@ in the same files as those of the local runtime (`worker_dir`), so logs, results
 runtime decides what a state means.
 """
 
+from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.registry import WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, Quiet, WorkerGroup, WorkerView, quiet_since
 
-__all__ = ["NOTICED_S", "SILENT_S", "Quiet", "WorkerGroup", "WorkerRegistry", "WorkerView", "quiet_since"]
+__all__ = [
+    "NOTICED_S",
+    "SILENT_S",
+    "OpenAttempt",
+    "Quiet",
+    "WorkerGroup",
+    "WorkerRegistry",
+    "WorkerView",
+    "quiet_since",
+]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
 from client_lib.worker.directory import read_json, write_json
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.stacks import StackDump
 from server_stub.worker_gateway.views import (
     SILENT_S,
@@ -107,22 +110,31 @@ class OpenAttempt:
     # --- for the runtime
 
     def views(self) -> tuple[WorkerView, ...]:
+        """All workers, by number."""
         now = time.monotonic()
         return tuple(worker.view_at(now) for worker in self._workers)
 
     def stop(self, grace_s: float) -> None:
+        """Order the workers to stop. This reaches them before the deletion of their pods, but is not guaranteed to."""
         self._ordered = Order("stop", grace_s)
         self._wake_all()
 
     def release(self) -> None:
+        """Let worker 0 leave at once. Otherwise it leaves when the reports and logs of all workers have arrived."""
         self._released = True
         self._wake_all()
 
     @property
     def begun(self) -> bool:
+        """True if every worker was ready once and ranks have been started."""
         return self._barrier.is_open
 
     async def append(self, number: int, pod_uid: str, records: bytes) -> int:
+        """Store the new records of a pod's log that was read from the cluster, and return their number.
+
+        Records are lines of client_lib.worker.format, compared by seq; other lines are skipped. 0 for a worker that
+        another pod owns. Raises StorageFull.
+        """
         worker = self._workers[number]
         if worker.view.pod_uid not in (None, pod_uid):
             return 0
@@ -130,6 +142,8 @@ class OpenAttempt:
             return await worker.add_records(records)
 
     async def stacks(self, limit_s: float) -> list[StackDump]:
+        """Take the stacks of the workers, by number; a problem for a worker that has not sent them within `limit_s`.
+        One call at a time."""
         return list(await asyncio.gather(*(self._stacks_of(worker, limit_s) for worker in self._workers)))
 
     async def _stacks_of(self, worker: RemoteWorker, limit_s: float) -> StackDump:
@@ -137,13 +151,23 @@ class OpenAttempt:
         if worker.view.state != "started" or worker.view.report is not None:
             return StackDump(number, [], f"worker {number} runs no ranks now")
         if worker.stacks.supported is False:
-            return StackDump(number, [], f"worker {number} is of a version that can't take stacks")
+            return StackDump(number, [], f"worker {number}: its version can't take stacks")
         taken = await worker.stacks.take(worker.wake, limit_s)
         if taken is None:
             return StackDump(number, [], f"worker {number} did not answer within {limit_s:g} s")
         return StackDump(number, taken)
 
+    async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+        worker = self._workers[worker_of(request, len(self._workers), self.group.processes_per_worker)]
+        if worker.view.state != "started" or worker.view.report is not None:
+            raise Conflict("it runs no ranks now")
+        if not worker.sessions.supported:
+            raise Conflict("its version does not support sessions")
+        return await worker.sessions.begin(worker.wake, request)
+
     def forget(self) -> None:
+        """Drop the state of all workers, so that new pods may take their places. Only after the pods are gone, and
+        before any rank ran. The attempt stays open."""
         for worker in self._workers:
             worker.forget()
             worker.wake()
@@ -210,7 +234,7 @@ class OpenAttempt:
         known_stacks: str | None = None,
     ) -> Order:
         """The worker's order, once it differs from `known`, or with an order for stacks that has another mark than
-        `known_stacks`, or after `wait_s`, or when the server stops."""
+        `known_stacks`, or with a new session, or after `wait_s`, or when the server stops."""
         worker.stacks.supported = known_stacks is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
@@ -219,6 +243,8 @@ class OpenAttempt:
             wanted = self._order(worker)
             if worker.stacks.is_new(known_stacks):
                 return wanted._replace(stacks=worker.stacks.mark)
+            if mark := worker.sessions.next():
+                return wanted._replace(session=mark)
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
             await _first_of(changed, stopping, until - loop.time())

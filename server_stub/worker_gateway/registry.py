@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import Unauthorized, Unavailable
+from client_lib.worker.directory import write_file
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.attempt import OpenAttempt, expired_token, is_attempt_open
-from server_stub.worker_gateway.stacks import StackDump
-from server_stub.worker_gateway.views import WorkerGroup, WorkerView
+from server_stub.worker_gateway.views import WorkerGroup
 
 PREFIX = "clw_"  # lets scanners recognise a leaked token
 _KEY_BYTES = 32
@@ -67,13 +66,7 @@ class Tokens:
         key = self._read_key()
         if key is None:
             key = self._key = secrets.token_bytes(_KEY_BYTES)
-            new = self._file.with_name(self._file.name + ".new")
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(key)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(new, self._file)
+            write_file(str(self._file), key, durable=True)
         return key
 
 
@@ -108,46 +101,9 @@ class WorkerRegistry:
             attempt.open()
             self._open[holder] = attempt
 
-    def view(self, job_id: str, attempt: int) -> tuple[WorkerView, ...]:
-        """All workers of an open attempt, by number; () for one that is not open."""
-        found = self._open.get(Holder(job_id, attempt))
-        return found.views() if found else ()
-
-    def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        """Order the workers to stop. This reaches them before the deletion of their pods, but is not guaranteed to."""
-        if found := self._open.get(Holder(job_id, attempt)):
-            found.stop(grace_s)
-
-    def release(self, job_id: str, attempt: int) -> None:
-        """Let worker 0 leave at once. Otherwise it leaves when the reports and logs of all workers have arrived."""
-        if found := self._open.get(Holder(job_id, attempt)):
-            found.release()
-
-    def begun(self, job_id: str, attempt: int) -> bool:
-        """True if every worker was ready once and ranks have been started."""
-        found = self._open.get(Holder(job_id, attempt))
-        return found is not None and found.begun
-
-    async def append(self, job_id: str, attempt: int, worker: int, pod_uid: str, records: bytes) -> int:
-        """Store the new records of a pod's log that was read from the cluster, and return their number.
-
-        Records are lines of client_lib.worker.format, compared by seq; other lines are skipped. 0 for an attempt that
-        is not open and for a worker that another pod owns. Raises StorageFull.
-        """
-        found = self._open.get(Holder(job_id, attempt))
-        return await found.append(worker, pod_uid, records) if found else 0
-
-    async def stacks(self, job_id: str, attempt: int, limit_s: float) -> list[StackDump]:
-        """Take the stacks of the workers of an attempt, by number; a problem for a worker that has not sent them
-        within `limit_s`. [] for an attempt that is not open. One call at a time for each attempt."""
-        found = self._open.get(Holder(job_id, attempt))
-        return await found.stacks(limit_s) if found else []
-
-    def forget(self, job_id: str, attempt: int) -> None:
-        """Drop the state of all workers, so that new pods may take their places. Only after the pods are gone, and
-        before any rank ran. The attempt stays open."""
-        if found := self._open.get(Holder(job_id, attempt)):
-            found.forget()
+    def find(self, job_id: str, attempt: int) -> OpenAttempt | None:
+        """None: it is not open."""
+        return self._open.get(Holder(job_id, attempt))
 
     def close(self, job_id: str, attempt: int) -> None:
         """End an attempt: its token expires, its files stay."""

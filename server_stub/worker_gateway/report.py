@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Opener
 from client_lib.worker.plan import PROTOCOL
-from client_lib.worker.report import Report
+from client_lib.worker.report import Report, storable
 
 MAX_BYTES = 16 * 2**20
 """Size of the largest report that is read."""
@@ -86,17 +86,19 @@ class WorkerReport(_Strict):
     log_end_seq: _Number
     log_end_offset: _Number
     outputs: KeptOutputs = KeptOutputs()
+    last_lines: list[str] = []
 
 
 def parse(text: bytes | str) -> Report:
-    """The whole report. Raises ValueError that names the first field that can't be read."""
+    """The whole report, with texts that a database can hold. Raises ValueError that names the first field that can't
+    be read."""
     try:
         WorkerReport.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
-    return cast(Report, json.loads(text))
+    return cast(Report, storable(json.loads(text)))
 
 
 def read(path: str, opener: Opener | None = None) -> Report | None:

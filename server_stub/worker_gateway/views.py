@@ -127,6 +127,8 @@ class Order(NamedTuple):
     """Seconds between SIGTERM and SIGKILL for `stop`; None: those of the worker's plan."""
     stacks: str | None = None
     """Mark of an order to send its stacks, beside `do`."""
+    session: str | None = None
+    """Mark of a session that it must take up, beside `do`."""
 
 
 def next_order(

@@ -10,23 +10,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from client_lib.errors import Conflict, StorageFull, TooLarge
+from client_lib.errors import Conflict, TooLarge
 from client_lib.worker.directory import Directory, read_json, write_json
-from client_lib.worker.disk import is_full
 from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report
-from server_stub.files.room import Spare
+from server_stub.files.room import Spare, refusing_full_disk
+from server_stub.files.snapshots import batches
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.sessions import SessionOrders
 from server_stub.worker_gateway.stacks import StackOrders
 from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView, quiet_since
 
 FACTS = "worker.json"
 """File in the worker's directory with the fields in _KEPT."""
 _KEPT = ("pod_uid", "pod", "start", "former", "displaced", "state", "missing")
-_BATCH = 2**20
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class RemoteWorker:
         self.changed = asyncio.Event()
         """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
         self.stacks = StackOrders()
+        self.sessions = SessionOrders()
         self._folder = folder
         self._log = log
         self._spare = spare
@@ -132,7 +133,7 @@ class RemoteWorker:
         return self._log.lengths()
 
     async def add_records(self, records: bytes) -> int:
-        """See `WorkerRegistry.append`."""
+        """See `OpenAttempt.append`."""
         async with self._lock:
             new, missing = await on_disk(self._log.add, records)
             await self._after_log(missing)
@@ -157,13 +158,21 @@ class RemoteWorker:
 
     async def take_result(self, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Store the result of a rank. Raises TooLarge and StorageFull; then nothing is stored."""
+
+        def check_size(size: int) -> None:
+            if size > max_bytes:
+                raise TooLarge(f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes")
+
         path = self._folder / RESULTS / str(rank)
         incoming = path.with_name(f"{rank}.{os.urandom(6).hex()}.new")
         try:
-            await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
-            with await on_disk(incoming.open, "xb") as file:
-                await _receive(file, chunks, max_bytes)
-            await on_disk(incoming.replace, path)
+            with refusing_full_disk():  # also for the bytes that are written when the file is closed
+                await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
+                with await on_disk(incoming.open, "xb") as file:
+                    async for batch in batches(chunks, check_size):
+                        await on_disk(file.write, batch)
+                    await on_disk(file.flush)
+                await on_disk(incoming.replace, path)
         finally:
             incoming.unlink(missing_ok=True)
 
@@ -194,23 +203,5 @@ class RemoteWorker:
 
 async def on_disk(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Run a call in a thread. Raises StorageFull if the disk is full."""
-    try:
+    with refusing_full_disk():
         return await asyncio.to_thread(call, *args, **options)
-    except OSError as error:
-        if is_full(error):
-            raise StorageFull(f"the server's disk is full: {error}") from error
-        raise
-
-
-async def _receive(file: IO[bytes], chunks: AsyncIterator[bytes], max_bytes: int) -> None:
-    batch, size = bytearray(), 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > max_bytes:
-            raise TooLarge(f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes")
-        batch += chunk
-        if len(batch) >= _BATCH:
-            await on_disk(file.write, batch)
-            batch = bytearray()
-    await on_disk(file.write, batch)
-    await on_disk(file.flush)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import sys
+import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +40,9 @@ class Terminal:
 
     def write(self, keys: bytes) -> None:
         os.write(self._file, keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read_until(self, wanted: bytes) -> None:
         deadline = time.monotonic() + WITHIN_S

@@ -6,9 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from client_lib.cli import app
 
 from .conftest import Run
 from .small_server import SmallServer, job
@@ -106,3 +111,30 @@ def test_a_bash_that_took_the_lines_completes_names_of_jobs(server: SmallServer,
 
 def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:
     assert cli("completion", SHELL="/bin/tcsh").returncode == 2
+
+
+ACTING = {
+    *("init", "run", "wait", "cancel", "delete", "prune", "serve", "server stop", "server restart", "server token"),
+    *("server check", "config set", "config use", "mls-config", "completion", "exec", "shell", "port-forward"),
+}
+"""Commands that do something instead of reading jobs or settings: they print at most a sentence for each thing."""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """All commands of the registry with those of their groups."""
+    group: Any = get_command(app.app)
+    for name in app.COMMANDS:
+        found = group.get_command(None, name)
+        below = getattr(found, "commands", None)
+        yield from [(f"{name} {inner}", each) for inner, each in below.items()] if below else [(name, found)]
+
+
+@pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(name: str, command: Any) -> None:
+    forms = [parameter.type.choices for parameter in command.params if "--output" in parameter.opts]
+    assert forms or name in ACTING
+    assert all("json" in choices for choices in forms)
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    names = [argument for argument in arguments if "NAME" in (argument.metavar or "")]
+    assert all(argument._custom_shell_complete for argument in names)
+    assert names or name not in ("status", "logs", "metrics", "download", "wait", "cancel", "delete", "resubmit")

@@ -295,7 +295,7 @@ def test_accelerates_config_file_is_found_where_accelerate_finds_it(
     file.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\nnum_machines: 2\n")
     assert (spec_of(*line).n_workers, spec_of(*line).processes_per_worker) == (2, 2)
     file.write_text("{")
-    with pytest.raises(InvalidRequest, match="is no JSON or YAML"):
+    with pytest.raises(InvalidRequest, match="is not valid JSON or YAML"):
         spec_of(*line)
 
 

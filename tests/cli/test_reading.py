@@ -100,6 +100,12 @@ def test_status_of_a_failed_job_is_the_report(server: SmallServer, cli: Run) -> 
         assert part in shown
 
 
+def test_status_shows_the_threads_of_a_process_where_the_server_has_chosen_them(server: SmallServer, cli: Run) -> None:
+    server.add(job("one", workers=[WorkerInfo(worker=0, threads=4)]), job("two", workers=[WorkerInfo(worker=0)]))
+    assert "4 in every process (OMP_NUM_THREADS" in cli("status", "one").stdout
+    assert "OMP_NUM_THREADS" not in cli("status", "two").stdout
+
+
 def test_status_names_the_next_command_on_stderr(server: SmallServer, cli: Run) -> None:
     server.add(job("one"), job("done", State.SUCCEEDED, Reason.COMPLETED))
     assert "`client-lib logs one -f`" in cli("status", "one").stderr
@@ -158,7 +164,11 @@ def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Ru
 
 @pytest.mark.parametrize(
     ("config", "about"),
-    [('profile = "lab', "is no TOML"), ('profile = "lab"', "no profile 'lab'"), ("[profiles.a]\nurl = 1", "'url'")],
+    [
+        ('profile = "lab', "is not valid TOML"),
+        ('profile = "lab"', "no profile 'lab'"),
+        ("[profiles.a]\nurl = 1", "'url'"),
+    ],
 )
 def test_doctor_tells_what_is_wrong_with_the_configuration(cli: Run, tmp_path: Path, config: str, about: str) -> None:
     (tmp_path / "config.toml").write_text(config)

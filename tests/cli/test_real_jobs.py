@@ -106,6 +106,58 @@ def test_what_the_server_reads_otherwise_is_said_once_beside_the_data(
         assert notice not in done.stdout
 
 
+def test_the_losses_of_a_job_are_shown_as_it_prints_them(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text(
+        "import time\nfor n in range(600):\n    print(f'step {n}/600 loss={n / 4}', flush=True)\n    time.sleep(0.1)"
+    )
+    name = submit(cli, "--grace-s", "1", "train.py")
+    until(lambda: " left · loss " in cli("list").stdout)
+    assert re.search(r"^progress +\d+% · .* left .* steps/s$", cli("status", name).stdout, re.MULTILINE)
+    rows = cli("metrics", name, "-o", "csv").stdout.splitlines()
+    assert rows[0] == "metric,rank,step,time,value"
+    assert [row.split(",")[::2] for row in rows[1:4]] == [
+        ["loss", "0", "0.0"],
+        ["loss", "1", "0.25"],
+        ["loss", "2", "0.5"],
+    ]
+    cli("cancel", name)
+    cli("wait", name)
+    watched = cli("metrics", name, "--watch").stdout
+    assert re.search(r"^loss +0 +[▁-█]+ ", watched, re.MULTILINE)
+    assert json.loads(cli("metrics", name, "-o", "json").stdout)["progress"] is None
+    assert cli("metrics", name, "--rank", "x").returncode == 2
+
+
+def test_a_script_can_tell_its_metrics(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text(
+        "import client_lib\nfor n in range(3):\n    client_lib.log({'return': n / 7}, step=10 * n)\n"
+        "client_lib.log({'x' * 5000: 1})\nclient_lib.finish()\nprint('said')"
+    )
+    name = submit(cli, "-N", "2", "train.py")
+    assert cli("wait", name).returncode == 0
+    assert sorted(cli("logs", name).stdout.splitlines()) == ["[0] said", "[1] said"]
+    found = json.loads(cli("metrics", name, "--rank", "all", "-o", "json").stdout)["curves"]
+    assert [(curve["name"], curve["rank"], curve["steps"]) for curve in found] == [
+        ("return", rank, [0, 10, 20]) for rank in (0, 1)
+    ]
+    assert found[1]["values"] == [0, 1 / 7, 2 / 7]
+    csv = cli("metrics", name, "-o", "csv")
+    assert len(csv.stdout.splitlines()) == 4
+    assert "values of client_lib.log are missing" in csv.stderr
+
+
+def test_the_files_of_a_script_are_read(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text(
+        "import os, time\nos.makedirs('logs/version_0')\nwith open('logs/version_0/metrics.csv', 'w') as file:\n"
+        "    file.write('epoch,step,train_loss\\n0,49,0.25\\n')\ntime.sleep(3)\n"
+        "with open('logs/version_0/metrics.csv', 'a') as file:\n    file.write('0,99,0.125\\n')\n"
+    )
+    name = submit(cli, "train.py")
+    assert cli("wait", name).returncode == 0
+    (found,) = json.loads(cli("metrics", name, "-o", "json").stdout)["curves"]
+    assert (found["name"], found["steps"], found["values"]) == ("train_loss", [49, 99], [0.25, 0.125])
+
+
 @pytest.mark.smoke
 def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text("print('before'); raise KeyError('learning_rate')")
@@ -151,6 +203,11 @@ def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, scr
     assert set(entry) == {"time", "worker", "rank", "attempt", "seq", "stream", "kind", "text"}
     assert (entry["text"], entry["rank"], entry["attempt"]) == ("out 0", 0, 1)
     assert cli("logs", name, "--stream", "nonsense").returncode == 2
+    found = cli("logs", name, name, "--grep", "^o", "-C", "1", "--rank", "1", "--stream", "stdout")
+    assert found.stdout == f"==> {name} <==\nout 1\n" * 2
+    (entry,) = map(json.loads, cli("logs", name, "--grep", "out 0", "-o", "json").stdout.splitlines())
+    assert entry["text"] == "out 0"
+    assert "no --grep" in cli("logs", name, "-f", "--grep", "x").stderr
     refused = cli("logs", name, "--rank", "9")
     assert refused.returncode != 0
     assert refused.stdout == ""
@@ -175,6 +232,29 @@ def test_an_option_of_ours_behind_the_script_is_named(shell: dict[str, str], cli
     assert said in cli("submit", "--dry-run", "python", "train.py", "--n-workers=2").stderr
     script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--n-workers')")
     assert "n-workers" not in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
+
+
+def test_a_script_that_must_fail_is_named_before_the_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import no_such_module\nimport argparse\nargparse.ArgumentParser().parse_args()\n")
+    warned = cli("submit", "--name", "warned", "train.py", "--lr", "1")
+    assert (warned.returncode, warned.stdout.splitlines()[0]) == (0, 'Job "warned" created.')
+    assert f"{script}:1: there is no module 'no_such_module'" in warned.stderr
+    assert f"{script}:3: parse_args() will refuse --lr" in warned.stderr
+    assert "no_such_module" not in cli("submit", "--requirement", "no_such_module", "train.py").stderr
+    assert f"{script}:1" not in cli("submit", "-e", "PYTHONPATH=/elsewhere", "train.py").stderr
+    script.write_text("x = 1\ndef f(:\n")
+    refused = cli("run", "train.py")
+    assert (refused.returncode, f"{script}:2: invalid syntax: def f(:" in refused.stderr) == (2, True)
+    assert cli("submit", "--no-check", "--name", "unchecked", "train.py").returncode == 0
+
+
+def test_a_terminal_sees_what_a_submit_waits_for(fresh_shell: dict[str, str], cli: Run, script: Path) -> None:
+    with Terminal("submit", "--name", "first", "train.py", environment=fresh_shell, cwd=script.parent) as terminal:
+        terminal.read_until(b"starting the local server")
+        terminal.read_until(b'Job "first" created.')
+        terminal.read_to_end()
+    assert terminal.exit_code == 0
+    assert "starting" not in cli("submit", "train.py").stderr
 
 
 def test_a_program_that_is_not_there_is_refused_at_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
@@ -205,7 +285,7 @@ def test_the_job_gets_the_python_of_the_shell(shell: dict[str, str], cli: Run, s
 def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script: Path) -> None:
     """Start-up is most of what a submit takes: what packs snapshots, reads files and draws tables stays away."""
     rest = (
-        "{'client_lib.submit.snapshot', 'client_lib.log_reading.cell', 'html', 'requests', 'urllib3', 'pathspec', "
+        "{'client_lib.submit.snapshot', 'client_lib.log_reading.reader', 'html', 'requests', 'urllib3', 'pathspec', "
         "'yaml', 'rich', 'torch', 'server_stub'}"
     )
     code = (
@@ -325,6 +405,7 @@ def test_the_local_server_is_shown_and_stopped_and_found_again(
     assert (restarted["running"], restarted["pid"] != facts["pid"]) == (True, True)
     assert cli("server", "stop").returncode == 0
     assert cli("server", "stop").returncode == 0
+    assert "no local server runs here" in cli("server", "stop").stderr
     assert cli("server", "status").returncode == 4
 
 

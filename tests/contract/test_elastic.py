@@ -21,7 +21,6 @@ from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, print
 from tests.contract.test_shared_folders import home_of, make_volume
 from tests.elastic_training import TRAINS
 
-NAMESPACE = "elastic"
 PATIENCE_S = 120.0
 FOR_TORCH = "instance_types:\n  - {name: trainer, cpu: 0.8, memory_gib: 1}\n"
 ONCE = """
@@ -33,21 +32,24 @@ time.sleep(600 if os.environ["CLIENT_LIB_ATTEMPT"] == "1" else 0)
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 
 
-@pytest.fixture(scope="module")
-def elastic_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+@pytest.fixture(scope="module", params=["pytorchjob", "trainjob"])
+def elastic_place(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     """Checkpoints are on a volume; pods run Debian's torch."""
+    namespace = f"elastic-{request.param}"
     cluster.load("torch")
     folder = tmp_path_factory.mktemp("elastic")
     home = home_of(folder)
-    cluster.namespace(NAMESPACE)
-    make_volume(cluster, home, NAMESPACE)
+    cluster.namespace(namespace)
+    make_volume(cluster, home, namespace)
     catalogue = folder / "with-torch.yaml"
     catalogue.write_text(
         CATALOGUE.replace("instance_types:\n", FOR_TORCH).replace("localhost/python", "localhost/torch")
         + f"volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         + f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
-    place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))
+    place = ClusterPlace(folder, cluster, namespace, CATALOGUE=str(catalogue), JOB_KIND=request.param)
     yield place
     place.close()
 
@@ -110,7 +112,7 @@ class Group:
 
     def delete_pod(self, worker: int) -> None:
         name = self.pod(worker)["metadata"]["name"]
-        self.place.cluster.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        self.place.cluster.api.delete(f"/api/v1/namespaces/{self.place.namespace}/pods/{name}")
 
     def stop_and_end(self) -> None:
         (self.checkpoints / "stop").touch()

@@ -18,7 +18,6 @@ import pytest
 from client_lib.errors import Conflict
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import PATH
 from tests.cluster.tests.jobs import job as pytorch_job
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
@@ -114,17 +113,17 @@ def test_a_job_that_kubectl_deletes_says_so(kube: ClusterPlace) -> None:
     job = kube.job(STAY, n_workers=2)
     job.submit()
     becomes(job, State.RUNNING)
-    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/{job.name}")
+    kube.cluster.api.delete(f"{kube.jobs}/{job.name}")
     info = ended(job).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
-    assert info.message == f"PyTorchJob {job.name} was deleted by someone else"
+    assert info.message == f"{kube.kind.name} {job.name} was deleted by someone else"
 
 
 def test_a_job_that_is_deleted_while_it_waits_says_so(kube: ClusterPlace) -> None:
     job = kube.job(STAY, instance_type="vast")
     job.submit()
     says(job, "free; waits since")
-    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/{job.name}")
+    kube.cluster.api.delete(f"{kube.jobs}/{job.name}")
     assert ended(job).info().reason is Reason.DELETED_EXTERNALLY
 
 
@@ -218,12 +217,12 @@ def test_a_gang_that_is_not_complete_in_time_is_taken_back_and_queued_again(othe
     job = other.job(STAY, instance_type="vast")
     job.submit()
     says(job, "0/1 nodes have 500 cpu free")
-    first = other.pytorch_job(str(job.name))
+    first = other.workload(str(job.name))
     assert first is not None
     says(job, "tries again in")
     assert job.info().reason is Reason.UNSCHEDULABLE
     for _ in until(60, pause_s=0.2):
-        again = other.pytorch_job(str(job.name))
+        again = other.workload(str(job.name))
         if again is not None and again["metadata"]["uid"] != first["metadata"]["uid"]:
             break
     else:
@@ -256,16 +255,16 @@ def test_pods_that_the_namespace_does_not_admit_end_the_job_with_the_reason(othe
     assert info.message.startswith("the namespace's Pod Security level 'restricted' refuses the pods: ")
 
 
-def test_an_object_of_that_name_that_is_there_already_is_left_alone(kube: ClusterPlace) -> None:
+def test_an_object_of_that_name_that_is_there_already_is_left_alone(pytorch: ClusterPlace) -> None:
     theirs = pytorch_job("mine", ["sleep", "600"], workers=0)
-    made = kube.cluster.api.create(PATH.format(kube.namespace), theirs)
-    info = kube.run(STAY, name="mine").info()
+    made = pytorch.cluster.api.create(pytorch.jobs, theirs)
+    info = pytorch.run(STAY, name="mine").info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
     assert info.message == "PyTorchJob mine is there already, and not of this job: give the job another name"
-    there = kube.pytorch_job("mine")
+    there = pytorch.workload("mine")
     assert there is not None
     assert there["metadata"]["uid"] == made["metadata"]["uid"]
-    kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/mine")
+    pytorch.cluster.api.delete(f"{pytorch.jobs}/mine")
 
 
 # --- what ends badly

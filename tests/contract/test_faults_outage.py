@@ -16,7 +16,6 @@ import pytest
 from client_lib.job import Job
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import PATH
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, becomes, ended, prints, says
@@ -90,7 +89,7 @@ def outage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     end_state = ends.info().state
     time.sleep(max(0.0, began + AWAY_S - time.monotonic()))
     cluster.start("kube-apiserver")
-    cluster.api.delete(f"{PATH.format(place.namespace)}/{deleted.name}")
+    cluster.api.delete(f"{place.jobs}/{deleted.name}")
 
     yield Outage(place, through, pods, ends, end_state, fails, cancelled, submitted, deleted)
     try:

@@ -10,7 +10,6 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from tests.cluster.errors import ApiError
-from tests.cluster.tests.jobs import PATH
 from tests.cluster.tests.jobs import job as pytorch_job
 from tests.cluster.waiting import until
 from tests.contract.places import ClusterPlace, ended, says
@@ -60,11 +59,11 @@ def _is_refused(would_make: Callable[[], object]) -> bool:
     return False
 
 
-def test_a_policy_that_refuses_the_object_ends_the_job_with_its_words(kube: ClusterPlace) -> None:
-    path = f"{PATH.format(kube.namespace)}?dryRun=All"
+def test_a_policy_that_refuses_the_object_ends_the_job_with_its_words(pytorch: ClusterPlace) -> None:
+    path = f"{pytorch.jobs}?dryRun=All"
     dry = pytorch_job("dry", ["sleep"], workers=0)
-    with refusing(kube, "kubeflow.org", "pytorchjobs", lambda: kube.cluster.api.create(path, dry)):
-        info = kube.run(STAY, name="refused").info()
+    with refusing(pytorch, "kubeflow.org", "pytorchjobs", lambda: pytorch.cluster.api.create(path, dry)):
+        info = pytorch.run(STAY, name="refused").info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
     assert (
         info.message == "the cluster's policy 'no-pytorchjobs' refuses PyTorchJob refused: ask the platform team first"
@@ -84,19 +83,19 @@ def test_a_policy_that_refuses_the_pods_ends_the_job_with_its_words(kube: Cluste
 # --- late
 
 
-def test_a_name_that_is_known_late_is_waited_for(kube: ClusterPlace) -> None:
-    kube.cluster.kill("coredns")
+def test_a_name_that_is_known_late_is_waited_for(pytorch: ClusterPlace) -> None:
+    pytorch.cluster.kill("coredns")
     try:
-        job = kube.job(MEET, n_workers=2, processes_per_worker=2)
+        job = pytorch.job(MEET, n_workers=2, processes_per_worker=2)
         job.submit()
         says(job, "1 of 2 workers are prepared")
         for _ in until(60, pause_s=0.2):
-            init = (kube.pods(job)[1]["status"].get("initContainerStatuses") or [{"state": {}}])[0]
+            init = (pytorch.pods(job)[1]["status"].get("initContainerStatuses") or [{"state": {}}])[0]
             if "running" in init["state"]:
                 break
         assert "running" in init["state"], init
     finally:
-        kube.cluster.start("coredns")
+        pytorch.cluster.start("coredns")
     info = ended(job).info()
     assert (info.state, info.attempt) == (State.SUCCEEDED, 1), info.message
     assert sorted(texts(job, rank=[0], stream=["stdout"])) == ["met rank 1", "met rank 2", "met rank 3"]

@@ -13,7 +13,6 @@ import requests
 
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import PATH
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, becomes, ended, prints
 from tests.contract.test_promises import MEET, STAY, texts
@@ -56,7 +55,7 @@ def test_jobs_run_are_cancelled_and_are_missed(reached: ClusterPlace, alone: Clu
     prints(cancelled, "up", times=2)
     cancelled.cancel()
     becomes(deleted, State.RUNNING)
-    reached.cluster.api.delete(f"{PATH.format(reached.namespace)}/{deleted.name}")
+    reached.cluster.api.delete(f"{reached.jobs}/{deleted.name}")
     for job in (runs, runs_alone):
         assert ended(job).info().state is State.SUCCEEDED, job.info().message
         assert texts(job, rank=[0], stream=["stdout"]) == ["met rank 1"]

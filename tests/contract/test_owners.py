@@ -9,7 +9,6 @@ import pytest
 
 from client_lib import Client, Job
 from client_lib.spec.states import State
-from tests.cluster.tests.jobs import PATH
 from tests.contract.places import ClusterPlace, becomes, ended, new_token
 from tests.contract.test_promises import STAY, texts
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.cluster
 
 
 def objects_of(kube: ClusterPlace) -> list[str]:
-    return sorted(str(each["metadata"]["name"]) for each in kube.cluster.api.get(PATH.format(kube.namespace))["items"])
+    return sorted(str(each["metadata"]["name"]) for each in kube.cluster.api.get(kube.jobs)["items"])
 
 
 def test_two_owners_may_give_their_jobs_one_name(kube: ClusterPlace) -> None:
@@ -60,7 +59,7 @@ def test_the_second_is_found_again_when_the_first_is_gone(kube: ClusterPlace) ->
     second.submit()
     becomes(second, State.RUNNING)
     (marked,) = [name for name in objects_of(kube) if name != "again"]
-    kube.restart(signal.SIGTERM, pause=lambda: kube.cluster.api.delete(f"{PATH.format(kube.namespace)}/again"))
+    kube.restart(signal.SIGTERM, pause=lambda: kube.cluster.api.delete(f"{kube.jobs}/again"))
     assert ended(kube.client.get_job("again")).info().state is State.FAILED
     again = other.get_job("again")
     assert again.info().state is State.RUNNING

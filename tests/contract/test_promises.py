@@ -16,7 +16,7 @@ import json, os, time
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR",
          "MASTER_PORT", "PYTHONUNBUFFERED", "CLIENT_LIB_JOB_NAME", "CLIENT_LIB_ATTEMPT", "MLSPACE_JOB_NAME",
          "TORCHELASTIC_RESTART_COUNT", "ACCELERATE_USE_CPU", "MINE", "HOME", "OMPI_COMM_WORLD_RANK",
-         "CLIENT_LIB_CHECKPOINT_DIR", "TORCHELASTIC_ERROR_FILE", "PET_NNODES"]
+         "CLIENT_LIB_CHECKPOINT_DIR", "TORCHELASTIC_ERROR_FILE", "PET_NNODES", "OMP_NUM_THREADS"]
 print(json.dumps({name: os.environ.get(name) for name in names}))
 """
 MEET = """
@@ -73,6 +73,8 @@ def test_every_process_sees_the_same_environment(place: Place) -> None:
         assert each["CLIENT_LIB_CHECKPOINT_DIR"]
     assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in seen}) == 1
     assert len({each["TORCHELASTIC_ERROR_FILE"] for each in seen}) == 4
+    threads = [worker.threads for worker in job.info().workers]
+    assert [str(number) for number in threads] == [each["OMP_NUM_THREADS"] for each in seen[::2]]
 
 
 def test_ranks_of_two_workers_meet_at_the_master(place: Place) -> None:

@@ -12,7 +12,6 @@ import pytest
 from client_lib.errors import NotSupported
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
-from tests.cluster.tests.jobs import PATH
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, ended, says
 from tests.contract.registry import HOST, Registry, python_archive, registry
@@ -115,7 +114,7 @@ def test_a_job_in_a_queue_waits_until_it_is_let_in(waiting: ClusterPlace) -> Non
     says(job, "waits for queue 'team'; waits since")
     assert job.info().reason is Reason.QUEUED
     assert waiting.pods(job) == []
-    path = f"{PATH.format(NAMESPACE)}/{job.name}"
+    path = f"{waiting.jobs}/{job.name}"
     waiting.cluster.api.merge(path, {"spec": {"runPolicy": {"suspend": False}}})
     info = ended(job).info()
     assert info.state is State.SUCCEEDED, info.message

@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_it_tells_where_it_listens_answers_and_ends_in_order(start: Start, tmp_path: Path) -> None:
     server = start()
     facts = server.facts()
-    assert facts.keys() == {"url", "pid", "version", "boot_id", "host", "started_at", "data_dir"}
+    assert facts.keys() == {"url", "pid", "version", "boot_id", "host", "started_at", "data_dir", "code"}
     assert (facts["version"], facts["host"]) == (__version__, socket.gethostname())
     assert facts["data_dir"] == str(tmp_path / "state" / "data")
     assert server.get(paths.INFO).json()["admin"]

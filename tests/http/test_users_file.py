@@ -50,7 +50,7 @@ def test_anything_else_is_nobody(header: str | None, tmp_path: Path) -> None:
         ("[[users]]\nname = '../x'\ntoken_sha256 = '%s'\n" % ("0" * 64), "users.0.name"),
         ("[[users]]\nname = 'ann'\ntoken_sha256 = 'secret'\n", "users.0.token_sha256"),
         ("[[user]]\n", "unknown field 'user'; did you mean 'users'?"),
-        ("[[users]\n", "is no TOML"),
+        ("[[users]\n", "is not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_place(text: str, says: str, tmp_path: Path) -> None:

@@ -158,6 +158,22 @@ def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path
     assert lines(server, tail=tail) == [f"line {number}" for number in range(max(0, 5000 - tail), 5000)]
 
 
+def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path):
+    for number in range(3):
+        writer.write(f"line {number} metrics ")
+        writer.write("[0, 1, 0, {}]", rank="-", stream="metrics")
+    assert lines(server) == [f"line {number} metrics " for number in range(3)]
+    assert lines(server, tail=2) == [f"line {number} metrics " for number in (1, 2)]
+    assert lines(server, rank=0) == lines(server)
+    followed = log_lines(server.open_stream, log_params(follow=True))
+    assert next(followed) == "line 0 metrics "
+    for number in range(3, 6):
+        writer.write("[0, 1, 0, {}]", rank="-", stream="metrics")
+        writer.write(f"line {number} metrics ")
+    finish(tmp_path)
+    assert list(followed) == [f"line {number} metrics " for number in range(1, 6)]
+
+
 def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, writer: LogWriter):
     for number in range(2000):
         writer.write(f"line {number}", rank=number % 2)

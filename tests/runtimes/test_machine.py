@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.errors import InvalidRequest
 from client_lib.worker.directory import MARKER
-from server_stub.runtimes.local import machine, processes, require_unix
+from server_stub.runtimes.local import machine, processes
 from server_stub.runtimes.local.job_folders import check_volumes, find_prefix
 from server_stub.runtimes.local.ports import Ports, ephemeral_range, in_turn, is_free, outside
 from tests.local_server import until
@@ -202,9 +202,3 @@ async def test_a_job_runs_in_its_conda_environment(tmp_path: Path) -> None:
         job = site.submit("conda", "t.py", conda_env=str(prefix))
         await site.ended(job)
         assert site.lines(job)[-1] == f"{prefix}/bin/python torch"
-
-
-def test_windows_is_refused_with_a_sentence() -> None:
-    with pytest.raises(NotSupported, match="the local runtime needs Linux or macOS"):
-        require_unix("win32")
-    require_unix("darwin")

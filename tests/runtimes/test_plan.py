@@ -194,7 +194,7 @@ def test_an_elastic_agent_s_ranks_share_one_command_line(use_env: bool | None) -
 
 def test_elastic_bounds_reach_the_agents() -> None:
     default = first(attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers="default"), grant=((), (), ()))
-    assert (default.elastic_min_workers, default.elastic_max_restarts) == (None, 5)
+    assert (default.elastic_min_workers, default.elastic_max_restarts) == (3, 5)
     given = attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers=1, elastic_max_restarts=0)
     order = first(given, grant=((), (), ()))
     assert (order.elastic_min_workers, order.elastic_max_restarts) == (1, 0)

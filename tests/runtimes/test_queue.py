@@ -10,7 +10,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.scheduling import Queued, Waiting, WaitingQueue
+from server_stub.runtimes.local.scheduling import Waiting, WaitingQueue
 
 NEEDS = Needs(workers=1, gpus=0, allowed=(), memory_gib=0, size=None, cores=1, processes=None)
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -29,33 +29,33 @@ ATTEMPT = Attempt(
 
 
 def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
-    return Waiting(key, priority, START + timedelta(seconds=second), second, NEEDS)
+    return Waiting(key, priority, START + timedelta(seconds=second), second, NEEDS, lambda: ATTEMPT)
 
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:
     queue = WaitingQueue()
     is_last = [
-        queue.add(Queued(ATTEMPT, waiting(key, priority, second)))
+        queue.add(waiting(key, priority, second))
         for key, priority, second in [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
     ]
     assert is_last == [True, True, False, False, True]
     assert [one.key for one in queue] == ["first", "a", "b", "c", "last"]
 
 
-def test_one_that_waits_is_unload_and_made_again_when_its_turn_comes() -> None:
-    made: list[Attempt] = []
+def test_one_that_waits_is_dropped_and_read_again_when_its_turn_comes() -> None:
+    read: list[Attempt] = []
 
     def reload() -> Attempt:
-        made.append(replace(ATTEMPT))
-        return made[-1]
+        read.append(replace(ATTEMPT))
+        return read[-1]
 
-    queued = Queued(replace(ATTEMPT, reload=reload), waiting("a"))
-    queued.unload()
-    assert queued.attempt is None
-    assert queued.take() is made[0]
+    one = replace(waiting("a"), take=lambda: replace(ATTEMPT, reload=reload))
+    one.unload()
+    assert not read
+    assert one.take() is read[0]
 
 
-def test_one_that_cannot_be_reloaded_is_kept() -> None:
-    queued = Queued(ATTEMPT, waiting("a"))
-    queued.unload()
-    assert queued.take() is ATTEMPT
+def test_one_that_cannot_be_read_again_is_kept() -> None:
+    one = waiting("a")
+    one.unload()
+    assert one.take() is ATTEMPT

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
 from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decide, far_back, grant
 
@@ -27,11 +28,15 @@ def of(gpus: int | None, workers: int = 1, allowed: tuple[int, ...] = tuple(rang
     return Needs(workers, gpus, allowed, memory_gib, None, 1, None)
 
 
+def never_taken() -> Attempt:
+    raise NotImplementedError
+
+
 def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
     """Named a, b, c … in the order of submission."""
     levels = priorities or (0,) * len(wanted)
     waiting = [
-        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each)
+        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each, never_taken)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
     return sorted(waiting, key=lambda w: w.place)

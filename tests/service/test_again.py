@@ -9,7 +9,7 @@ import pytest
 
 from client_lib.errors import Forbidden, NotFound, NotShared
 from client_lib.spec.wire import SINCE_0_1, CodeInPlace, JobInfo, SubmitRequest, Submitter
-from server_stub.service import JobSearch
+from server_stub.service import JobFilters
 from server_stub.service.values import User
 from tests.service.bench import ANN, Bench
 
@@ -77,7 +77,7 @@ def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Benc
 
 def test_a_search_is_among_the_jobs_that_one_may_see(bench: Bench) -> None:
     async def count(user: User, *owners: str) -> int:
-        found, _ = await bench.service.search(user, JobSearch(limit=10, owners=owners or None))
+        found, _ = await bench.service.search(user, JobFilters(owners or None), 10, 0)
         return found
 
     async def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -66,6 +67,42 @@ def test_the_rank_that_others_wait_for_is_named_and_that_it_moves_again(bench: B
     with_two_ranks(bench, run)
 
 
+def test_a_restart_of_the_server_repeats_nothing_and_hears_the_ranks_first(bench: Bench) -> None:
+    async def first(_: str) -> None:
+        await becomes(bench, Reason.HUNG)
+
+    async def passes(seconds: float) -> list[str]:
+        for _ in range(20):
+            bench.clock.pass_time(seconds / 20)
+            await asyncio.sleep(0.005)
+        return [reason for _, reason, _ in await bench.events("one")]
+
+    async def second() -> None:
+        async with bench.server():
+            job_id = (await bench.info("one")).id
+            bench.runtime.runs(job_id)
+            assert await passes(30) == ["Queued", "Running", "Hung"], "the workers have not told yet who is quiet"
+            since = time.monotonic() - LASTS_S
+            bench.runtime.runs(job_id, quiet=((0, since), (1, since)))
+            assert await passes(100) == ["Queued", "Running", "Hung"]
+            bench.runtime.runs(job_id)
+            assert await passes(1) == ["Queued", "Running", "Hung", "Running"]
+
+    async def third() -> None:
+        async with bench.server():
+            bench.runtime.runs((await bench.info("one")).id)
+            assert (await passes(100))[-1] == "Running"
+            assert (await bench.info("one")).message == "its ranks move again"
+
+    with_two_ranks(bench, first)
+    copy = bench.folder / "copy"
+    shutil.copytree(bench.folder / "state", copy)
+    asyncio.run(second())
+    shutil.rmtree(bench.folder / "state")
+    copy.rename(bench.folder / "state")
+    asyncio.run(third())
+
+
 def test_a_job_that_ends_while_it_hangs_does_not_move_again(bench: Bench) -> None:
     async def run(job_id: str) -> None:
         await becomes(bench, Reason.HUNG)
@@ -83,6 +120,23 @@ def test_nothing_is_said_while_the_other_rank_is_at_work(bench: Bench) -> None:
             bench.clock.pass_time(5)
             await asyncio.sleep(0.005)
         assert (await bench.info("one")).reason is Reason.RUNNING
+
+    with_two_ranks(bench, run)
+
+
+def test_ranks_that_wait_for_a_worker_that_has_ended_are_told(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        bench.runtime.processes = [WAITS]
+        bench.runtime.missing = ["worker 1 runs no ranks now"]
+        bench.runtime.runs(job_id, quiet=((0, time.monotonic() - LASTS_S),))
+        for _ in range(20):
+            bench.clock.pass_time(5)
+            await asyncio.sleep(0.005)
+        assert (await bench.info("one")).reason is Reason.RUNNING, "it has not ended as far as is known"
+        bench.runtime.runs(job_id, quiet=((0, time.monotonic() - LASTS_S),), ended=(1,))
+        info = await becomes(bench, Reason.HUNG)
+        assert info.message.startswith("rank 0 has waited in all_reduce (train.py:41) since ")
+        assert info.message.endswith("; worker 1 has ended")
 
     with_two_ranks(bench, run)
 

@@ -14,7 +14,7 @@ import pytest
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, JobPage, RankReport, SubmitRequest
-from server_stub.service import JobFilters, JobSearch, Service
+from server_stub.service import JobFilters, Service
 from tests.service.bench import ANN, Bench
 
 
@@ -42,7 +42,7 @@ def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
             await bench.until_info("one", lambda info, place=place: info.message == place)  # type: ignore[misc]
             [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
             assert listed == await bench.info("one")
-            _, [found] = await service.search(ANN, JobSearch(limit=10))
+            _, [found] = await service.search(ANN, JobFilters(), 10, 0)
             assert JobInfo.model_validate_json(found) == listed
 
     in_server(bench, run)

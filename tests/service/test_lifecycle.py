@@ -250,3 +250,10 @@ def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
     assert decision
     assert decision.status.message == "2 jobs before it"
     assert decision.transitions == ()
+
+
+def test_a_setup_that_took_too_long_is_not_tried_again() -> None:
+    for reason, state in ((Reason.TIMEOUT, State.FAILED), (Reason.SETUP_FAILED, State.RESTARTING)):
+        decision = lifecycle.observe(JobStatus(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0)
+        assert decision
+        assert decision.status.state is state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -169,6 +170,70 @@ def test_a_cancelled_job_does_not_start_again_with_a_rebuilt_row(bench: Bench) -
         async with bench.recovered():
             for name in ("one", "two"):
                 await bench.until(name, State.CANCELLED)
+
+    asyncio.run(run())
+
+
+@settings(BOUNDED, max_examples=examples(8))
+@given(
+    ends=st.lists(st.sampled_from([Reason.EXIT_CODE, Reason.NODE_LOST]), max_size=5),
+    lost_at=st.integers(0, 5),
+    budgets=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+@example(ends=[Reason.NODE_LOST] * 3, lost_at=2, budgets=(0, 2))
+def test_a_job_has_no_more_attempts_because_the_database_was_lost(
+    ends: list[Reason], lost_at: int, budgets: tuple[int, int]
+) -> None:
+    async def job_after(folder: Path, lost_at: int) -> tuple[State, int, int]:
+        bench = Bench(folder)
+        async with bench.server():
+            job = await bench.submit(name="one", max_retry=budgets[0], max_infrastructure_retry=budgets[1])
+            await failed(bench, job.id, ends[:lost_at])
+        lose(bench)
+        bench.runtime.attempts.clear()
+        async with bench.recovered():
+            await failed(bench, job.id, ends[lost_at:])
+            info = await bench.info("one")
+            return info.state if info.state.final else State.PENDING, info.attempt, info.infrastructure_retries
+
+    async def run(folder: Path) -> None:
+        (folder / "early").mkdir()
+        (folder / "late").mkdir()
+        assert await job_after(folder / "early", 0) == await job_after(folder / "late", lost_at)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
+
+
+async def failed(bench: Bench, job_id: str, ends: list[Reason]) -> None:
+    """End attempts one after the other, as far as the job has them."""
+    for reason in ends:
+        attempt = (await bench.info("one")).attempt
+        if not (active := bench.service._reconciler.by_id(job_id)):
+            return
+        bench.runtime.end(job_id, reason, "it failed")
+        await bench.until_info("one", lambda info, before=attempt: info.state.final or info.attempt > before)
+        bench.clock.pass_time(100)
+        await until(lambda job=active: job.status.state.final or job.submitted_attempt == job.status.attempt)
+
+
+def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss may damage the database, and then a job whose note is lost, or cut, starts again."""
+    synced: list[str] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd))
+
+    async def run() -> None:
+        async with bench.server() as service:
+            await in_state(bench, "runs", State.RUNNING)
+            await bench.submit(name="waits")
+            for name in ("runs", "waits"):
+                folder = str(service._attempts.job_dir((await bench.info(name)).id))
+                await service.cancel(ANN, name)
+                assert folder in synced
+                assert [path for path in synced if path.startswith(folder + os.sep)]
 
     asyncio.run(run())
 

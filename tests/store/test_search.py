@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
+from typing import Any
 
 from server_stub.store import rows
+from server_stub.store.rows import JobFilters
 from tests.store.test_store import T0, State, added, opened, row
-
-WANTED = {"owners": ("ann",), "states": None, "since": None, "until": None, "fields": (), "limit": 10, "offset": 0}
 
 
 def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> None:
@@ -23,8 +23,9 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
                 await store.write(added, new)
             await store.write(added, row(9, owner="ben", info='{"n": 9, "spec": {}}'))
 
-            async def found(**wanted: object) -> tuple[int, list[int]]:
-                count, jobs = await store.read(rows.search, **{**WANTED, **wanted})  # type: ignore[arg-type]
+            async def found(limit: int = 10, offset: int = 0, **wanted: Any) -> tuple[int, list[int]]:
+                filters = JobFilters(**{"owners": ("ann",), **wanted})
+                count, jobs = await store.read(rows.search, filters, limit, offset)
                 return count, [json.loads(job.info)["n"] for job in jobs]
 
             assert await found() == (5, [4, 3, 2, 1, 0])

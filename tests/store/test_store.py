@@ -20,7 +20,7 @@ from client_lib.spec.wire import Event
 from server_stub.files import request_log
 from server_stub.files.request_log import UNWRITTEN, Place, RequestLog
 from server_stub.store import Store, StoreError, rows
-from server_stub.store.rows import Added, JobRow, Key, NewJob
+from server_stub.store.rows import Added, JobFilters, JobRow, Key, NewJob
 from tests.store.postgresql import Server
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -132,7 +132,7 @@ def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alon
             assert [done.same_name for done in many] == [False, True, False, False]
             assert many[2].same_key == ("f" * 64, row(1).id)
             assert await store.read(rows.key_used, Key("ann", "b", "f" * 64)) is None
-            page = await store.read(rows.page, "ann", None, {"n": "4"}, None, 10, None)
+            page = await store.read(rows.page, JobFilters(("ann",), labels={"n": "4"}), 10)
             assert [job.seq for job in page] == [stored[1].seq]
             assert len(await store.read(rows.list_events, stored[1].seq)) == 1
 
@@ -148,7 +148,7 @@ def test_items_of_one_group_come_to_their_function_together(url: str) -> None:
             holding = threading.Event()
             blocked = asyncio.ensure_future(store.write(lambda c: holding.wait(10)))
             await asyncio.sleep(0.05)  # the rest queues up behind it: one group
-            others = [asyncio.ensure_future(store.write_together(numbered, item)) for item in ("a", "b", "c")]
+            others = [asyncio.ensure_future(store._writer.write_together(numbered, item)) for item in ("a", "b", "c")]
             await asyncio.sleep(0)
             holding.set()
             await blocked
@@ -181,7 +181,7 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
             seq = await store.write(added, row(), labels)
             counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
             assert counted == len(labels)
-            found = await store.read(rows.page, "ann", None, {"key-150": "x"}, None, 10, None)
+            found = await store.read(rows.page, JobFilters(("ann",), labels={"key-150": "x"}), 10)
             assert [(job.seq, job.info) for job in found] == [(seq, row().info)]
 
     asyncio.run(run())
@@ -235,7 +235,8 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 prefix: str | None = None,
                 before: int | None = None,
             ) -> list[str]:
-                found = await store.read(rows.page, owner, state, labels or {}, prefix, 2, before)
+                owners, states = (None if one is None else (one,) for one in (owner, state))
+                found = await store.read(rows.page, JobFilters(owners, states, labels or {}, prefix), 2, before)
                 seqs.extend(job.seq for job in found)
                 return [job.info[5:-1] for job in found]
 

@@ -89,7 +89,7 @@ def test_an_unknown_profile_names_those_that_there_are(environ: dict[str, str]) 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("profile = ", "is no TOML"),
+        ("profile = ", "is not valid TOML"),
         ("profil = 'x'", "unknown key 'profil'"),
         ("[profiles.a]\nendpont = 'x'", "unknown 'endpont'"),
         ("[profiles.a]\ninsecure = 'yes'", "insecure='yes'"),

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from client_lib import errors
-from client_lib.cli.http_client import HttpClientTransport
+from client_lib.cli import http_client
 from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.http import RequestsTransport
-from client_lib.transport.rest import Body, Connect, Rest
+from client_lib.transport.rest import Connect, Rest
 from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
 
@@ -33,7 +33,7 @@ Start = Callable[..., OddServer]
 connect: Connect
 
 
-@pytest.fixture(autouse=True, params=[RequestsTransport, HttpClientTransport], ids=["requests", "http.client"])
+@pytest.fixture(autouse=True, params=[RequestsTransport, http_client.connect], ids=["requests", "http.client"])
 def each_transport(request: pytest.FixtureRequest) -> None:
     global connect
     connect = request.param
@@ -161,7 +161,7 @@ OK = http("200 OK", b"{}")
 @pytest.mark.parametrize("bad", [b"", OK[:-1], http("502 Bad", HTML, "text/html"), http("503 No", b"")])
 def test_what_may_be_over_soon_is_tried_again(odd_server: Start, bad: bytes) -> None:
     server = odd_server(bad, bad, OK)
-    assert rest(server.url, retry_s=20).call("POST", "/x", body=Body(b"body", "text/plain")) == b"{}"
+    assert rest(server.url, retry_s=20).call("POST", "/x", body=b"body") == b"{}"
     assert [request.body for request in server.requests] == [b"body"] * 3
 
 
@@ -296,7 +296,7 @@ class Blocks:
 
 def test_an_upload_sends_its_length_and_each_try_all_of_it(odd_server: Start) -> None:
     server = odd_server(http("503 No", b""), OK)
-    rest(server.url, retry_s=20).call("PUT", "/x", body=Body(Blocks(), "application/gzip"))
+    rest(server.url, retry_s=20).call("PUT", "/x", body=Blocks(), headers={"Content-Type": "application/gzip"})
     for request in server.requests:
         assert request.headers["Content-Length"] == "1000000"
         assert request.headers["Content-Type"] == "application/gzip"
@@ -309,7 +309,7 @@ def test_an_upload_that_is_refused_unread_says_why() -> None:
         threading.Thread(target=_refuse_unread, args=(listener, refusal), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(errors.TooLarge, match="at most 10 bytes"):
-            rest(url).call("PUT", "/x", body=Body(Blocks(), "application/gzip"))
+            rest(url).call("PUT", "/x", body=Blocks())
 
 
 def _refuse_unread(listener: socket.socket, refusal: bytes) -> None:

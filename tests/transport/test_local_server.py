@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import client_lib
 from client_lib.client import Client
 from client_lib.errors import Conflict, ServerError
 from client_lib.job import Job
@@ -202,6 +204,15 @@ def test_many_threads_of_one_process_share_it(own_state: Path) -> None:
     assert len(seen) == 8
 
 
+def test_all_servers_of_this_user_are_found(own_state: Path, tmp_path: Path) -> None:
+    other = tmp_path / "another"
+    try:
+        running = [find_or_start(own_state), find_or_start(other)]
+        assert [each for each in local_server.find_all() if tmp_path in each.state_dir.parents] == running[::-1]
+    finally:
+        stop_server(other)
+
+
 def test_no_zombie_is_left_of_a_server_that_this_process_started(own_state: Path) -> None:
     running = find_or_start(own_state)
     stop_server(own_state)
@@ -242,6 +253,24 @@ def test_a_server_with_jobs_is_used_with_a_warning(own_state: Path) -> None:
     for info in Client().list_jobs():
         Client().delete_job(info.name, force=True)
     until(lambda: not list(Client().list_jobs()))
+
+
+def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(own_state: Path, tmp_path: Path) -> None:
+    running = find_or_start(own_state)
+    root = Path(client_lib.__file__).parents[1]
+    assert local_server._other_code(running, root) is None
+    other = tmp_path / "checkout"
+    other.mkdir()
+    for package in ("client_lib", "server_stub"):
+        (other / package).symlink_to(root / package)
+    environment = {**os.environ, "PYTHONPATH": str(other)}
+    asks = python(ASK, stderr=subprocess.PIPE, env=environment, cwd=tmp_path)
+    out, said = asks.communicate(timeout=60)
+    assert (out.strip(), find(own_state)) == ("local", running)
+    assert f"runs the code in {root}, and this client that in {other}; `client-lib server restart`" in said
+    facts = own_state / "server.json"
+    os.utime(facts, (0, 0))
+    assert re.fullmatch(r"was started before \S+\.py was changed", local_server._other_code(running, root) or "")
 
 
 def test_finding_it_takes_milliseconds(own_state: Path) -> None:

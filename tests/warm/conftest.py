@@ -173,7 +173,9 @@ def package(folder: Path, **modules: str) -> str:
     site = folder / "site-packages"
     site.mkdir()
     for name, text in modules.items():
-        (site / f"{name}.py").write_text(text)
+        path = site / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
     return str(site)
 
 

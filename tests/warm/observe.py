@@ -19,19 +19,30 @@ def described(value):
     return "{} {}".format(kind.__name__, getattr(value, "__qualname__", "") if isinstance(value, type) else "")
 
 
-# Caches, addresses, texts made of sets, the folder of the script; _cython_* holds what the compiled modules share.
+# Caches, addresses, texts made of sets, the folder of the script; _cython_* holds what the compiled modules share,
+# _handlerList handlers that are not collected yet, SESSION_ID a random number.
 LEFT_OUT = {
     "__warningregistry__", "_cache", "cache", "ORIGINAL_DIR", "REGISTRY_KEY", "STATE_KEY", "meta_path", "modules",
     "modulesbyfile", "_filesbymodname", "path_importer_cache", "_shutdown_locks", "generator",
     "ContStr", "PseudoExtras", "PseudoToken", "String", "StringPrefix", "Triple",
+    "_handlerList", "SESSION_ID",
 }  # fmt: skip
+
+
+MODULES_LEFT_OUT = {
+    "scipy._lib._array_api_compat_vendor",  # with `import *` it copies what its package holds by then
+    "scipy.sparse._data",  # it keeps the last element of a set of functions, which are ordered by their addresses
+}
 
 
 def attributes(module):
     return {
         name: described(value)
         for name, value in dict(vars(module)).items()
-        if name not in LEFT_OUT and not (type(value) is int and value > 10**9) and name != "__file__"
+        if name not in LEFT_OUT
+        and getattr(module, "__name__", "") not in MODULES_LEFT_OUT
+        and not (type(value) is int and value > 10**9)
+        and name != "__file__"
     }
 
 

@@ -29,7 +29,8 @@ seen["ours"] = [n for n in sys.modules if n.startswith("client_lib")]
 import atexit, decimal, faulthandler, gc, locale, logging, os, resource, signal, stat, threading, time, warnings
 seen["filters"] = [repr(f) for f in warnings.filters]
 seen["session"] = [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), os.getpid() == threading.get_native_id()]
-seen["signals"] = {int(s): repr(signal.getsignal(s)) for s in signal.valid_signals()}
+handlers = {int(s): signal.getsignal(s) for s in signal.valid_signals()}
+seen["signals"] = {s: getattr(handler, "__qualname__", repr(handler)) for s, handler in handlers.items()}
 seen["mask"] = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 fds = [int(fd) for fd in os.listdir("/proc/self/fd")]
 seen["descriptors"] = {}

@@ -91,7 +91,9 @@ GIB = 2**30
 def test_memory_is_short_on_the_machine_or_in_the_control_group(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_machine: tuple[int, int], group: dict[str, str], short: bool
 ) -> None:
-    monkeypatch.setattr(system, "_memory", lambda: of_machine)
+    total, available = of_machine
+    (tmp_path / "meminfo").write_text(f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n")
+    monkeypatch.setattr(system, "_MEMINFO", str(tmp_path / "meminfo"))
     monkeypatch.setattr(system, "_cgroup", lambda: str(tmp_path))
     for name, text in group.items():
         (tmp_path / name).write_text(text)
@@ -119,6 +121,19 @@ def test_there_is_no_way_to_it_but_the_socket_that_its_runtime_holds(pool: Make)
     named = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [7]  # the eighth would be its path
     assert os.stat(f"/proc/{made.pid}").st_uid == os.getuid()
+
+
+def test_a_setup_leaves_ranks_warm_unless_it_changes_the_installed_packages(
+    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path
+) -> None:
+    site = package(tmp_path, good="")
+    made = pool("good", environment={"PYTHONPATH": site}).ready()
+    variables = {"environment": {**os.environ, "PYTHONPATH": site}}
+    same = worker("print(open('made').read())", setup="echo made > made", **variables).started_by(made).go()
+    assert (same.report()["reason"], same.started["warm"], same.lines()[0]) == ("Completed", True, "made")
+    changes = worker("", setup=f"mkdir {site}/other-1.0.dist-info", **variables).started_by(made).go()
+    assert (changes.report()["reason"], changes.started["warm"]) == ("Completed", False)
+    assert changes.started["fresh_because"] == "its setup has changed the installed packages"
 
 
 def test_it_refuses_when_an_installed_package_has_changed(

@@ -165,3 +165,43 @@ def test_a_submodule_is_no_attribute_of_its_package_before_its_import(pool: Make
         print(tqdm.contrib is sys.modules["tqdm.contrib"])
     """
     both_in(made, script)
+
+
+LAZY = """
+import importlib, sys, types
+class Lazy(types.ModuleType):
+    def __getattr__(self, name):
+        if name not in ("first", "second"):
+            raise AttributeError(name)
+        value = importlib.import_module("." + name, __name__).VALUE
+        setattr(self, name.upper(), value)
+        return value
+made = Lazy(__name__)
+made.__dict__.update({name: value for name, value in globals().items() if name.startswith("__")})
+sys.modules[__name__] = made
+"""
+AGAIN = """
+import importlib.util, sys
+spec = importlib.util.find_spec("lazy")
+exec(compile(open(sys.modules["lazy"].__file__).read(), "lazy", "exec"), dict(vars(sys.modules["lazy"])))
+VALUE = "first"
+"""
+
+
+@pytest.mark.parametrize(
+    "imports", ["lazy.second", "lazy.first; lazy.second", "lazy.second; lazy.first", "from lazy import first, second"]
+)
+def test_a_module_that_takes_the_place_of_its_package_does_so_with_its_import(
+    pool: Make, both_in: BothIn, tmp_path: Path, imports: str
+) -> None:
+    """The package works as transformers does, whose first model executes its `__init__` again."""
+    site = package(tmp_path, **{"lazy/__init__": LAZY, "lazy/first": AGAIN, "lazy/second": "VALUE = 'second'"})
+    made = pool("lazy", "lazy.second", "lazy.first", environment={"PYTHONPATH": site})
+    assert made.waits_for("ready")["modules"] == 3
+    script = f"""
+        import sys, lazy
+        {imports}
+        for module in (lazy, sys.modules["lazy"]):
+            print(module is lazy, sorted(name for name in vars(module) if not name.startswith("__")))
+    """
+    both_in(made, script, environment=dict(os.environ) | {"PYTHONPATH": site})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +24,11 @@ class Polled:
     def __init__(self, path: str) -> None:
         self.selector = selectors.DefaultSelector()
         self.orders: list[Message] = []
-        self.server = ControlServer(path, self.orders.append, self._watch, self.selector.unregister)
+        self.server = ControlServer(path, self.orders.append, self._watch, self.selector.unregister, self._hand_over)
+
+    def _hand_over(self, order: Message, peer: socket.socket) -> None:
+        self.orders.append(order)
+        peer.close()
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self.selector.register(fd, selectors.EVENT_READ, callback)
@@ -52,7 +58,7 @@ def test_a_line_without_end_does_not_grow_in_memory() -> None:
     lines = Lines()
     for _ in range(100):
         lines.feed(b"x" * 65536)
-    assert len(lines._rest) <= 65536
+    assert len(lines._rest) <= control._LINE_MAX
 
 
 def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, tmp_path: Path) -> None:
@@ -98,3 +104,37 @@ def test_what_a_dead_launcher_left_is_replaced(tmp_path: Path) -> None:
     control.connect(str(path)).close()
     one.server.close()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "again", "why"),
+    [
+        (b"", b"x", "did not answer within 0.2 s"),
+        (b'{"sessions": true}\n', b'{"event": "quiet"}\n', "did not answer within 0.2 s"),
+        (b"", b"x" * 2000, "does not use this protocol"),
+        (b'{"event": "ready"}\n', b"", "its version does not support sessions"),
+    ],
+    ids=["no whole line", "no answer", "a line without end", "no sessions"],
+)
+def test_a_launcher_cannot_hold_up_who_begins_a_session(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, again: bytes, why: str
+) -> None:
+    """The launcher runs as the user of the job."""
+    monkeypatch.setattr(control, "_SESSION_S", 0.2)
+    monkeypatch.setattr(control, "_LINE_MAX", 100)
+    over = threading.Event()
+    ours, launchers = socket.socketpair()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            launchers.sendall(sent)
+            while again and not over.wait(0.01):
+                launchers.sendall(again)
+
+    with launchers:
+        sender = threading.Thread(target=send)
+        sender.start()
+        with ours, pytest.raises(OSError, match=why):
+            control.begin_session(ours, {"argv": ["true"]})
+        over.set()
+        sender.join()

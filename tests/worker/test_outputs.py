@@ -18,7 +18,7 @@ from client_lib.worker.outputs import index
 from client_lib.worker.outputs.collector import LookInterrupted, Sync
 from client_lib.worker.outputs.find import FileFinder
 from client_lib.worker.outputs.index import LeftOut
-from client_lib.worker.outputs.patterns import matching
+from client_lib.worker.outputs.patterns import Patterns
 from client_lib.worker.outputs.store import DirectoryStore, NotKept, SourceFile, data_path
 from tests.small_disk import free, small_disk
 from tests.worker.conftest import DEADLINE_S, Worker, until
@@ -42,7 +42,7 @@ MakeWorker = Callable[..., Worker]
     ],
 )
 def test_globs_mean_paths_as_in_a_shell_and_a_folder_means_all_in_it(glob: str, meant: list[str]) -> None:
-    assert matching([glob], ["a.pt", "b/c.pt", "b/d/e.txt"]) == meant
+    assert list(filter(Patterns([glob]).match, ["a.pt", "b/c.pt", "b/d/e.txt"])) == meant
 
 
 def job_of_a_snapshot(make: MakeWorker, folder: Path, script: str, **fields: Any) -> Worker:
@@ -164,13 +164,13 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     finder.begin()
     for name in "abc":
         (tmp_path / "work" / name).write_text(name)
-    sync = Sync(finder, store(tmp_path), linkable=False)
 
-    def patience() -> None:
+    def check_time() -> None:
         if "a" in kept(tmp_path):
             raise LookInterrupted
 
-    sync.look(True, patience)
+    sync = Sync(finder, store(tmp_path), False, check_time)
+    sync.look(True)
     assert kept(tmp_path) == {"a": "a"}
     assert left_out(tmp_path) == dict.fromkeys("bc", "the time to keep it was over (grace_s)")
     assert sync.summary() == (

@@ -69,6 +69,17 @@ def test_what_a_move_is(after: dict[str, object], expected: bool) -> None:
     assert moved(before, before._replace(**{"at": 1.0, **after})) is expected  # type: ignore[arg-type]
 
 
+def test_a_rank_whose_input_and_output_are_not_known_is_not_quiet() -> None:
+    """The kernel shows them to the same user only, and to root."""
+    observer = os.fork()
+    if observer == 0:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        seen = quiet.take(1, with_children=False)
+        os._exit(0 if seen and moved(seen, seen._replace(at=seen.at + 1)) else 1)
+    assert os.waitpid(observer, 0)[1] == 0
+
+
 def test_a_rank_that_usually_pauses_for_long_gets_more_patience() -> None:
     steps = [True, *[False] * 5] * 4
     assert still(*steps, *[False] * 24).quiet_s == 0.0

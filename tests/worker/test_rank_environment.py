@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import function_runner
+from client_lib.worker import control, function_runner
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import declared_option
@@ -51,6 +51,7 @@ def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None
         "CLIENT_LIB_ATTEMPT": "2",
         "CLIENT_LIB_CHECKPOINT_DIR": "/c",
         "CLIENT_LIB_WORKER_DIR": "/w",
+        "CLIENT_LIB_METRICS": "/w/metrics",
         "TORCHELASTIC_RESTART_COUNT": "1",
         "TORCHELASTIC_ERROR_FILE": "/w/errors/9.json",
         "MLSPACE_JOB_NAME": "job-1",
@@ -230,21 +231,18 @@ def test_stdin_is_empty_and_sigpipe_is_as_in_a_shell(worker: Make) -> None:
     assert (one.lines(), one.lines("stderr")) == (["y"], [])
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one core: nothing is taken from a process")
-def test_the_launcher_says_once_what_it_took_from_each_process(worker: Make) -> None:
-    first, second = worker(n_workers=2, cores=1), worker(n_workers=2, cores=1, worker=1)
-    retry = worker(n_workers=2, cores=1, attempt=2)
-    for one in (first, second, retry):
-        one.run()
-    said = "OMP_NUM_THREADS=1 in every process (cores: 1, processes: 1); env_variables can set another"
-    assert first.lines("launcher", None) == [said]
-    assert second.lines("launcher", None) == retry.lines("launcher", None) == []
-
-
-def test_the_launcher_says_nothing_where_a_process_has_the_whole_machine(worker: Make) -> None:
-    alone = worker(cores=os.cpu_count())
-    alone.run()
-    assert alone.lines("launcher", None) == []
+def test_the_launcher_tells_the_number_of_threads_to_the_runtime_and_not_to_the_log(worker: Make) -> None:
+    for cores, set_by_job, expected in ((1, {}, 1), (4, {}, 2), (4, {"OMP_NUM_THREADS": "3"}, None)):
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | set_by_job
+        one = worker(cores=cores, processes_per_worker=2, environment=variables).start()
+        assert one.connection
+        one.connection.send(control.go())
+        assert one.event() == control.READY
+        started = one.connection.receive(30.0)
+        assert started
+        assert started["threads"] == expected
+        one.report()
+        assert one.lines("launcher", None) == []
 
 
 def test_a_snapshot_is_unpacked_and_run_from(worker: Make, tmp_path: Path) -> None:

@@ -419,3 +419,84 @@ def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     for end in ("pass", "raise ValueError(1)", "sys.exit(3)", "raise KeyboardInterrupt"):
         (tmp_path / "script.py").write_text(textwrap.dedent(script).format(end=end))
         assert run(tmp_path, str(RUNNER), "script.py", python=python) == run(tmp_path, "script.py", python=python)
+
+
+UNWINDING = """
+import contextlib, json, os, sys
+
+def ask(*_):
+    os.kill(os.getpid(), 51)
+    with contextlib.suppress(OSError):
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"]) as file:
+            print(json.load(file)["message"]["message"])
+    os._exit(0)
+
+def fail(name="lr"):
+    return {}[name]
+
+@contextlib.contextmanager
+def cleaning():
+    try:
+        yield
+    finally:
+        ask()
+
+class Cleans:
+    def __enter__(self): pass
+    __exit__ = ask
+
+def steps():
+    try:
+        yield 1
+        fail()
+    finally:
+        ask()
+
+def train():
+    try:
+        fail()
+    finally:
+        try:
+            fail("inner")
+        except KeyError:
+            ask()
+
+async def run():
+    try:
+        fail()
+    finally:
+        ask()
+
+"""
+
+
+@EACH_PYTHON
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("try:\n    fail()\nfinally:\n    ask()", True),
+        ("try:\n    fail()\nexcept KeyError:\n    ask()\n    raise", True),
+        ("try:\n    fail()\nexcept KeyError as error:\n    ask()\n    raise ValueError() from error", True),
+        ("try:\n    fail()\nexcept KeyError:\n    ask()\n    sys.exit(3)", True),
+        ("with Cleans():\n    fail()", True),
+        ("with cleaning():\n    fail()", True),
+        ("list(steps())", True),
+        ("train()", True),
+        ("import asyncio\nasyncio.run(run())", True),
+        ("exec(compile('try:\\n    fail()\\nfinally:\\n    ask()', '<cell>', 'exec'))", True),
+        ("try:\n    fail()\nexcept KeyError:\n    ask()", False),
+        (
+            "while True:\n    try:\n        fail()\n    except KeyError:\n        if not fail: raise\n        ask()",
+            False,
+        ),
+        ("try:\n    pass\nfinally:\n    try:\n        fail()\n    except KeyError:\n        ask()", False),
+        ("try:\n    pass\nfinally:\n    ask()", False),
+        ("ask()", False),
+    ],
+)
+def test_the_exception_from_which_the_main_thread_unwinds_is_written_when_it_is_asked_for(
+    tmp_path: Path, python: str, script: str, named: bool
+) -> None:
+    (tmp_path / "script.py").write_text(UNWINDING + script)
+    done = run(tmp_path, str(RUNNER), "script.py", python=python, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    assert done == (0, "KeyError: 'lr'\n" if named else "", "")

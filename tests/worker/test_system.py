@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -99,3 +101,18 @@ def test_marked_processes_are_found_by_their_environment() -> None:
 
 def test_kills_for_memory_are_counted() -> None:
     assert system.out_of_memory_kills() >= 0
+
+
+def test_a_file_that_can_not_be_opened_does_not_look_as_if_it_were_not_there() -> None:
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            while True:
+                os.dup(0)
+        try:
+            system.content("/proc/self/status")
+        except OSError as error:
+            os._exit(0 if error.errno == errno.EMFILE else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert system.content("/proc/0/status") == b""

@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,8 @@ class PodOptions:
     stay_s: float = 600.0
     python: str = sys.executable
     """Interpreter of the image."""
+    before: str = ""
+    """Statements that the agent's process runs first."""
 
 
 def options(data_dir: Path) -> PodOptions:
@@ -137,7 +140,9 @@ class PodsHere:
         if not made.reachable and attempt.function:
             (root / "code").mkdir()
             (root / "code" / "function").write_bytes(attempt.function.read_bytes())
-        start_pod(self._launcher, root, f"{attempt.job_id}-{worker}", worker, processes(attempt) * spec.n_workers)
+        start_pod(
+            self._launcher, root, f"{attempt.job_id}-{worker}", worker, processes(attempt) * spec.n_workers, made.before
+        )
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
         key = (job_id, attempt)
@@ -147,10 +152,17 @@ class PodsHere:
                 terminate(pod_root(self._attempts[key], worker))
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
-        return tuple((view.log_length, view.signs_of_life) for view in self._registry.view(job_id, attempt))
+        found = self._registry.find(job_id, attempt)
+        return tuple((view.log_length, view.signs_of_life) for view in found.views()) if found else ()
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
-        return await self._registry.stacks(job_id, attempt, STACKS_S)
+        found = self._registry.find(job_id, attempt)
+        return await found.stacks(STACKS_S) if found else []
+
+    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+        found = self._registry.find(job_id, attempt)
+        assert found is not None
+        return await found.begin_session(request)
 
     def instance_types(self) -> Sequence[InstanceType]:
         return []
@@ -176,12 +188,14 @@ class PodsHere:
         attempt = self._attempts.get(key)
         if attempt is None or key in self._ended or self._sink is None:
             return
-        workers = [self._worker(attempt, view) for view in self._registry.view(*key)]
+        opened = self._registry.find(*key)
+        assert opened
+        workers = [self._worker(attempt, view) for view in opened.views()]
         infos = tuple(worker.info() for worker in workers)
         seen = partial(Observation, *key, workers=infos)
         if all(worker.stage.over for worker in workers):
             self._ended.add(key)
-            self._registry.release(*key)
+            opened.release()
             self._registry.close(*key)
             ranks = tuple(rank for worker in workers for rank in worker.ranks())
             end = verdict(workers, key in self._stopped, lost_first=False)
@@ -240,8 +254,12 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
     )
 
 
-def start_pod(launcher: Path, root: Path, uid: str, worker: int, world_size: int) -> None:
+RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def start_pod(launcher: Path, root: Path, uid: str, worker: int, world_size: int, before: str = "") -> None:
     """Start a pod as the kubelet starts a container, with the variables that the operator sets."""
+    program = ["-c", f"{before}\n{RUN}", str(launcher)] if before else [str(launcher)]
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
@@ -257,7 +275,7 @@ def start_pod(launcher: Path, root: Path, uid: str, worker: int, world_size: int
     }
     with open(root / "stdout", "ab") as stdout, open(root / "stderr", "ab") as stderr:
         pod = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(launcher), "pod", str(root)],
+            [sys.executable, "-I", "-S", *program, "pod", str(root)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=stdout,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from client_lib import Client, Job
+from client_lib.errors import StorageFull
+from server_stub.files.room import Spare
+from server_stub.worker_gateway.log_file import LogFile
+from server_stub.worker_gateway.worker import RemoteWorker
 from tests.faults.conftest import Server, poll
 from tests.small_disk import fill, free, small_disk
 from tests.worker_gateway.conftest import Site, Start
@@ -70,3 +75,18 @@ def test_workers_report_their_end_to_a_server_whose_disk_is_full(
     stop.touch()
     assert server.ended("waits")["state"] == "SUCCEEDED"
     assert free(disk) < 2**20
+
+
+@pytest.mark.parametrize("size", [4000, 2**20])
+def test_a_result_without_room_is_refused_and_not_stored(tmp_path: Path, size: int) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield bytes(size)
+
+    with small_disk(tmp_path / "small", "size=1m,mode=700") as folder:
+        worker = RemoteWorker(0, folder, LogFile(folder / "log", 2**20), Spare(folder / "spare"))
+        (folder / "results").mkdir()
+        (folder / "results" / "0.new").touch()
+        fill(folder)
+        with pytest.raises(StorageFull):
+            asyncio.run(worker.take_result(0, chunks(), 2**30))
+        assert [path.name for path in (folder / "results").iterdir()] == ["0.new"]

@@ -13,7 +13,7 @@ import pytest
 from client_lib.worker.format import parse
 from tests.faults.conftest import poll
 from tests.worker_gateway.conftest import Start
-from tests.worker_gateway.pods_here import MASTER_PORT
+from tests.worker_gateway.pods_here import MASTER_PORT, lives
 
 pytestmark = pytest.mark.process
 
@@ -73,6 +73,25 @@ def test_the_launcher_is_forked_from_the_agent(site: Start) -> None:
     server.ended("forked")
     (line,) = server.stored_log(job, 0).splitlines()
     assert ast.literal_eval(parse(line).text)[-3] == "pod"
+
+
+NO_FORK = """
+import errno, os
+def fork():
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+os.fork = fork
+"""
+
+
+def test_an_agent_that_can_not_fork_its_launcher_ends_with_the_reason(site: Start) -> None:
+    server = site(pods={"before": NO_FORK})
+    job = server.accepted("full", "print('never')")
+    ended = server.ended("full")
+    assert (ended["reason"], ended["message"]) == (
+        "StartFailed",
+        "the worker could not be prepared: [Errno 11] Resource temporarily unavailable",
+    )
+    poll(lambda: not lives(server.pod(job)))
 
 
 def test_what_a_pod_prints_is_its_log(site: Start) -> None:

@@ -56,7 +56,7 @@ class OneAttempt:
 
     @property
     def views(self) -> tuple[WorkerView, ...]:
-        return self.registry.view("id", 1)
+        return self.attempt.views()
 
     async def say(self, worker: int, state: Any, uid: str | None = None) -> str:
         speaker = await self.attempt.worker(worker, uid or f"uid-{worker}", f"pod-{worker}")
@@ -133,7 +133,7 @@ async def test_a_released_worker_may_leave_without_the_others(tmp_path: Path) ->
     for worker in (0, 1):
         await server.say(worker, "started")
     assert await server.end(0) == "wait"
-    server.registry.release("id", 1)
+    server.attempt.release()
     assert await server.say(0, "ended") == "exit"
 
 
@@ -179,10 +179,10 @@ async def test_the_log_that_was_read_elsewhere_completes_a_worker_that_died(tmp_
     server = OneAttempt(tmp_path)
     speaker = await server.attempt.worker(0, "uid-0", None)
     await server.attempt.take_log(speaker, 0, records(0, 5), gap=False)
-    assert await server.registry.append("id", 1, 0, "uid-0", b"client-lib: a word\n" + records(3, 8)) == 3
-    assert await server.registry.append("id", 1, 0, "uid-0", records(0, 8)) == 0
+    assert await server.attempt.append(0, "uid-0", b"client-lib: a word\n" + records(3, 8)) == 3
+    assert await server.attempt.append(0, "uid-0", records(0, 8)) == 0
     assert server.views[0].log_length == len(records(0, 8))
-    assert await server.registry.append("id", 7, 0, "uid-0", records(0, 8)) == 0
+    assert server.registry.find("id", 7) is None
 
 
 async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
         await server.say(worker, "ready")
     speaker = await server.attempt.worker(0, "uid-0", None)
     await server.attempt.take_log(speaker, 0, records(0, 5), gap=False)
-    server.registry.forget("id", 1)
+    server.attempt.forget()
     assert server.views == (WorkerView(0), WorkerView(1))
     assert await server.say(0, "ready", uid="another") == "wait"
     assert await server.again().say(1, "preparing", uid="another") == "wait"
@@ -203,7 +203,7 @@ async def test_a_pod_of_a_gang_that_was_taken_back_is_not_told_to_go_with_the_ne
     old = await server.attempt.worker(0, "uid-0", None)
     waiting = asyncio.create_task(server.attempt.next_order(old, "wait", 60.0, server.stopping))
     await asyncio.sleep(0)
-    server.registry.forget("id", 1)
+    server.attempt.forget()
     with pytest.raises(Conflict):
         await asyncio.wait_for(waiting, 30.0)
 

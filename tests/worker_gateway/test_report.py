@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from client_lib.worker.outcome import Ended, of_ranks
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.report import as_json, in_utf8
+from client_lib.worker.report import as_json, storable
 from server_stub.files import outputs
 from server_stub.files.owned import opener
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, verdict
@@ -119,4 +119,4 @@ def test_only_a_file_of_a_bounded_size_is_read(tmp_path: Path) -> None:
 
 @given(values)
 def test_a_launcher_writes_texts_that_the_server_can_read(value: Any) -> None:
-    assert parse(json.dumps(WHOLE | {"message": in_utf8("bad \udcff name"), "newer": in_utf8(value)}))
+    assert parse(json.dumps(WHOLE | {"message": storable("bad \udcff name"), "newer": storable(value)}))

@@ -53,7 +53,7 @@ class OneAttempt:
         return self.registry.admit(self.registry.token("id", 1))
 
     def view(self, worker: int) -> WorkerView:
-        return self.registry.view("id", 1)[worker]
+        return self.attempt.views()[worker]
 
     async def say(self, worker: int, state: Any, uid: str | None = None, start: str = "s") -> str:
         speaker = await self.attempt.worker(worker, uid or f"uid-{worker}", f"pod-{worker}", start)
@@ -102,7 +102,7 @@ async def test_one_that_was_replaced_never_speaks_again(tmp_path: Path) -> None:
         await server.again().say(1, "started", "uid-1")
     assert server.view(1).pod_uid == "new"
     assert not server.view(1).displaced
-    assert await server.registry.append("id", 1, 1, "uid-1", records(0, 3)) == 0
+    assert await server.attempt.append(1, "uid-1", records(0, 3)) == 0
 
 
 async def test_its_container_that_was_started_again_goes_on_too(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_worker_0_and_one_that_has_failed_are_gone_for_good(tmp_path: Path
 
 async def test_nobody_returns_to_an_attempt_that_stops_or_is_done(tmp_path: Path) -> None:
     stopped = await OneAttempt(tmp_path / "stopped").all_train()
-    stopped.registry.stop("id", 1, 1.0)
+    stopped.attempt.stop(1.0)
     done = await OneAttempt(tmp_path / "done").all_train()
     await done.end(0, "Completed")
     for server in (stopped, done):

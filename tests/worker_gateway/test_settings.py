@@ -9,7 +9,7 @@ import pytest
 from client_lib.worker.function_runner import PAYLOAD
 from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.pod.server_client import outputs_url
-from client_lib.worker.pod.settings import InputFiles, PodSettings, own_plan
+from client_lib.worker.pod.settings import PodFiles, PodSettings, own_plan
 
 SHARED = WorkerPlan(
     job="train",
@@ -31,7 +31,7 @@ SHARED = WorkerPlan(
     log_file="train.log",
     outputs=["*.bin"],
 )
-FILES = InputFiles("/run/code", None, None, "/run/environments", "/secret/token", None)
+FILES = PodFiles()
 
 
 def pod(**given: Any) -> PodSettings:
@@ -58,7 +58,7 @@ def pod(**given: Any) -> PodSettings:
 
 
 def test_it_knows_which_worker_it_is_and_where_the_master_is() -> None:
-    order = own_plan(SHARED, pod(), FILES, None)
+    order = own_plan(SHARED, pod(), FILES, None, "/run/code")
     assert (order.worker, order.master_addr, order.master_port) == (1, "train-master-0", 23456)
     assert (order.snapshot, order.command) == ("/run/code", ["train.py", "--deep"])
     assert from_json(order.to_json()) == order
@@ -92,8 +92,8 @@ def test_in_place_one_worker_minds_the_folder_that_all_share(worker: int, snapsh
 
 
 def test_a_function_is_called_by_the_runner_that_was_put_here() -> None:
-    files = FILES._replace(function="/run/function", runner="/run/function_runner.py")
-    order = own_plan(SHARED._replace(command=["function_runner.py"]), pod(function=True), files, None)
+    function = ("/run/function", "/run/function_runner.py")
+    order = own_plan(SHARED._replace(command=["function_runner.py"]), pod(function=True), FILES, None, None, function)
     assert order.command == ["/run/function_runner.py"]
     assert order.environment[PAYLOAD] == "/run/function"
 

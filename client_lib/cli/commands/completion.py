@@ -16,8 +16,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # typer re-exports
     shell_complete,
 )
 
-from client_lib.cli import PROGRAM, printer
-from client_lib.cli.app import COMPLETION_VARIABLE
+from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, printer
 from client_lib.cli.parameters import CommandApp
 
 SHELLS = ("bash", "zsh", "fish")

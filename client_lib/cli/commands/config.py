@@ -24,7 +24,6 @@ from client_lib.transport import config
 from client_lib.transport.config import LOCAL
 
 MASK = "***"
-_BOOLEANS = {"true": True, "false": False}
 
 app = CommandApp(invoke_without_command=True)
 
@@ -107,7 +106,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _typed(key: str, value: str) -> str | bool | float:
     if key == "insecure":
-        return _BOOLEANS.get(value.lower(), value)
+        return config.BOOLEANS.get(value.lower(), value)
     if key == "retry_s":
         try:
             return float(value)

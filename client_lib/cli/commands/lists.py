@@ -70,7 +70,8 @@ def list_jobs(
 ) -> None:
     """List your jobs, newest first, one line each.
 
-    TOOK is the running time, SIZE the number of workers x processes of each. WHY is empty while all is well.
+    TOOK is the running time, SIZE the number of workers x processes of each. WHY is the reason why a job
+    waits, hangs or failed; for other running jobs it is the progress, if known.
     """
     most = None if everything else limit
     jobs = connection.jobs(limit=most, state=state, name=name, labels=dict(labels or ()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, Collapse, CommandApp, JobOrNewest, TextOrJson
+from client_lib.cli.parameters import JSON, Collapse, CommandApp, NamesOrNewest, TextOrJson
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.reports import table
@@ -27,13 +27,14 @@ Examples:
   client-lib logs -n 100 --rank 0 --stream stderr train-x7k2m
   client-lib logs --since 10m --timestamps train-x7k2m
   client-lib logs -f --collapse train-x7k2m      [0-7] epoch 1, once for all ranks that print it
+  client-lib logs --grep 'loss.*nan' -C 3 first second
   client-lib logs -o json train-x7k2m            a JSON object per line
 """,
 )
 def logs(
     ctx: typer.Context,
     connection: Connection,
-    name: JobOrNewest = None,
+    names: NamesOrNewest = None,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
     ] = False,
@@ -54,6 +55,24 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
     ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            "--grep",
+            metavar="RE",
+            help="Only lines that match this regular expression (Python's `re`); the server searches.",
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "-C",
+            "--context",
+            min=0,
+            metavar="LINES",
+            help="With --grep: also this many lines of the same rank around each match.",
+        ),
+    ] = None,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Print before each line when it was written.")
     ] = False,
@@ -66,31 +85,55 @@ def logs(
     """
     if collapse and output == JSON:
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
-    found = connection.job(name)
-    if found["state"] == State.PENDING and not follow:
-        printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
-        return
+    if follow and (grep or len(names or ()) > 1):
+        ctx.fail("-f takes one job, and no --grep")
     params = log_params(
-        follow=follow, tail=tail, since=since, rank=ranks or None, stream=streams or None, attempt=attempt
+        follow=follow,
+        tail=tail,
+        since=since,
+        rank=ranks or None,
+        stream=streams or None,
+        attempt=attempt,
+        grep=grep,
+        context=context,
     )
-    open_logs, retry_s = partial(connection.open_logs, found["name"]), connection.config.retry_s
-    with printer.hint_on_interrupt(found["name"]):
-        if output == JSON:
-            write = printer.data_at_once if follow else printer.data
-            for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
-                write(_as_json(entry))
-        else:
-            prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
-            log = LogOutput(found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse)
-            if params.keys() <= {"follow"} and follow:
-                started_at = found.get("started_at")
-                log.waits_for = waits_for(found["spec"], table.time(started_at) if started_at else None)
-            for notice in found.get("notices", []):
-                printer.hint(notice)
-            log.write(open_logs, params)
+    wanted: list[str | None] = [*names] if names else [None]
+    for name in wanted:
+        found = connection.job(name)
+        if len(names or ()) > 1 and output != JSON:
+            printer.data_at_once(f"==> {found['name']} <==")
+        with printer.hint_on_interrupt(found["name"]):
+            if found["state"] == State.PENDING and not follow:
+                printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
+            elif output == JSON:
+                _print_json(connection, found["name"], params, several=len(names or ()) > 1)
+            else:
+                _print_text(connection, found, params, timestamps=timestamps, collapse=collapse)
 
 
-def _as_json(entry: LogEntry) -> str:
+def _print_text(
+    connection: Connection, job: dict[str, Any], params: dict[str, Any], *, timestamps: bool, collapse: bool
+) -> None:
+    prefix = len(params.get("rank", ())) != 1 and several_ranks(job["spec"])
+    log = LogOutput(job["name"], sys.stdout, prefix, timestamps, connection.config.retry_s, collapse=collapse)
+    if params.keys() == {"follow"}:
+        started_at = job.get("started_at")
+        log.waits_for = waits_for(job["spec"], table.time(started_at) if started_at else None)
+    for notice in job.get("notices", []):
+        printer.hint(notice)
+    log.write(partial(connection.rest.open_logs, job["name"]), params)
+
+
+def _print_json(connection: Connection, name: str, params: dict[str, Any], *, several: bool) -> None:
+    open_logs, write = (
+        partial(connection.rest.open_logs, name),
+        printer.data_at_once if "follow" in params else printer.data,
+    )
+    for entry in settled_entries(log_entries(open_logs, params, retry_s=connection.config.retry_s)):
+        write(_as_json(entry, {"job": name} if several else {}))
+
+
+def _as_json(entry: LogEntry, more: dict[str, str]) -> str:
     """One object; the time as RFC 3339 in UTC, to the microsecond."""
     stamp = entry.time.isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return json.dumps({**entry._asdict(), "time": stamp}, ensure_ascii=False)
+    return json.dumps({**more, **entry._asdict(), "time": stamp}, ensure_ascii=False)

@@ -22,6 +22,7 @@ from client_lib.cli import exits, first_runs, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp
+from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.worker.rank_environment import STDIN
 
@@ -50,7 +51,9 @@ Exit code:
 """,
 )
 @with_job_options
-def run(ctx: typer.Context, connection: Connection, config: ConfigOption = None, **values: Any) -> int:
+def run(
+    ctx: typer.Context, connection: Connection, config: ConfigOption = None, no_check: NoCheck = False, **values: Any
+) -> int:
     """Run SCRIPT in the foreground, as torchrun would.
 
     Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one process). Ctrl-C cancels
@@ -62,7 +65,7 @@ def run(ctx: typer.Context, connection: Connection, config: ConfigOption = None,
     foreground = Foreground(job)
     try:
         with foreground.held():
-            name = submit_steps.submit(described).name
+            name = submit_steps.submit(described, not no_check).name
             foreground.submitted()
             printer.hint(f'Job "{name}" created.')
             first_runs.count()

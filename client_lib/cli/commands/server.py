@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import exits, printer, processes
+from client_lib.cli import exits, http_client, printer, processes
 from client_lib.cli.connection import read
-from client_lib.cli.http_client import HttpClientTransport
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned
@@ -66,7 +65,7 @@ def status(output: TextOrJson = "text") -> int:
 
 def _info(running: local_server.Running) -> dict[str, Any] | None:
     """The server's own facts; None: it does not answer."""
-    rest = Rest(lambda: running.endpoint, resolve(running.url), HttpClientTransport)
+    rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
     try:
         return read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
     except ClientLibError:
@@ -123,15 +122,22 @@ def _pool(pool: dict[str, Any]) -> str:
 
 
 @app.command()
-def stop() -> None:
+def stop(
+    every: Annotated[
+        bool, typer.Option("--all", help="Stop your servers with other state directories on this machine, too.")
+    ] = False,
+) -> None:
     """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
-    running = local_server.find()
-    if running is None:
+    here = local_server.find()
+    found = local_server.find_all() if every else [here] if here else []
+    if not found:
         printer.hint("no local server runs here")
         return
-    with printer.progress("the local server is ending"):
-        local_server.stop(running)
-    printer.data(f"the local server (pid {running.pid}) has ended")
+    for running in found:
+        with printer.progress("the local server is ending"):
+            local_server.stop(running)
+        where = f", {running.state_dir}" if every else ""
+        printer.data(f"the local server (pid {running.pid}{where}) has ended")
     printer.hint("its jobs keep running; the next command starts it again")
 
 

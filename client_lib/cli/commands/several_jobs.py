@@ -83,17 +83,14 @@ def prune(
     latest = datetime.now(timezone.utc) - older
     jobs = connection.jobs(limit=None, state=state)
     names = [job["name"] for job in jobs if job["state"] in FINAL and table.time(job["finished_at"]) <= latest]
+    number = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     if not names:
         printer.hint("no job has ended before that time")
     elif dry_run:
         printer.lines(names)
-    elif yes or _agreed(_removal(len(names)), "add --yes to the same command"):
+    elif yes or _agreed(f"remove {number} with their logs and files?", "add --yes to the same command"):
         return _change_each(connection, names, lambda name: printer.data(connection.api.delete_job(name)))
     return exits.DONE
-
-
-def _removal(count: int) -> str:
-    return f"remove {count} {'job' if count == 1 else 'jobs'} with their logs and files?"
 
 
 def _agreed(question: str, otherwise: str) -> bool:

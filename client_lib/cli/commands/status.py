@@ -45,6 +45,7 @@ def status(
     else:
         printer.lines(show.job_lines(job, datetime.now(timezone.utc)))
         if job["state"] == State.FAILED:
+            printer.data("")
             _print_report(job)
             return
         first_runs.advise(f"\n`client-lib logs {job['name']}{'' if job['state'] in FINAL else ' -f'}` shows its output")
@@ -53,12 +54,9 @@ def status(
 def _print_report(job: dict[str, Any]) -> None:
     """Print the report that `wait` raises."""
     from client_lib.cli import report
-    from client_lib.reports.explanation import SHELL, advice, failure_report
     from client_lib.spec.wire import JobInfo
 
-    info = JobInfo.model_validate(job)
-    printer.data("")
-    report.write([*failure_report(info), *advice(info, SHELL)], sys.stdout)
+    report.write_failure(JobInfo.model_validate(job), sys.stdout)
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:

@@ -23,7 +23,7 @@ from client_lib.cli.parameters import (
     TextJsonOrName,
     YamlOrJson,
 )
-from client_lib.cli.submit_steps import DescribedJob
+from client_lib.cli.submit_steps import DescribedJob, NoCheck
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
@@ -61,6 +61,7 @@ def submit(
     follow: Follow = False,
     collapse: CollapseFollowed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
+    no_check: NoCheck = False,
     output: TextJsonOrName = "text",
     **values: Any,
 ) -> int:
@@ -76,14 +77,14 @@ def submit(
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE
-    info = _submitted(described)
+    info = _submitted(described, not no_check)
     _announce(info, output, follow)
     return _follow_to_end(described.job, collapse) if follow else exits.DONE
 
 
-def _submitted(described: DescribedJob) -> JobInfo:
+def _submitted(described: DescribedJob, check: bool) -> JobInfo:
     try:
-        return submit_steps.submit(described)
+        return submit_steps.submit(described, check)
     except KeyboardInterrupt:
         printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
         raise

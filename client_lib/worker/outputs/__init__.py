@@ -3,7 +3,7 @@
 patterns   matches paths with globs. Pure
 find       finds new and changed files
 index      the append-only list of kept files, which the server reads, too
-store      the interface of all stores, and the store in a directory of this machine
-http_store the store of a remote server
+store      keeps files in a directory of this machine
+http_store keeps them on a remote server
 collector  scans: keeps new files, forgets removed ones, reports those that cannot be kept
 """

@@ -8,13 +8,16 @@ import _thread
 import os
 import stat
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.outputs.find import FileFinder, Found
 from client_lib.worker.outputs.index import LeftOut
-from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, NotKept, SourceFile, Store
+from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, NotKept, SourceFile
 from client_lib.worker.plan import WorkerPlan
+
+if TYPE_CHECKING:
+    from client_lib.worker.outputs.http_store import HttpStore
 
 LEAST_S = 5.0  # time for the last scan of a stopped worker, even if its ranks have used all of the grace
 _LEFT_OUT_MAX = 20  # in the report; the others are in the list of outputs
@@ -85,8 +88,8 @@ class Collector:
         self._problem = "it broke off; launcher.out says why"
         try:
             if self._sync is None:
-                self._sync = Sync(self._finder, _store(self._plan), linkable=self._plan.snapshot is not None)
-            self._sync.look(final, self._patience(final))
+                self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
+            self._sync.look(final)
             self._problem = None
         except LookInterrupted:  # by the end of the ranks: the last scan follows
             self._problem = None
@@ -95,21 +98,19 @@ class Collector:
         finally:
             os.write(self._tell, b".")
 
-    def _patience(self, final: bool) -> Callable[[], None]:
-        def ask() -> None:
-            if time.monotonic() > self._deadline if final else self._final:
-                raise LookInterrupted
+    def _store(self) -> "Union[DirectoryStore, HttpStore]":
+        plan = self._plan
+        assert plan.outputs_to is not None
+        if os.path.isabs(plan.outputs_to):
+            return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
+        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
 
-        return ask
+        return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
 
-
-def _store(plan: WorkerPlan) -> Store:
-    assert plan.outputs_to is not None
-    if os.path.isabs(plan.outputs_to):
-        return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
-    from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
-
-    return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca)
+    def _check_time(self) -> None:
+        """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""
+        if time.monotonic() > self._deadline if self._was_final else self._final:
+            raise LookInterrupted
 
 
 # --- one scan
@@ -124,44 +125,43 @@ class LookInterrupted(Exception):
     """The scan ends early: the last one follows, or the deadline has passed."""
 
 
-class Summary(NamedTuple):
-    files: int
-    size: int
-    left_out: List[LeftOut]
-
-
 class Sync:
     """Scans, with the memory of the files kept before. One scan at a time."""
 
-    def __init__(self, finder: FileFinder, store: Store, linkable: bool) -> None:
-        """`linkable`: the files never change after the end of the ranks."""
-        self._finder, self._store, self._linkable = finder, store, linkable
+    def __init__(
+        self,
+        finder: FileFinder,
+        store: "Union[DirectoryStore, HttpStore]",
+        linkable: bool,
+        check_time: Callable[[], None],
+    ) -> None:
+        """`linkable`: the files never change after the end of the ranks. `check_time` is called between steps, and
+        raises LookInterrupted to end the scan; a final scan then leaves the rest out."""
+        self._finder, self._store = finder, store
+        self._linkable, self._check_time = linkable, check_time
         self._kept: Dict[str, _VERSION] = {}
         self._left_out: Dict[str, LeftOut] = {}
 
-    def look(self, final: bool, patience: Callable[[], None]) -> None:
-        """Bring the store up to date. `final`: the ranks have ended. `patience` is called between steps, and raises
-        LookInterrupted to end the scan; a final scan then leaves the rest out.
+    def look(self, final: bool) -> None:
+        """Bring the store up to date. `final`: the ranks have ended.
 
         An OSError of one file leaves it out until the next scan.
         """
-        self._store.wait = patience
         found = self._finder.look()
         self._forget_removed(found)
         for number, one in enumerate(found):
             try:
-                patience()
-                self._look_at(one, final, patience)
+                self._check_time()
+                self._look_at(one, final)
             except LookInterrupted:
                 if not final:
                     raise
                 self._give_up(found[number:])
                 return
 
-    def summary(self) -> Summary:
-        return Summary(
-            len(self._kept), sum(size for size, _, _ in self._kept.values()), sorted(self._left_out.values())
-        )
+    def summary(self) -> Tuple[int, int, List[LeftOut]]:
+        """(number of kept files, their bytes, those left out)."""
+        return len(self._kept), sum(size for size, _, _ in self._kept.values()), sorted(self._left_out.values())
 
     def _forget_removed(self, found: List[Found]) -> None:
         there = {one.path for one in found}
@@ -170,7 +170,7 @@ class Sync:
             self._kept.pop(path, None)
             self._left_out.pop(path, None)
 
-    def _look_at(self, one: Found, final: bool, patience: Callable[[], None]) -> None:
+    def _look_at(self, one: Found, final: bool) -> None:
         version = (one.size, one.mtime_ns, one.inode)
         if self._kept.get(one.path) == version and one.path not in self._left_out:
             return
@@ -178,7 +178,7 @@ class Sync:
             self._leave_out(one, one.why_not)
         elif final or _settled(one):
             try:
-                self._keep(one, final, patience)
+                self._keep(one, final)
             except BeingWritten:
                 if final:
                     self._leave_out(one, "it is still being written, though every rank has ended")
@@ -187,11 +187,11 @@ class Sync:
             except OSError as error:
                 self._leave_out(one, error.strerror or str(error))
 
-    def _keep(self, one: Found, final: bool, patience: Callable[[], None]) -> None:
+    def _keep(self, one: Found, final: bool) -> None:
         path = os.path.realpath(os.path.join(self._finder.root, one.path))
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            source = SourceFile(one.path, fd, one.executable, patience)
+            source = SourceFile(one.path, fd, one.executable, self._check_time)
             if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
                 raise BeingWritten(one.path)  # replaced since it was found
             self._store.keep(source, path if final and self._linkable else None)

@@ -12,11 +12,11 @@ of the scan.
 
 import os
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 from urllib.parse import quote, urlencode
 
-from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile, Store
-from client_lib.worker.pod.server_client import Rejected, ServerConnection, Unreachable
+from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile
+from client_lib.worker.server_connection import Rejected, ServerConnection, Unreachable
 
 _PIECE = 8 * BLOCK  # one request; servers bound these
 _WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
@@ -28,10 +28,15 @@ class UploadRefused(OSError):
     """The server rejects the request; the message is the server's."""
 
 
-class HttpStore(Store):
-    """`url` without a slash at its end; `token` and `ca` are files."""
+class HttpStore:
+    """Has the methods of DirectoryStore that a scan calls."""
 
-    def __init__(self, url: str, token: Optional[str], ca: Optional[str]) -> None:
+    def __init__(
+        self, url: str, token: Optional[str], ca: Optional[str], check_time: Callable[[], None] = lambda: None
+    ) -> None:
+        """`url` without a slash at its end; `token` and `ca` are files. `check_time` is called before each try, and
+        raises to end the scan."""
+        self._check_time = check_time
         headers = {"X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
         if token is not None:
             with open(token, encoding="ascii") as file:
@@ -69,7 +74,7 @@ class HttpStore(Store):
         """The answer, retried until the deadline of the scan. Raises NotKept, BeingWritten, UploadRefused."""
         target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
-            self.wait()
+            self._check_time()
             try:
                 return self._server.exchange(method, target, body, dict, _WAIT_S)
             except (Rejected, Unreachable) as error:

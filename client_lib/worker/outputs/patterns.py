@@ -7,7 +7,7 @@ also matches slashes.)
 
 import fnmatch
 import re
-from typing import Dict, List, Pattern, Sequence, Tuple
+from typing import Dict, Pattern, Sequence, Tuple
 
 ALL = "**"
 _Parts = Tuple[str, ...]
@@ -70,8 +70,3 @@ def _name_matches(part: str, name: str) -> bool:
     if part not in _compiled:
         _compiled[part] = re.compile(fnmatch.translate(part))
     return _compiled[part].match(name) is not None
-
-
-def matching(globs: Sequence[str], paths: Sequence[str]) -> List[str]:
-    patterns = Patterns(globs)
-    return [path for path in paths if patterns.match(path)]

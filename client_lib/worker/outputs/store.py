@@ -1,4 +1,4 @@
-"""The interface of stores for outputs, and the store in a directory of this machine.
+"""Keeps outputs in a directory of this machine.
 
     <job>/outputs/lock                  held while sizes are read and changed
     <job>/outputs/sizes.json            {"<attempt>.<worker>": bytes}: all kept files of the job
@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-from abc import ABC, abstractmethod
 from typing import Callable, Dict, Iterator, Optional, Tuple
 
 from client_lib.worker import disk
@@ -36,14 +35,14 @@ class BeingWritten(Exception):
 
 
 class SourceFile:
-    """One open file that is to be kept. `wait` is called before each step, and raises when the deadline has passed."""
+    """One open file that is to be kept. `check_time` is called before each block, and raises to end the scan."""
 
-    def __init__(self, path: str, fd: int, executable: bool, patience: Callable[[], None]) -> None:
+    def __init__(self, path: str, fd: int, executable: bool, check_time: Callable[[], None]) -> None:
         self.path = path
         self.fd = fd
         self.executable = executable
         self.status = os.fstat(fd)
-        self.wait = patience
+        self._check_time = check_time
 
     @property
     def size(self) -> int:
@@ -53,7 +52,7 @@ class SourceFile:
         """Its bytes up to its size. Raises BeingWritten if it was changed meanwhile."""
         position = 0
         while position < self.size:
-            self.wait()
+            self._check_time()
             block = os.pread(self.fd, min(BLOCK, self.size - position), position)
             if not block:
                 raise BeingWritten(self.path)
@@ -71,34 +70,8 @@ class SourceFile:
         return digest.hexdigest()
 
 
-class Store(ABC):
-    """Keeps files of one worker. All methods may block, and raise OSError if they fail."""
-
-    wait: Callable[[], None] = staticmethod(lambda: None)
-    """Called between tries by a store that waits; raises when the deadline has passed."""
-
-    @abstractmethod
-    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
-        """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
-
-        Raises NotKept, BeingWritten.
-        """
-
-    @abstractmethod
-    def leave_out(self, path: str, size: int, why: str) -> None:
-        """Note that it is not kept, and why."""
-
-    @abstractmethod
-    def forget(self, path: str) -> None:
-        """Remove it: the script has removed the original."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the files; call no other method after it."""
-
-
-class DirectoryStore(Store):
-    """The store of one worker in one attempt, on this machine."""
+class DirectoryStore:
+    """The store of one worker in one attempt, on this machine. Its methods may block, and raise OSError."""
 
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
         """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job. `keep_free`: bytes of
@@ -119,6 +92,10 @@ class DirectoryStore(Store):
         return self._writer.index
 
     def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
+        """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
+
+        Raises NotKept, BeingWritten.
+        """
         self.make_room(source.path, source.size)
         temporary = self.incoming(str(os.getpid()))
         _remove(temporary)
@@ -133,6 +110,7 @@ class DirectoryStore(Store):
         self._writer.leave_out(LeftOut(path, size, why))
 
     def forget(self, path: str) -> None:
+        """Remove it: the script has removed the original."""
         before = self.index.kept.get(path)
         self._writer.forget(path)
         self._drop(before)

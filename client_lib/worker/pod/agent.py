@@ -25,11 +25,10 @@ from client_lib.worker.outcome import (
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.server_channel import AgentEvent, Replaced, ServerChannel, next_log_position
-from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable, outputs_url
+from client_lib.worker.pod.server_channel import CONFLICT, AgentEvent, Replaced, ServerChannel, until_answered
+from client_lib.worker.pod.server_client import Instruction, ServerClient, outputs_url
 from client_lib.worker.pod.settings import (
     FUNCTION_RUNNER,
-    InputFiles,
     PodFiles,
     PodSettings,
     own_plan,
@@ -38,7 +37,7 @@ from client_lib.worker.pod.settings import (
     read_token,
     result_files,
 )
-from client_lib.worker.pod.threads import Backoff
+from client_lib.worker.server_connection import Rejected
 from client_lib.worker.system import out_of_memory_kills
 
 if TYPE_CHECKING:
@@ -111,8 +110,10 @@ class Agent:
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
         try:
-            self._launcher.fork()  # before the first thread; it loads its modules while the server answers
+            failed = self._fork()
             self._claim()
+            if failed:
+                raise failed
             if self._is_elastic:
                 self._resume()
             with disk.naming(self._files.directory.path):
@@ -150,25 +151,29 @@ class Agent:
 
     # --- before anything runs
 
+    def _fork(self) -> Optional[OSError]:
+        """Fork the launcher before the first thread; it loads its modules while the server answers. Returns the error
+        if that fails: it can be reported after the claim."""
+        try:
+            self._launcher.fork()
+        except OSError as error:
+            return error
+        return None
+
     def _claim(self) -> None:
-        backoff = Backoff()
-        warned = None
-        while True:
-            why = self._channel.claim()
-            if why is None:
-                break
-            if why != warned:
-                warn("waits for the server: %s" % why)
-                warned = why
-            self._check_stop()
-            backoff.sleep()
+        until_answered(self._channel.claim, self._check_stop, warn)
         self._channel.start()
 
     def _resume(self) -> None:
         """Continue after the last pod of this worker, or the last start of this container, has ended."""
         if os.path.exists(self._files.directory.lock):
             renew(self._files.directory)
-        offset, seq = next_log_position(self._new_server(), self._check_stop, warn)
+        try:
+            offset, seq = until_answered(self._new_server().log_end, self._check_stop, warn)
+        except Rejected as rejected:
+            if rejected.status == CONFLICT:
+                raise Replaced(str(rejected)) from rejected
+            raise OSError("the server does not take its log: %s" % rejected) from rejected
         self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
         self._spool.begin(offset, seq)
 
@@ -188,15 +193,9 @@ class Agent:
     def _begin(self) -> None:
         """Raises CodeMissing, Stopped, Replaced, OSError."""
         files = self._files
-        inputs = InputFiles(
-            snapshot=self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None,
-            function=self._input("function", None) if self._pod.function else None,
-            runner=self._runner() if self._pod.function else None,
-            environments=files.environments,
-            token=files.token,
-            authorities=files.authorities,
-        )
-        self._plan = own_plan(self._plan, self._pod, inputs, outputs_url(self._pod))
+        snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
+        function = (self._input("function", None), self._runner()) if self._pod.function else None
+        self._plan = own_plan(self._plan, self._pod, files, outputs_url(self._pod), snapshot, function)
         write_json(files.directory.plan, self._plan._asdict())
         disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
         self._check_stop()
@@ -223,20 +222,14 @@ class Agent:
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
             raise CodeMissing("the %s is not mounted, and there is no server to fetch it from" % what)
-        server, target, backoff = self._new_server(), self._files.fetched(what), Backoff()
-        tries = 0
-        while tries < _DIGEST_TRIES:
-            self._check_stop()
+        server, target = self._new_server(), self._files.fetched(what)
+        for _ in range(_DIGEST_TRIES):
             try:
-                server.fetch(what, target, self._check_stop)
-                if _has_digest(target, sha256):
-                    return target
-                tries += 1
+                until_answered(lambda: server.fetch(what, target, self._check_stop), self._check_stop, warn)
             except Rejected as rejected:
                 raise CodeMissing("the server does not give the %s: %s" % (what, rejected)) from rejected
-            except Unreachable as error:
-                warn("the %s waits for the server: %s" % (what, error))
-                backoff.sleep()
+            if _has_digest(target, sha256):
+                return target
         raise CodeMissing("the fetched %s does not have the digest that was submitted" % what)
 
     # --- while it runs
@@ -271,13 +264,14 @@ class Agent:
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
             self._channel.send_stacks(self._stacks_ordered, taken.get("processes") or [])
+        elif event.session is not None and isinstance(self._channel, ServerChannel):
+            self._channel.carry_session(event.session, self._files.directory.control)
         elif event.quiet is not None and isinstance(self._channel, ServerChannel):
             self._channel.send_quiet(event.quiet)
         elif event.instruction is not None and event.instruction.do == "go":
             self._launcher.instruct(control.go())
         elif event.instruction is not None and event.instruction.do == "stop":
-            grace_s = event.instruction.grace_s
-            self._launcher.instruct(control.stop(self._plan.grace_s if grace_s is None else grace_s))
+            self._launcher.instruct(control.stop(event.instruction.grace_s))
 
     def _reap(self) -> None:
         """Reap every child that has ended: the launcher, and, as process 1, the orphans of the pod."""

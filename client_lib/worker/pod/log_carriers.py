@@ -12,8 +12,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
 from client_lib.worker.format import parse, segment_name, segments
-from client_lib.worker.pod.server_client import Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.server_client import ServerClient
 from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.server_connection import Rejected, Unreachable
 
 SERVER, STDOUT = "server", "stdout"
 """Names of the spool's readers."""
@@ -135,13 +136,10 @@ class Spool:
 class LogCarrier(AgentThread):
     """`finish`, then `join`: everything is delivered, or the receiver takes no more."""
 
-    def __init__(self, name: str, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(name, self._carry, warn)
+    def __init__(self, name: str, carry: Callable[[], None], spool: Spool, warn: Callable[[str], None]) -> None:
+        super().__init__(name, carry, warn)
         self._spool = spool
         self._finishing = threading.Event()
-
-    def _carry(self) -> None:
-        raise NotImplementedError
 
     def finish(self) -> None:
         """The launcher writes no more."""
@@ -155,7 +153,7 @@ class StdoutCarrier(LogCarrier):
     """
 
     def __init__(self, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(STDOUT, spool, warn)
+        super().__init__(STDOUT, self._carry, spool, warn)
 
     def _carry(self) -> None:
         while self._print():
@@ -183,7 +181,7 @@ class ServerCarrier(LogCarrier):
     """Sends the log to the server, over any outage, and repeats nothing."""
 
     def __init__(self, server: ServerClient, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(SERVER, spool, warn)
+        super().__init__(SERVER, self._carry, spool, warn)
         self._server = server
         self._backoff = Backoff()
         self._failure: Optional[str] = None

@@ -21,6 +21,7 @@ from client_lib.worker.pod.server_channel import AgentEvent, Replaced
 from client_lib.worker.pod.server_client import Instruction
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.server_connection import Unreachable
 
 _CONNECT_S = 5.0
 _POLL_S = 0.1
@@ -38,9 +39,10 @@ class PeerChannel:
         self._ended_at: Optional[float] = None
         self._changed = threading.Condition()
 
-    def claim(self) -> Optional[str]:
-        """Returns the reason why it must be tried again, or None: the worker is ours."""
-        return self._barrier.listen() if self._barrier is not None else None
+    def claim(self) -> None:
+        """Raises Unreachable: try again."""
+        if self._barrier is not None:
+            self._barrier.listen()
 
     def start(self) -> None:
         run = self._connect_to_barrier
@@ -152,8 +154,8 @@ class StartBarrier:
         self._open = False
         self._socket: Optional[socket.socket] = None
 
-    def listen(self) -> Optional[str]:
-        """Listen on the port. Returns the reason why that fails, or None."""
+    def listen(self) -> None:
+        """Listen on the port. Raises Unreachable: that fails."""
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         try:
@@ -161,8 +163,7 @@ class StartBarrier:
                 ("", self._pod.barrier_port), family=family, dualstack_ipv6=both, backlog=1024
             )
         except OSError as error:
-            return "port %d can't be listened on: %s" % (self._pod.barrier_port, error)
-        return None
+            raise Unreachable("port %d can't be listened on: %s" % (self._pod.barrier_port, error)) from error
 
     def start(self) -> None:
         AgentThread("barrier", self._accept, self._warn).start()

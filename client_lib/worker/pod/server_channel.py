@@ -6,14 +6,18 @@ the worker's sign of life. `peer_channel` is the counterpart without a server.
 
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
 
-from client_lib.worker.pod.server_client import Instruction, Rejected, ServerClient, Unreachable
+from client_lib.worker.pod.server_client import Instruction, ServerClient
 from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.server_connection import Rejected, Unreachable
+
+T = TypeVar("T")
 
 WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
-_CONFLICT = 409  # another pod owns this worker
+CONFLICT = 409  # another pod owns this worker
 _UNAUTHORIZED = 401
 
 
@@ -30,12 +34,15 @@ class AgentEvent(NamedTuple):
     """Another pod owns the worker."""
     stacks: Optional[str] = None
     """Mark of an order for the stacks of the ranks."""
+    session: Optional[str] = None
+    """Mark of a session of the user to take up."""
     quiet: Optional[Dict[str, float]] = None
     """The ranks in the launcher's event with that name."""
 
 
 class ServerChannel:
-    """`post` gets each new instruction, each order for stacks and the loss of the worker, on another thread."""
+    """`post` gets each new instruction, each order for stacks or a session, and the loss of the worker, on another
+    thread."""
 
     def __init__(
         self,
@@ -52,23 +59,16 @@ class ServerChannel:
         self._known, self._stacks = "wait", ""
         self._answered_at = time.monotonic()
 
-    def claim(self) -> Optional[str]:
-        """Become the owner of the worker; nothing of the job may be touched before.
-
-        Returns None on success, otherwise the reason why it must be tried again. Raises Replaced.
-        """
+    def claim(self) -> None:
+        """Become the owner of the worker; nothing of the job may be touched before. Raises Replaced; Unreachable: try
+        again."""
         server = self._new_server()
         try:
             server.put_state("preparing", 0, "", 0.0)
         except Rejected as rejected:
-            if rejected.status == _CONFLICT:
-                raise Replaced(str(rejected)) from rejected
-            return str(rejected)
-        except Unreachable as error:
-            return str(error)
+            raise (Replaced if rejected.status == CONFLICT else Unreachable)(str(rejected)) from rejected
         finally:
             server.close()
-        return None
 
     def start(self) -> None:
         for run in (self._send_states, self._wait_for_instructions):
@@ -109,6 +109,13 @@ class ServerChannel:
                 server.close()
 
         AgentThread("stacks", send, self._warn, again=False).start()
+
+    def carry_session(self, mark: str, control_path: str) -> None:
+        """Carry a session of the user to its end, on a thread of its own."""
+        from client_lib.worker.pod.session_carrier import carry  # here: few jobs have any
+
+        run = partial(carry, self._new_server, mark, control_path)
+        AgentThread("session", run, self._warn, again=False).start()
 
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
         backoff = Backoff()
@@ -156,7 +163,7 @@ class ServerChannel:
         except Unreachable:
             return False
         except Rejected as rejected:
-            if rejected.status == _CONFLICT:
+            if rejected.status == CONFLICT:
                 self._post(AgentEvent(replaced=True))
             elif rejected.status == _UNAUTHORIZED:  # the attempt was closed: the server expects nothing of this worker
                 self._post(AgentEvent(instruction=Instruction("exit")))
@@ -165,28 +172,24 @@ class ServerChannel:
         if wait_s and instruction.stacks not in (None, self._stacks):
             self._stacks = instruction.stacks or ""
             self._post(AgentEvent(stacks=self._stacks))
+        if instruction.session is not None:
+            self._post(AgentEvent(session=instruction.session))
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
             self._post(AgentEvent(instruction=instruction))
         return True
 
 
-def next_log_position(
-    server: ServerClient, check_stop: Callable[[], None], warn: Callable[[str], None]
-) -> "tuple[int, int]":
-    """(offset, seq) of the log record that the server expects next from this worker.
-
-    Calls `check_stop` before each try. Raises Replaced, OSError, and the exceptions of `check_stop`.
-    """
-    backoff = Backoff()
+def until_answered(call: Callable[[], T], check_stop: Callable[[], None], warn: Callable[[str], None]) -> T:
+    """The value of `call`, which is repeated while it raises Unreachable. `check_stop` is called between the tries, and
+    may raise."""
+    backoff, warned = Backoff(), ""
     while True:
-        check_stop()
         try:
-            return server.log_end()
-        except Rejected as rejected:
-            if rejected.status == _CONFLICT:
-                raise Replaced(str(rejected)) from rejected
-            raise OSError("the server does not take its log: %s" % rejected) from rejected
+            return call()
         except Unreachable as error:
-            warn("waits for the server: %s" % error)
-            backoff.sleep()
+            if str(error) != warned:
+                warned = str(error)
+                warn("waits for the server: %s" % error)
+        check_stop()
+        backoff.sleep()

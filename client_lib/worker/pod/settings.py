@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan, from_json
@@ -129,28 +129,22 @@ _SEGMENTS = 16  # per spool: one dropped segment costs a sixteenth of it
 _UNLIMITED = 2**62  # the spool has its own limit (log_carriers.py), and the server limits the job's log
 
 
-class InputFiles(NamedTuple):
-    """Paths of the worker's inputs in this pod."""
-
-    snapshot: Optional[str]
-    function: Optional[str]
-    runner: Optional[str]
-    """function_runner.py."""
-    environments: str
-    token: str
-    authorities: Optional[str]
-
-
-def own_plan(shared: WorkerPlan, pod: PodSettings, files: InputFiles, outputs_url: Optional[str]) -> WorkerPlan:
-    """`outputs_url`: URL at which the server takes this worker's outputs."""
+def own_plan(
+    shared: WorkerPlan,
+    pod: PodSettings,
+    files: PodFiles,
+    outputs_url: Optional[str],
+    snapshot: Optional[str] = None,
+    function: Optional[Tuple[str, str]] = None,
+) -> WorkerPlan:
+    """`outputs_url`: URL at which the server takes this worker's outputs. `snapshot`: path of the code in this pod.
+    `function`: paths of the function and of function_runner.py."""
     environment = dict(_inherited(pod), **shared.environment)
-    if files.function is not None:
+    command = list(shared.command)
+    if function is not None:
         from client_lib.worker.function_runner import PAYLOAD  # here: few jobs are functions
 
-        environment[PAYLOAD] = files.function
-    command = list(shared.command)
-    if files.runner is not None:
-        command[0] = files.runner
+        environment[PAYLOAD], command[0] = function
     # without a snapshot all workers share one folder: worker 0 alone follows its files
     own_folder = pod.worker == 0 or pod.snapshot is not None
     return shared._replace(
@@ -159,7 +153,7 @@ def own_plan(shared: WorkerPlan, pod: PodSettings, files: InputFiles, outputs_ur
         master_port=pod.master_port,
         environment=environment,
         command=command,
-        snapshot=files.snapshot,
+        snapshot=snapshot,
         log_file=shared.log_file if own_folder else None,
         log_limit_bytes=_UNLIMITED,
         segment_bytes=max(1, min(shared.segment_bytes, pod.spool_bytes // _SEGMENTS)),

@@ -65,17 +65,6 @@ def find_or_make(
     return found
 
 
-def main(result: str, **asked: object) -> int:
-    """Run in the process of the installation. `result`: path of the file for the result."""
-    try:
-        found = find_or_make(**asked)  # type: ignore[arg-type]
-    except (NotInstalled, OSError) as error:
-        write_json(result, {"failed": str(error)})
-        return 1
-    write_json(result, {"prefix": found.prefix, "python": found.python, "folder": found.folder})
-    return 0
-
-
 def _ask(python: str, variables: Dict[str, str]) -> Parent:
     path = shutil.which(python, path=variables.get("PATH"))
     if path is None:
@@ -295,13 +284,12 @@ class Installation:
         assert plan.environments_dir is not None
         for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_DFL)
-        os._exit(
-            main(
-                self._directory.environment,
-                folder=plan.environments_dir,
-                limit_bytes=plan.environments_limit_bytes,
-                python=plan.requirements_python or plan.python or "python3",
-                requirements=[self._found(line) for line in plan.requirements],
-                variables=environment,
-            )
-        )
+        python = plan.requirements_python or plan.python or "python3"
+        wanted = [self._found(line) for line in plan.requirements]
+        try:
+            found = find_or_make(plan.environments_dir, plan.environments_limit_bytes, python, wanted, environment)
+            result = {"prefix": found.prefix, "python": found.python, "folder": found.folder}
+        except (NotInstalled, OSError) as error:
+            result = {"failed": str(error)}
+        write_json(self._directory.environment, result)
+        os._exit(0)

@@ -21,6 +21,8 @@ class Group:
     def __init__(self, root: str = "") -> None:
         self.root = root
         self.modules: dict[str, Any] = {}
+        self.replaced: dict[str, Any] = {}
+        """Modules that it puts in the place of those of other groups."""
         self.needs: list[Group] = []
         """Groups that its import restores, in this order."""
         self.changes: list[Change] = []

@@ -71,7 +71,7 @@ class Hidden:
     def in_order(self, names: list[str]) -> Iterator[str]:
         """The names to learn. `names` are in the order in which their imports ended in an earlier job.
 
-        A module that imports one that ended later is part of a circle of imports. It is learned with that one, because
+        A module that imports one that ended later is part of an import cycle. It is learned with that one, because
         it may fail if it is imported first. A module that its own package imports is learned with the package.
         """
         self._order = {name: number for number, name in enumerate(names)}
@@ -91,7 +91,7 @@ class Hidden:
             builtins.__import__(name)
             if judge:
                 judge(name)
-            group.watched = self._containers(self._own(group).values())
+            group.watched = self._containers([*self._own(group).values(), *self._replaced(group).values()])
         except BaseException as error:
             self._suspend(group)
             self._running.pop()
@@ -125,7 +125,7 @@ class Hidden:
     def _suspend(self, group: Group) -> None:
         """Note what the import has done so far, and take it away with all that it needs."""
         group.visible = False
-        group.modules = self._own(group)
+        group.modules, group.replaced = self._own(group), self._replaced(group)
         visible = [self._start, *group.needs]
         group.changes = [change for one in visible for held in one.watched for change in held.changes()]
         given = dict(self._environment)
@@ -142,6 +142,13 @@ class Hidden:
         """Modules in sys.modules that the import itself has loaded."""
         restored = {name for needed in group.needs for name in needed.modules}
         return {n: module for n, module in sys.modules.items() if n not in restored and not self._stays(n)}
+
+    def _replaced(self, group: Group) -> dict[str, Any]:
+        """Modules that the import has put in the place of those that it needs, as transformers does with itself."""
+        before: dict[str, Any] = {}
+        for needed in group.needs:
+            before.update({**needed.modules, **needed.replaced})
+        return {n: sys.modules[n] for n, module in before.items() if sys.modules.get(n, module) is not module}
 
     def _containers(self, modules: Iterable[Any]) -> list[Watched]:
         """Those of modules and of their classes which no module before them has."""
@@ -169,7 +176,7 @@ class Hidden:
         needs, group.needs = group.needs, []
         for needed in needs:
             self._apply(needed)
-        sys.modules.update(group.modules)
+        sys.modules.update({**group.modules, **group.replaced})
         for change in group.changes:
             change.redo(noted=False)
         os.environ.update(group.variables)
@@ -251,8 +258,15 @@ class Hidden:
             self._apply(needed)
         for name, module in group.modules.items():
             sys.modules.setdefault(name, sys.modules["__main__"] if name == "__mp_main__" else module)
+        sys.modules.update(group.replaced)
         for change in group.changes:
             change.redo()
+        for name, module in group.modules.items():
+            package, _, child = name.rpartition(".")
+            place, known = sys.modules.get(package), self._group_of.get(package)
+            if place is not None and known and place is not known.modules[package]:
+                setattr(place, child, module)  # it has taken the place of its package
+                vars(known.modules[package]).pop(child, None)
         for name, value in group.variables.items():
             os.environ.setdefault(name, value)
         if not self._learning:

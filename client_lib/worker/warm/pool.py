@@ -30,10 +30,9 @@ import traceback
 from typing import Any, Dict, List, NoReturn, Optional
 
 from client_lib.worker import rank_runner
-from client_lib.worker.directory import Directory, acquire, read_json, write_json
-from client_lib.worker.launcher import Launcher, last_words
-from client_lib.worker.plan import from_json
-from client_lib.worker.system import Linux, memory_is_short, restore_open_files
+from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.launcher import run_worker
+from client_lib.worker.system import memory_is_short, restore_open_files
 from client_lib.worker.warm.hidden import Hidden
 from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
 from client_lib.worker.warm.rank import Warm, given_environment
@@ -63,7 +62,7 @@ class PoolProcess:
         except Unfit as unfit:
             self._restart(unfit)
         self._hidden.end_learning()
-        self._warm = Warm(str(self._config["python"]), self._environment, self._hidden)
+        self._warm = Warm(str(self._config["python"]), self._environment, self._hidden, self._packages)
         gc.collect()
         gc.freeze()
         self._send({"event": "ready", "modules": self._hidden.count_packaged()})
@@ -113,15 +112,16 @@ class PoolProcess:
     def _launch(self, worker_dir: str) -> None:
         pid = os.fork()
         if pid == 0:
+            code = 1
             try:
-                self._be_launcher(worker_dir)
+                code = self._be_launcher(worker_dir)
             except BaseException:  # noqa: BLE001  (the callers must not continue in this process)
                 traceback.print_exc()
             finally:
-                os._exit(1)
+                os._exit(code)
         self._launchers[pid] = worker_dir
 
-    def _be_launcher(self, worker_dir: str) -> NoReturn:
+    def _be_launcher(self, worker_dir: str) -> int:
         """The same as `python -m client_lib.worker worker_dir`."""
         signal.set_wakeup_fd(-1)
         os.setsid()
@@ -129,16 +129,12 @@ class PoolProcess:
         output = os.open(LAUNCHER_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        directory = Directory(worker_dir)
-        with open(directory.plan, encoding="utf-8") as file:
-            plan = from_json(file.read())
-        system = Linux()
-        with last_words(directory):
-            acquire(directory.lock)
+
+        def tell() -> None:
             self._send({"event": "launched", "worker_dir": worker_dir})
             self._runtime.close()
-            Launcher(directory, plan, system, self._warm).run()
-        os._exit(0)
+
+        return run_worker(worker_dir, self._warm, tell)
 
     def _reap(self) -> None:
         while self._launchers:

@@ -22,6 +22,7 @@ from client_lib.worker.rank_environment import Process
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.effects import Group
 from client_lib.worker.warm.hidden import Hidden
+from client_lib.worker.warm.preload import Fingerprint, fingerprint, folders
 
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
@@ -38,8 +39,9 @@ _Setter = Callable[[int], Any]
 class Warm:
     """A pool as its launchers see it: decides whether ranks may be warm, and runs them."""
 
-    def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden) -> None:
-        """`environment`: the one that the pool was started with."""
+    def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint) -> None:
+        """`environment`: the one that the pool was started with; `packages`: what was installed then."""
+        self._packages = packages
         names = {name.partition(".")[0] for name in hidden.names()}
         self._pool = fit.PoolState(python, environment, frozenset(names))
         self._hidden = hidden
@@ -49,6 +51,8 @@ class Warm:
 
     def refusal(self, plan: WorkerPlan, processes: Sequence[Process]) -> Optional[str]:
         """The reason why the ranks of this worker must start fresh; None: they may be warm."""
+        if plan.setup and fingerprint(folders()) != self._packages:
+            return "its setup has changed the installed packages"
         for process in processes:
             why = fit.refusal(self._pool, plan, process, _script_folder(process))
             if why:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
@@ -49,10 +50,30 @@ def _binary(media_type: str) -> dict[str, Any]:
 _FIRST_CLIENT = "client-lib"  # the User-Agent of version 0.1.0; later ones add their version
 _FIRST_REASONS = {
     Reason.HUNG: Reason.HUNG_SILENT,
+    Reason.SETUP_FAILED: Reason.START_FAILED,
     Reason.STORAGE_FULL: Reason.START_FAILED,
     Reason.SERVER_ERROR: Reason.LAUNCHER_LOST,
 }
 """The nearest reasons that the first clients know. They can't read an answer with another one."""
+
+
+_LIVE = {
+    "Cache-Control": "no-store, no-transform",  # no-transform: a proxy that compresses waits for more bytes
+    "X-Accel-Buffering": "no",  # nginx
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class LiveResponse(StreamingResponse):
+    """Closes its stream when the reader disconnects, which frees what it holds; also before the first byte."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(content, media_type=media_type, headers=_LIVE)
+        self._stream = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._stream):
+            await super().__call__(scope, receive, send)
 
 
 class _JsonText(Response):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from client_lib.spec import paths
+from client_lib.spec.metrics import POINTS, POINTS_MAX, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
@@ -87,9 +88,13 @@ async def list_jobs(
     ] = None,
 ) -> Response:
     """The jobs of a user, newest first."""
-    labels = dict(text.split("=", 1) for text in label)
-    filters = JobFilters(state=state, labels=labels, name_prefix=name, owner=owner)
-    return json_text(await parts.service.page(user, filters, limit, cursor))
+    wanted = JobFilters(
+        owners=None if owner is None else (owner,),
+        states=None if state is None else (state,),
+        labels=dict(text.split("=", 1) for text in label),
+        name_prefix=name,
+    )
+    return json_text(await parts.service.page(user, wanted, limit, cursor))
 
 
 @router.get(JOB, response_model=JobInfo)
@@ -163,6 +168,22 @@ async def get_result(
 async def get_stacks(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobStacks:
     """The stacks of all threads of the running job, for its owner and admins."""
     return await parts.service.stacks(user, name, owner)
+
+
+@router.get(f"{JOB}/metrics", response_model=JobMetrics)
+async def get_job_metrics(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    rank: Annotated[
+        Annotated[int, Field(ge=0, lt=_RANK_MAX)] | Literal["all"], Query(description="Of this rank and of none.")
+    ] = 0,
+    points: Annotated[int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")] = POINTS,
+    owner: Owner = None,
+) -> Response:
+    """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
+    found = await parts.service.metrics(user, name, None if rank == "all" else rank, points, owner)
+    return json_text((await asyncio.to_thread(found.model_dump_json)).encode())
 
 
 @router.post(f"{JOB}/cancel", response_model=JobInfo)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from datetime import datetime, timezone
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
-from starlette.types import Send
 
 from client_lib.spec.paths import JOBS, LOG_FRAMES, NDJSON
+from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Owner, Parts
 from server_stub.logs import LoggedJob, LogHub, LogQuery, parse_query, stream
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
-
-_HEADERS = {
-    "Cache-Control": "no-store, no-transform",  # no-transform: a proxy that compresses waits for more bytes
-    "X-Accel-Buffering": "no",  # nginx
-    "X-Content-Type-Options": "nosniff",
-}
+from server_stub.logs.search import answer_of, search
+from server_stub.logs.stream import logs
 
 router = APIRouter()
 
@@ -61,6 +55,10 @@ async def get_logs(
     stream: Annotated[list[str], Query(description="Only these streams.")] = [],  # noqa: B006
     attempt: Annotated[int | None, Query(description="Only this attempt; default: all, in order.")] = None,
     timestamps: Annotated[bool, Query(description="Text: the time before each line.")] = False,
+    grep: Annotated[
+        str | None, Query(description="Only lines with this regular expression; without `follow` and `cursor`.")
+    ] = None,
+    context: Annotated[int, Query(description="With `grep`: lines of the same rank before and after.")] = 0,
 ) -> StreamingResponse:
     """The lines of the job so far, and with `follow` each new line as it is written."""
     query = parse_query(
@@ -73,7 +71,12 @@ async def get_logs(
         streams=stream,
         attempt=attempt,
         timestamps=timestamps,
+        grep=grep,
+        context=context,
     )
+    if grep is not None:
+        media_type, renderer = _renderer(accept, query)
+        return LiveResponse(answer_of(job, await search(logs(hub, job, query), query), renderer), media_type)
     return answer(hub, job, query, accept)
 
 
@@ -83,19 +86,7 @@ def answer(hub: LogHub, job: LoggedJob, query: LogQuery, accept: str) -> Streami
     Raises NotFound: there is no such attempt, or no such rank.
     """
     media_type, renderer = _renderer(accept, query)
-    return LogResponse(stream(hub, job, query, renderer), media_type)
-
-
-class LogResponse(StreamingResponse):
-    """Closes its stream when the reader disconnects, and so frees its place among the followers."""
-
-    def __init__(self, content: AsyncGenerator[bytes, None], media_type: str) -> None:
-        super().__init__(content, media_type=media_type, headers=_HEADERS)
-        self._stream = content
-
-    async def stream_response(self, send: Send) -> None:
-        async with aclosing(self._stream):
-            await super().stream_response(send)
+    return LiveResponse(stream(hub, job, query, renderer), media_type)
 
 
 def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
@@ -20,21 +17,8 @@ SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 router = APIRouter()
 
 
-async def _archive(parts: Parts, user: CurrentUser, sha256: str) -> Path:
-    """The file, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
-    found = parts.snapshots.find(sha256, user.name)
-    if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
-        found = parts.snapshots.path(sha256)
-    if found is None:
-        raise _missing(sha256)
-    return found
-
-
 def _missing(sha256: str) -> NotFound:
     return NotFound(f"no snapshot {sha256[:12]} of yours is on this server")
-
-
-Archive = Annotated[Path, Depends(_archive)]
 
 
 @router.head(SNAPSHOT, response_class=Response)
@@ -48,9 +32,14 @@ async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response
 
 
 @router.get(SNAPSHOT, response_class=FileResponse, responses=raw_answer(ARCHIVE))
-async def get_snapshot(archive: Archive) -> FileResponse:
-    """The archive."""
-    return FileResponse(archive, media_type=ARCHIVE)
+async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResponse:
+    """The archive, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
+    found = parts.snapshots.find(sha256, user.name)
+    if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
+        found = parts.snapshots.path(sha256)
+    if found is None:
+        raise _missing(sha256)
+    return FileResponse(found, media_type=ARCHIVE)
 
 
 @router.put(

@@ -13,13 +13,15 @@ from typing import Annotated, Any, NamedTuple, cast
 from fastapi import APIRouter, Depends, Header, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
-from client_lib.spec.wire import Answer, LogLengths, WorkerOrder, WorkerSays
-from server_stub.http.api.answers import ARCHIVE, BYTES, raw_answer, raw_body
+from client_lib.spec.wire import Answer
+from client_lib.spec.workers import LogLengths, WorkerOrder, WorkerSays
+from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
 from server_stub.http.api.context import JsonBody, Parts
+from server_stub.http.api.sessions import Offset
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.report import WorkerReport, parse
 from server_stub.worker_gateway.worker import RemoteWorker
@@ -95,6 +97,7 @@ async def put_worker_state(
     worker.note_signs_of_life(state.signs_of_life)
     attempt.note_quiet(worker, state.quiet)
     await attempt.report_state(worker, state.state)
+    worker.sessions.supported = state.sessions
     order = await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
     return WorkerOrder.model_validate(order._asdict())
 
@@ -138,6 +141,20 @@ async def put_worker_stacks(caller: Caller, taken: Annotated[WorkerStacks, JsonB
     """Send the stacks of the worker's ranks, as the server has ordered."""
     caller.worker.stacks.answer(taken.mark, taken.processes)
     return Answer(message="the stacks were received")
+
+
+@router.get(f"{paths.WORKERS}/sessions/{{mark}}", response_class=StreamingResponse, responses=raw_answer(BYTES))
+async def get_worker_session(caller: Caller, mark: str) -> StreamingResponse:
+    """Take up a session: a line of JSON with its request, then the bytes of the user."""
+    caller.worker.sessions.end(mark)
+    return LiveResponse(caller.worker.sessions.to_worker(mark), BYTES)
+
+
+@router.put(f"{paths.WORKERS}/sessions/{{mark}}", openapi_extra=raw_body(BYTES))
+async def put_worker_session(request: Request, caller: Caller, mark: str, offset: Offset = 0) -> Answer:
+    """Send bytes to the user of a session; an empty body ends it."""
+    await caller.worker.sessions.end(mark).take(offset, await request.body())
+    return Answer(message="the bytes were passed on")
 
 
 @router.put(f"{paths.WORKERS}/results/{{rank}}", openapi_extra=raw_body(paths.RESULT))

@@ -10,23 +10,7 @@ needs, scheduling, plan     pure
 gpus, ports, processes, machine, job_folders, record, doctor      read or change one aspect of this machine each
 """
 
-import sys
-
-from client_lib.errors import NotSupported
-
-
-def require_unix(platform: str) -> None:
-    """Raises NotSupported on Windows (`platform` has the values of sys.platform)."""
-    if platform == "win32":
-        raise NotSupported(
-            "the local runtime needs Linux or macOS: it relies on process groups, file locks and Unix sockets",
-            hint="set CLIENT_LIB_ENDPOINT to a server on another machine, or run inside WSL",
-        )
-
-
-require_unix(sys.platform)
-
-from server_stub.runtimes.local.options import LocalOptions  # noqa: E402  (the imported modules need fcntl)
-from server_stub.runtimes.local.runtime import LocalRuntime  # noqa: E402
+from server_stub.runtimes.local.options import LocalOptions
+from server_stub.runtimes.local.runtime import LocalRuntime
 
 __all__ = ["LocalOptions", "LocalRuntime"]

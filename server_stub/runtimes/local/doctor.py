@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
@@ -24,19 +23,15 @@ _MEMINFO = Path("/proc/meminfo")
 
 def checks(options: LocalOptions, machine: Machine, gpus: Gpus, capacity: Capacity) -> list[Check]:
     """One result per check, good or bad."""
-    looks: list[Callable[[], Check]] = [
-        lambda: _gpus(options, gpus, capacity),
-        lambda: _memory(machine),
-        lambda: _shared_memory(Path("/dev/shm")),
-        lambda: _launcher(options),
-        lambda: _accounts(options),
-        lambda: Check(
-            name="cpu jobs",
-            ok=True,
-            message=f"{capacity.cpu_jobs} of {capacity.max_cpu_jobs} jobs without GPUs run; {machine.cores} cores",
-        ),
+    running = f"{capacity.cpu_jobs} of {capacity.max_cpu_jobs} jobs without GPUs run; {machine.cores} cores"
+    return [
+        _gpus(options, gpus, capacity),
+        _memory(machine),
+        _shared_memory(Path("/dev/shm")),
+        _launcher(options),
+        _accounts(options),
+        Check(name="cpu jobs", ok=True, message=running),
     ]
-    return [look() for look in looks]
 
 
 def _gpus(options: LocalOptions, gpus: Gpus, capacity: Capacity) -> Check:

@@ -6,21 +6,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import RankReport
 from client_lib.worker import control, disk
-from client_lib.worker.directory import Directory, renew
+from client_lib.worker.directory import Directory, renew, write_file
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import reason_of
 from server_stub.files import outputs
-from server_stub.runtimes import Attempt, FailingRank, Observation, attempt_dir, elastic, verdict, worker_dir
+from server_stub.runtimes import Attempt, Observation, attempt_dir, elastic, verdict, worker_dir
 from server_stub.runtimes.local import plan, private_folders, record
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.job_folders import copy_checkpoints
@@ -28,6 +27,7 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, Step, Verdict, WorkerStatus
+from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.stacks import StackDump
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
@@ -157,7 +157,7 @@ class Gang:
             folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = Directory(str(folder))
-            _write_private(files.plan, each.to_json())
+            write_file(files.plan, each.to_json().encode())
             disk.take_reserve(files.reserve, each.processes_per_worker)
             if account is not None:
                 private_folders.hand_over(folder, account)
@@ -214,6 +214,11 @@ class Gang:
         """The stacks of the ranks of each worker."""
         return list(await asyncio.gather(*(launcher.stacks() for launcher in self._launchers)))
 
+    def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+        """Begin a session of the user; blocks. Raises NotFound, Conflict."""
+        worker = worker_of(request, len(self._launchers), self._launchers[0].processes())
+        return self._launchers[worker].begin_session(request)
+
     # --- changes of its workers
 
     @property
@@ -239,7 +244,7 @@ class Gang:
             self._lost_first = failed[0].stage is Stage.LOST
         step = verdict.next_step(counted, self._stopped)
         if step is Step.STOP and not self._graces:
-            self._stop_launchers(self._attempt.spec.grace_s)
+            self._stop_launchers(self._attempt.spec.grace_s, of_peer=not self._stopped)
         if step is Step.GO and self._may_go:
             self._start_ranks()
         if self._returned and counted[0].stage is Stage.ENDED:
@@ -259,12 +264,13 @@ class Gang:
             if launcher.worker.stage is Stage.READY:
                 launcher.instruct(control.go())
 
-    def _stop_launchers(self, grace_s: float) -> None:
+    def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
+        """`of_peer`: because another worker has failed."""
         if grace_s in self._graces:
             return
         self._graces.add(grace_s)
         for launcher in self._launchers:
-            launcher.instruct(control.stop(grace_s))
+            launcher.instruct(control.stop(None if of_peer else grace_s))
             if launcher.worker.stage is Stage.STARTING:  # it may be unpacking; without ranks there is no grace
                 self._later(UNPACKING_S, launcher.kill)
             self._later(grace_s + NO_ANSWER_S, launcher.kill)
@@ -284,37 +290,27 @@ class Gang:
         missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            self._observe("running", Reason.RUNNING, elastic.who_is_missing(missing, len(self._launchers)))
+            message, quiet = elastic.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
+            self._observe("running", Reason.RUNNING, message, quiet=quiet)
 
     def _end(self, end: Verdict) -> None:
-        ranks = tuple(rank for worker in self._counted for rank in worker.ranks())
-        when = verdict.ended_at(self._workers) or datetime.now(timezone.utc)
-        self._observe("ended", end.reason, end.message, ranks, when, end.first_failing)
+        self._observe(
+            "ended",
+            end.reason,
+            end.message,
+            ranks=tuple(rank for worker in self._counted for rank in worker.ranks()),
+            ended_at=verdict.ended_at(self._workers) or datetime.now(timezone.utc),
+            first_failing=end.first_failing,
+            stacks=verdict.last_stacks(self._workers),
+        )
 
     def _observe(
-        self,
-        phase: Literal["waiting", "running", "ended"],
-        reason: Reason,
-        message: str,
-        ranks: tuple[RankReport, ...] = (),
-        ended_at: datetime | None = None,
-        first_failing: FailingRank | None = None,
+        self, phase: Literal["waiting", "running", "ended"], reason: Reason, message: str, **known: Any
     ) -> None:
-        infos = tuple(worker.info() for worker in self._workers)
-        seen = Observation(
-            self._attempt.job_id,
-            self._attempt.number,
-            phase,
-            reason,
-            message,
-            infos,
-            ranks,
-            ended_at,
-            self._notes(phase),
-            first_failing,
-            verdict.last_stacks(self._workers) if phase == "ended" else (),
-            verdict.quiet(self._workers) if phase == "running" else (),
-        )
+        """`known`: further fields of Observation."""
+        infos, notes = tuple(worker.info() for worker in self._workers), self._notes(phase)
+        key = (self._attempt.job_id, self._attempt.number)
+        seen = Observation(*key, phase, reason, message, infos, notes=notes, **known)
         if seen != self._last:
             self._last = seen
             self._report(seen)
@@ -327,10 +323,3 @@ class Gang:
     def _how_it_started(self) -> tuple[str, ...]:
         why = self.fresh_because if self._pool is not None else self._never_warm
         return () if why is None else (f"its processes were started anew, not forked: {why}",)
-
-
-def _write_private(path: str, text: str) -> None:
-    """Write a file that only this user can read: it holds the environment and the values of secrets."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -20,8 +20,6 @@ from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.scheduling import Capacity, Grant
 
-_SHAPES = 256  # distinct requests whose needs are cached: most jobs have one of a few
-
 
 class Host:
     """`running` is always the records of the running attempts."""
@@ -32,12 +30,11 @@ class Host:
         self._max_cpu_jobs = options.settings.max_cpu_jobs
         self._gpus = Gpus(options.nvidia_smi)
         self._catalogue = Catalogue(by_pattern=options.settings.parse_instance_types is not False)
-        self._needs_of_shape: dict[tuple[object, ...], Needs] = {}
 
     async def start(self) -> None:
         """Detect the GPUs, then read the catalogue of instance types, which may depend on them."""
         await self._gpus.look()
-        self._catalogue, self._needs_of_shape = self._read_catalogue(), {}
+        self._catalogue = self._read_catalogue()
 
     def _read_catalogue(self) -> Catalogue:
         settings = self._options.settings
@@ -66,18 +63,6 @@ class Host:
         return notices(spec, submitter, wanted, self.machine, self._gpus.known) + lines
 
     def needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
-        if self._gpus.known or spec.gpus:  # the GPUs that a request may use depend on its submitter
-            return self._needs(spec, submitter)
-        shape = (spec.instance_type, spec.type, spec.n_workers, spec.processes_per_worker)
-        found = self._needs_of_shape.get(shape)
-        if found is None:
-            found = self._needs(spec, submitter)
-            if len(self._needs_of_shape) >= _SHAPES:
-                self._needs_of_shape.clear()
-            self._needs_of_shape[shape] = found
-        return found
-
-    def _needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
         return needs(spec, submitter, self._catalogue, self.machine, self._gpus.known)
 
     def render(self, attempt: Attempt) -> Manifest:

@@ -10,16 +10,18 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from client_lib.errors import Conflict
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.prepare import reason_of
-from client_lib.worker.report import Report
+from client_lib.worker.report import Report, storable
 from client_lib.worker.system import OPEN_FILES
 from server_stub.files.owned import open_to_append, opener
 from server_stub.runtimes import STACKS_S
@@ -115,6 +117,24 @@ class Launcher:
             return StackDump(number, [], f"the launcher of worker {number} could not take stacks")
         return StackDump(number, taken.get("processes") or [])
 
+    def processes(self) -> int:
+        """The number of processes that its plan has for each worker."""
+        plan = read_json(self._files.plan, self._opener) or {}
+        return int(plan.get("processes_per_worker", 1))
+
+    def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
+        """A connection that the launcher has made a session; blocks. Raises Conflict."""
+        try:
+            connection = self._checked(control.connect(self._files.control))
+        except OSError as error:
+            raise Conflict("its launcher can't be reached now") from error
+        try:
+            control.begin_session(connection, request)
+        except OSError as error:
+            connection.close()
+            raise Conflict(str(error)) from error
+        return connection
+
     def kill(self) -> None:
         """Send SIGKILL to a launcher that does not answer; its ranks die with it."""
         if self._child is not None:
@@ -203,7 +223,7 @@ class Launcher:
                     if message.get("event") == control.ENDED:
                         self._writer.write(control.release())
                         return True
-                    self._handle(message)
+                    self._handle(storable(message))
         except ConnectionError:  # the same as end of file: the lock decides
             pass
         finally:
@@ -217,7 +237,8 @@ class Launcher:
             self._stacks_taken.set()
         if stage is Stage.STARTED:
             self._takes_stacks = bool(message.get("stacks"))
-            self._become(stage, warm=bool(message.get("warm")), fresh_because=message.get("fresh_because"))
+            known = {name: message.get(name) for name in ("fresh_because", "threads")}
+            self._become(stage, warm=bool(message.get("warm")), **known)
         elif message.get("event") == control.QUIET:
             with suppress(ValueError, TypeError, AttributeError):  # processes of the job may send anything
                 told = {int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()}
@@ -267,7 +288,7 @@ class Launcher:
             return Reason.LAUNCHER_LOST, f"{who} was not started"
         try:
             with open(self._path / OUTPUT, encoding="utf-8", errors="replace", opener=self._opener) as file:
-                lines = file.read().strip().splitlines()
+                lines = storable(file.read()).strip().splitlines()
         except FileNotFoundError:
             lines = []
         last = lines[-1] if lines else f"report.json can't be read: {self._damage}" if self._damage else ""
@@ -276,8 +297,8 @@ class Launcher:
         return Reason.LAUNCHER_LOST, f"{who} {_how(self._exit_code)} without a report" + (f": {last}" if last else "")
 
     def _become(self, stage: Stage, **known: object) -> None:
-        how = {"warm": self.worker.warm, "fresh_because": self.worker.fresh_because}
-        worker = WorkerStatus(self.worker.number, stage, self.worker.host, **how | known)  # type: ignore[arg-type]
+        how = {name: getattr(self.worker, name) for name in ("warm", "fresh_because", "threads")}
+        worker = WorkerStatus(self.worker.number, stage, self.worker.host, **how | known)
         if worker != self.worker:
             self.worker = worker
             self._changed()

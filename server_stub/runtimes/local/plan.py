@@ -63,45 +63,27 @@ def worker_plans(
 def _first_plan(
     attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
 ) -> WorkerPlan:
-    spec = attempt.spec
-    given = spec.environment()
+    spec, settings = attempt.spec, options.settings
+    interpreter = _interpreter(attempt, setting.conda_prefix, options)
     environment = _environment(attempt, setting, machine, options)
-    argument, auto = common.local_rank(spec)
-    return WorkerPlan(
-        job=attempt.job_name,
+    plan = common.worker_plan(attempt, environment, os.path.abspath(function_runner.__file__), "/")
+    return plan._replace(
         owner=attempt.owner,
-        attempt=attempt.number,
-        worker=0,
-        n_workers=spec.n_workers,
-        processes_per_worker=1,
-        type=str(spec.type),
-        command=_command(attempt),
-        python=_python(attempt, setting.conda_prefix, options),
-        environment=environment,
-        user_variables=sorted((given.keys() | attempt.secret_values.keys()) - {VISIBLE}),
-        working_dir=common.working_dir(attempt, "/"),
-        master_addr=given.get(MASTER_ADDR, "127.0.0.1"),
+        python=interpreter if common.runs_python(attempt) else None,
+        user_variables=[name for name in plan.user_variables if name != VISIBLE],
+        master_addr=spec.environment().get(MASTER_ADDR, "127.0.0.1"),
         master_port=setting.master_port,
-        gpus=[],
         cores=needs.cores,
         checkpoint_dir=str(checkpoint_dir(attempt)),
         snapshot=str(attempt.snapshot) if attempt.snapshot else None,
-        keep_free_bytes=options.settings.min_free_bytes,
-        log_file=spec.log_file,
-        local_rank_argument=argument,
-        local_rank_auto=auto,
-        elastic_min_workers=spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else None,
-        elastic_max_restarts=5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts,
-        rank_runner=environment.get(common.RANK_RUNNER, "1") != "0",
+        keep_free_bytes=settings.min_free_bytes,
         no_new_privileges=setting.account is not None,
         record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
-        observe=spec.observe and options.settings.observe,
-        grace_s=spec.grace_s,
-        requirements=spec.requirements or [],
-        requirements_python=_interpreter(attempt, setting.conda_prefix, options) if spec.requirements else None,
+        observe=spec.observe and settings.observe,
+        requirements_python=interpreter if spec.requirements else None,
         environments_dir=_environments_dir(setting, options) if spec.requirements else None,
-        outputs_limit_bytes=options.settings.outputs_limit_bytes,
-        log_limit_bytes=common.log_share(attempt, options.settings.log_limit_bytes),
+        outputs_limit_bytes=settings.outputs_limit_bytes,
+        log_limit_bytes=common.log_share(attempt, settings.log_limit_bytes),
     )
 
 
@@ -179,18 +161,6 @@ def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
         function_runner.PAYLOAD: str(attempt.function),
         function_runner.LIMIT: str(options.settings.max_snapshot_bytes),
     }
-
-
-def _command(attempt: Attempt) -> list[str]:
-    if attempt.function is not None:
-        return [os.path.abspath(function_runner.__file__)]
-    return common.command(attempt)
-
-
-def _python(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str | None:
-    if attempt.spec.python_script is None and attempt.function is None:
-        return None
-    return _interpreter(attempt, conda_prefix, options)
 
 
 def _interpreter(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+import socket
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.ports import Ports
-from server_stub.runtimes.local.scheduling import Capacity, Grant, Queued, Schedule, Waiting, WaitingQueue
+from server_stub.runtimes.local.scheduling import Capacity, Grant, Schedule, Waiting, WaitingQueue
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.runtimes.tasks import Tasks
 from server_stub.worker_gateway.stacks import StackDump
@@ -110,8 +111,9 @@ class LocalRuntime:
             self._report_end(key, Reason.START_FAILED, error.message)
             return
         self._arrivals += 1
-        place = Waiting(key, attempt.spec.priority_class.order, attempt.created_at, self._arrivals, wanted)
-        if not self._queue.add(Queued(attempt, place)):
+        order = attempt.spec.priority_class.order
+        waiting = Waiting(key, order, attempt.created_at, self._arrivals, wanted, lambda: attempt)
+        if not self._queue.add(waiting):
             self._left = None
         self._unreported[key] = None
         self._admit_soon()
@@ -136,6 +138,12 @@ class LocalRuntime:
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         gang = self._gangs.get(_key(job_id, attempt))
         return [] if gang is None else await gang.stacks()
+
+    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+        gang = self._gangs.get(_key(job_id, attempt))
+        if gang is None:
+            raise Conflict("its attempt has ended")
+        return await asyncio.to_thread(gang.begin_session, request)
 
     # --- admission
 
@@ -175,7 +183,7 @@ class LocalRuntime:
             assert queued is not None
             self._begin(queued, granted)
         for key in self._unreported.keys() - schedule.waits.keys():
-            self._report_wait(key, scheduling.far_back(self._queue[key].waiting, schedule.left))
+            self._report_wait(key, scheduling.far_back(self._queue[key], schedule.left))
         for key, why in schedule.waits.items():
             self._report_wait(key, why)
         if schedule.waits and schedule.left.held_gpus:
@@ -189,10 +197,10 @@ class LocalRuntime:
         """Only the new attempts are considered if nothing has changed for those before them."""
         if self._left is None:
             return scheduling.decide(self._queue, self._host.capacity(self._running()))
-        arrived = [self._queue[key].waiting for key in self._unreported]
+        arrived = [self._queue[key] for key in self._unreported]
         return scheduling.decide(arrived, self._left, before=len(self._queue) - len(arrived))
 
-    def _dequeue(self, key: str) -> Queued | None:
+    def _dequeue(self, key: str) -> Waiting | None:
         self._unreported.pop(key, None)
         return self._queue.pop(key)
 
@@ -205,8 +213,8 @@ class LocalRuntime:
     def _running(self) -> list[record.Record]:
         return [gang.record for gang in self._gangs.values()]
 
-    def _begin(self, queued: Queued, granted: Grant) -> None:
-        key, wanted = queued.waiting.key, queued.waiting.needs
+    def _begin(self, queued: Waiting, granted: Grant) -> None:
+        key, wanted = queued.key, queued.needs
         try:
             attempt = queued.take()
             port = self._own_port(attempt) or self._ports.reserve(key)
@@ -290,9 +298,10 @@ class LocalRuntime:
     def _report_wait(self, key: str, why: str) -> None:
         queued = self._queue[key]
         self._unreported.pop(key, None)
+        if not queued.message:
+            queued.unload()
         if queued.message != why:
             queued.message = why
-            queued.unload()
             self._report(Observation(*_attempt_of(key), "waiting", Reason.QUEUED, why))
 
     def _report_end(self, key: str, reason: Reason, message: str) -> None:

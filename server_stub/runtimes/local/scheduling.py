@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
@@ -22,8 +23,10 @@ Grant = tuple[tuple[int, ...], ...]
 """Indices of the GPUs of each worker, worker 0 first."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Waiting:
+    """An attempt in the queue."""
+
     key: str
     priority: int
     """Higher values start first."""
@@ -31,75 +34,60 @@ class Waiting:
     arrival: int
     """Orders attempts that were created at the same time."""
     needs: Needs
+    take: Callable[[], Attempt]
+    """Returns the attempt, to be started. Raises ServerError if it cannot be read from disk."""
+    message: str = ""
+    """The last reported reason why it waits; empty: not reported yet."""
 
     @property
     def place(self) -> tuple[int, datetime, int]:
         return (-self.priority, self.created_at, self.arrival)
 
-
-@dataclass
-class Queued:
-    attempt: Attempt | None
-    """None: dropped from memory, see `unload`."""
-    waiting: Waiting
-    message: str = ""
-    """The last reported reason why it waits; empty: not reported yet."""
-    reload: Callable[[], Attempt] | None = None
-
     def unload(self) -> None:
-        """Drop the attempt (mostly the submitter's environment) from memory: it is on disk."""
-        if self.attempt and self.attempt.reload:
-            self.reload = self.attempt.reload
-            self.attempt = None
-
-    def take(self) -> Attempt:
-        """The attempt, to be started. Raises ServerError if it cannot be read from disk."""
-        attempt = self.attempt or (self.reload and self.reload())
-        assert attempt
-        return attempt
+        """Drop the attempt, mostly the environment of its submitter, from memory if it is on disk. Call it once."""
+        self.take = self.take().reload or self.take
 
 
-def _place(queued: Queued) -> tuple[object, ...]:
-    return queued.waiting.place
+_place = attrgetter("place")
 
 
 class WaitingQueue:
     """Attempts by key, and in order of `Waiting.place`. Adding to a queue of thousands is cheap."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, Queued] = {}
-        self._in_order: list[Queued] = []
+        self._by_key: dict[str, Waiting] = {}
+        self._in_order: list[Waiting] = []
         self.wanting_gpus = 0
         """Number of attempts that need GPUs."""
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
-    def __getitem__(self, key: str) -> Queued:
+    def __getitem__(self, key: str) -> Waiting:
         return self._by_key[key]
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def __iter__(self) -> Iterator[Waiting]:
-        return (queued.waiting for queued in self._in_order)
+        return iter(self._in_order)
 
-    def add(self, queued: Queued) -> bool:
+    def add(self, waiting: Waiting) -> bool:
         """Returns True if it is the last one in order."""
-        self._by_key[queued.waiting.key] = queued
-        self.wanting_gpus += queued.waiting.needs.wants_gpus
-        if not self._in_order or _place(self._in_order[-1]) < _place(queued):
-            self._in_order.append(queued)
+        self._by_key[waiting.key] = waiting
+        self.wanting_gpus += waiting.needs.wants_gpus
+        if not self._in_order or self._in_order[-1].place < waiting.place:
+            self._in_order.append(waiting)
             return True
-        insort(self._in_order, queued, key=_place)
+        insort(self._in_order, waiting, key=_place)
         return False
 
-    def pop(self, key: str) -> Queued | None:
-        queued = self._by_key.pop(key, None)
-        if queued is not None:
-            del self._in_order[bisect_left(self._in_order, _place(queued), key=_place)]
-            self.wanting_gpus -= queued.waiting.needs.wants_gpus
-        return queued
+    def pop(self, key: str) -> Waiting | None:
+        waiting = self._by_key.pop(key, None)
+        if waiting is not None:
+            del self._in_order[bisect_left(self._in_order, waiting.place, key=_place)]
+            self.wanting_gpus -= waiting.needs.wants_gpus
+        return waiting
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator
+from starlette.responses import JSONResponse
 
 from client_lib.errors import NotFound
 from client_lib.spec import mlspace
@@ -27,7 +28,7 @@ from server_stub.http.api.public_v2.models import (
     RunJobRequest,
 )
 from server_stub.http.api.public_v2.roots import Roots
-from server_stub.service import JobSearch
+from server_stub.service import JobFilters
 from server_stub.service.values import User
 
 JOBS = "/public/v2/jobs"
@@ -68,16 +69,14 @@ async def list_jobs(
 
     Platform: an absent region means DGX2-MT there, where most users have no job; here it means every region.
     """
-    wanted = JobSearch(
-        limit=min(limit, PAGE_MAX),
-        offset=offset,
-        owners=tuple(job_author) or None,
+    wanted = JobFilters(
+        owners=job_author or None,
         states=frozenset().union(*(mlspace.STATES_OF[name] for name in status)) if status else None,
         since=_utc(start_date),
         until=_utc(end_date),
-        fields=tuple(_fields(region, queue_id, allocation_name)),
+        fields=_fields(region, queue_id, allocation_name),
     )
-    count, found = await parts.service.search(user, wanted)
+    count, found = await parts.service.search(user, wanted, min(limit, PAGE_MAX), offset)
     gpus = {kind.name: kind.gpus for kind in parts.service.instance_types()}
     now = datetime.now(timezone.utc)
     items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
@@ -135,10 +134,10 @@ async def delete_job(
     return Deleted(job_name=name, deleted_at=now, status="deleted")
 
 
-@router.get(f"{JOBS}/{{name}}/params")
-async def get_params(parts: Parts, user: CurrentUser, name: str) -> JobParams:
+@router.get(f"{JOBS}/{{name}}/params", response_model=JobParams)
+async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse:
     """The parameters of a job as they are stored."""
-    return translate.params((await find_job(parts, user, name)).spec)
+    return JSONResponse(translate.params((await find_job(parts, user, name)).spec))
 
 
 @router.get(f"{JOBS}/{{name}}/nodes")

@@ -23,8 +23,8 @@ from client_lib.spec.log_stream import Position
 from client_lib.spec.mlspace import in_queue
 from client_lib.spec.states import State
 from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
+from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
-from server_stub.http.api.logs import LogResponse
 from server_stub.http.api.public_v2.jobs import JOBS, find_job
 from server_stub.http.api.public_v2.translate import closing_line
 from server_stub.logs import LoggedJob, LogQuery, parse_query, stream
@@ -144,7 +144,7 @@ async def get_logs(
     pieces = stream(parts.hub, job, _query(tail, verbose), renderer)
     if x_client_library.startswith("mls"):  # the platform's own clients
         pieces = line_by_line(pieces)
-    return LogResponse(pieces, TEXT)
+    return LiveResponse(pieces, TEXT)
 
 
 def _query(tail: int, verbose: bool) -> LogQuery:

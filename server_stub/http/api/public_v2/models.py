@@ -5,17 +5,16 @@ Times whose names end in `_at` are whole seconds since 1970, 0 for "not yet"; th
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from client_lib.spec.bounds import Label, Scalar
-from client_lib.spec.job import WORKERS_MAX, HealthAction, PriorityClass, Strict
+from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, PriorityClass, Strict
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType
 
 # --- requests
 
-Count = Annotated[int, Field(ge=1)]
 OrDefault = Annotated[int, Field(ge=1)] | Literal["default"]
 Flag = bool | None
 
@@ -211,36 +210,12 @@ class Pods(BaseModel):
     pods: list[Pod]
 
 
-class JobParams(BaseModel):
-    """The parameters of a job; values of variables that look like secrets are masked."""
+PARAMETERS = [name for name in RunJobRequest.model_fields if name in JobSpec.model_fields]
+"""The parameters of a job that are fields of its spec, too, with the same meaning."""
 
-    script: str
-    base_image: str | None
-    instance_type: str | None
-    region: str | None
-    type: PlatformType
-    n_workers: int
-    processes_per_worker: int | str
-    job_desc: str | None
-    flags: dict[str, Any]
-    env_variables: dict[str, Any]
-    conda_env: str | None
-    pytorch_use_env: bool | None
-    elastic_min_workers: int | str | None
-    elastic_max_workers: int | str | None
-    elastic_max_restarts: int | None
-    max_retry: int | None
-    priority_class: str
-    queue_name: str | None
-    allocation_name: str | None
-    checkpoint_dir: str | None
-    logs_dir: str | None
-    health_params: dict[str, Any] | None
-    internet: bool | None
-    shm_size_class: str | None
-    tmp_storage: str | None
-    include_nodes: list[str] | None
-    exclude_nodes: list[str] | None
-    stop_timer: int | None
-    max_infrastructure_retry: int
-    """Not on the platform."""
+JobParams = create_model(
+    "JobParams",
+    __doc__="The parameters of a job; values of variables that look like secrets are masked.",
+    # mypy can't match fields whose names are known at run time alone
+    **{name: (JobSpec.model_fields[name].annotation, ...) for name in PARAMETERS},  # type: ignore[call-overload]
+)

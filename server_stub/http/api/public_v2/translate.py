@@ -17,9 +17,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
 from server_stub.http.api.public_v2.models import (
+    PARAMETERS,
     Created,
-    HealthParams,
-    JobParams,
     JobSummary,
     ListedJob,
     Pod,
@@ -33,36 +32,22 @@ ALLOCATION = QUEUE = "default"
 NAMESPACE = "client-lib"
 NOT_FOUND = "job not found"
 
-_SAME = (
-    *("script", "base_image", "instance_type", "region", "type", "n_workers", "processes_per_worker", "job_desc"),
-    *("flags", "env_variables", "conda_env", "elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
-    *("max_retry", "priority_class", "queue_name", "allocation_name", "checkpoint_dir", "logs_dir", "internet"),
-    *("shm_size_class", "tmp_storage", "include_nodes", "exclude_nodes", "stop_timer", "max_infrastructure_retry"),
-)
-"""Parameters with the same meaning in both."""
-
 
 def spec_of(request: RunJobRequest) -> JobSpec:
     """The requested job.
 
     Raises InvalidRequest: a value that no job can have, or a type that this service does not offer.
     """
-    given = {name: value for name in _SAME if (value := getattr(request, name)) is not None}
-    if request.type == "pytorch2" and request.pytorch_use_env is not None:
-        given["pytorch_use_env"] = request.pytorch_use_env  # Platform: sent with every type, read by this one
+    given = request.model_dump(include={*PARAMETERS}, exclude_none=True)
+    if request.type != "pytorch2":
+        given.pop("pytorch_use_env", None)  # Platform: sent with every type, read by this one
     if request.forbid_internet and request.internet is None:
         given["internet"] = False
-    if request.health_params is not None:
-        given["health_params"] = _health(request.health_params)
     try:
         return JobSpec.model_validate(given)
     except ValidationError as error:
         absent = None if "type" in request.model_fields_set else f"an absent type means {request.type}; name another"
         raise InvalidRequest(invalid_request(error, JobSpec).message, hint=absent) from error
-
-
-def _health(params: HealthParams) -> dict[str, Any]:
-    return params.model_dump(mode="json", exclude_none=True)
 
 
 def check_region(region: str, regions: list[str]) -> None:
@@ -172,9 +157,8 @@ def _pod_status(info: JobInfo, worker: WorkerInfo) -> str:
     return mlspace.Status.RUNNING if worker.state == "running" else mlspace.Status.PENDING
 
 
-def params(spec: JobSpec) -> JobParams:
-    shown = spec.masked().model_dump(mode="json")
-    return JobParams.model_validate({name: shown[name] for name in JobParams.model_fields})
+def params(spec: JobSpec) -> dict[str, Any]:
+    return spec.masked().model_dump(mode="json", include={*PARAMETERS})
 
 
 def uid(info: JobInfo) -> str:

@@ -1,0 +1,141 @@
+"""Searches the lines that a job has printed for a regular expression, in a process of its own: the expression of a user
+may take any time, and `re` lets no other thread run meanwhile. After LIMIT_S the process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import re
+import resource
+import sys
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from client_lib.errors import InvalidRequest, Unavailable
+from client_lib.spec.log_stream import Position
+from client_lib.worker.format import RECORD
+from server_stub.logs.merge import Part
+from server_stub.logs.query import LoggedJob, LogQuery
+from server_stub.logs.records import line_filter
+from server_stub.logs.render import Renderer
+from server_stub.logs.segments import LogReader
+
+LIMIT_S = 20.0
+LINES_MAX, BYTES_MAX = 100_000, 64 * 2**20
+"""Bounds of what one search finds."""
+_NARROWER = "search fewer lines (rank, since, attempt), or for a simpler expression"
+_at_once = asyncio.Semaphore(2)
+_record = re.compile(RECORD.encode())
+
+
+class Hit(NamedTuple):
+    """A line to show. `attempt` and `time` give their order."""
+
+    attempt: int
+    time: bytes
+    position: Position
+    record: bytes
+
+
+async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Part]:
+    """The matching records of these log directories with their context, by time.
+
+    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
+    """
+    async with _at_once:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", f"from {__name__} import main; main()"),
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            answer, _ = await asyncio.wait_for(
+                process.communicate(pickle.dumps((logs, query, LINES_MAX, BYTES_MAX))), LIMIT_S
+            )
+        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
+            raise InvalidRequest(took, hint=_NARROWER) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if process.returncode:
+        raise Unavailable("the search ended with an error", hint="the server's log has it")
+    found = await asyncio.to_thread(_parts, answer)
+    if found is None:
+        most = f"{LINES_MAX} lines or {BYTES_MAX >> 20} MiB"
+        raise InvalidRequest(f"{query.grep!r} finds more than {most}", hint=_NARROWER)
+    return found
+
+
+def _parts(answer: bytes) -> list[Part] | None:
+    """The records that `main` found, by time; None: too many."""
+    hits: list[Hit] | None = pickle.loads(answer)
+    return (
+        None
+        if hits is None
+        else [
+            Part(position, 0, b"".join(hit.record for hit in together))
+            for position, together in groupby(hits, key=lambda hit: hit.position)
+        ]
+    )
+
+
+async def answer_of(job: LoggedJob, found: list[Part], renderer: Renderer) -> AsyncGenerator[bytes, None]:
+    """The body of the answer with what `search` found."""
+    yield renderer.state(job, {})
+    for part in found:
+        yield renderer.records(*part)
+    yield renderer.end(job)
+
+
+def hits_in(logs: Mapping[Position, Path], query: LogQuery, lines_max: int, bytes_max: int) -> list[Hit] | None:
+    """Find the lines for `search`; None: there are more of them."""
+    found: list[Hit] = []
+    for position, directory in logs.items():
+        last: deque[Hit] = deque(maxlen=query.tail)
+        size = sum(len(hit.record) for hit in found)
+        for hit in _hits_of(position, LogReader(directory), query):
+            size += len(hit.record) - (len(last[0].record) if len(last) == query.tail and last else 0)
+            last.append(hit)
+            if len(found) + len(last) > lines_max or size > bytes_max:
+                return None
+        found = sorted([*found, *last], key=lambda hit: (hit.attempt, hit.time))
+        found = found if query.tail is None else found[len(found) - min(query.tail, len(found)) :]
+    return found
+
+
+def _hits_of(position: Position, reader: LogReader, query: LogQuery) -> Iterator[Hit]:
+    wanted, chosen = re.compile(query.grep or ""), line_filter(query)
+    before: defaultdict[bytes, deque[Hit]] = defaultdict(lambda: deque(maxlen=query.context))
+    after: defaultdict[bytes, int] = defaultdict(int)
+    offset, since = 0, (query.since or "").encode()
+    while block := reader.block(offset):
+        offset = block.end
+        for record in _record.finditer(chosen(block.data)):
+            _, time, rank, _, _, text = record.groups()
+            hit = Hit(position[0], time, position, record[0])
+            if time < since:
+                continue
+            if wanted.search(text.decode("utf-8", "replace")):
+                yield from before.pop(rank, ())
+                yield hit
+                after[rank] = query.context
+            elif after[rank]:
+                after[rank] -= 1
+                yield hit
+            else:
+                before[rank].append(hit)
+
+
+def main() -> None:
+    """Search in a process of its own, which ends by itself if its server is killed."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 1))
+    sys.stdout.buffer.write(pickle.dumps(hits_in(*pickle.load(sys.stdin.buffer))))
