@@ -29,6 +29,7 @@ from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
 _REMOVED = ".removed"
+_BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 
 
@@ -46,11 +47,13 @@ class Cleanup:
 
     async def remove(self, seqs: Sequence[int]) -> None:
         """Delete final jobs with their logs, events and files."""
-        if not seqs:
-            return
-        await asyncio.to_thread(self._empty, await self.store.read_all(rows.final_ids, seqs))
-        await self.store.write(rows.remove, seqs)
-        await self._finish_removals()
+        for start in range(0, len(seqs), _BATCH):  # a submit waits for one batch, not for all
+            batch = seqs[start : start + _BATCH]
+            await asyncio.to_thread(self._empty, await self.store.read_all(rows.final_ids, batch))
+            while await self.store.write(rows.remove_events, batch, _EVENTS_BATCH):
+                pass
+            await self.store.write(rows.remove, batch)
+            await self._finish_removals()
 
     async def _finish_removals(self) -> None:
         """Remove the files of deleted jobs; those that can't be removed now are tried again later."""

@@ -373,6 +373,13 @@ def knows_script(connection: Connection, owner: str, script_path: str) -> bool:
     return connection.execute(query).scalar() is not None
 
 
+def remove_events(connection: Connection, seqs: Sequence[int], limit: int) -> bool:
+    """Delete up to `limit` events of final jobs. True: there were so many that more may be left."""
+    final = select(jobs.c.seq).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
+    chosen = select(events.c.id).where(events.c.job_seq.in_(final)).limit(limit)
+    return connection.execute(delete(events).where(events.c.id.in_(chosen))).rowcount == limit
+
+
 def remove(connection: Connection, seqs: Iterable[int]) -> None:
     """Delete final jobs with their events and labels, and note their files for removal.
 

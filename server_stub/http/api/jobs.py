@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from client_lib.spec import paths
+from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
@@ -39,7 +40,7 @@ def _key_and_value(text: str) -> str:
 
 _Labels = Annotated[
     list[Annotated[str, AfterValidator(_key_and_value)]],
-    Query(description="`key=value`; all that are given must match."),
+    Query(max_length=LABELS_MAX, description="`key=value`; all that are given must match."),
 ]
 _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
 
