@@ -25,12 +25,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
 COMES_WITH = {
-    "urllib3": "requests",
+    "urllib3": "kubernetes",
     "starlette": "fastapi",
     "uvloop": "uvicorn",
     "pydantic_core": "pydantic",
     "typing_extensions": "pydantic",
-    "certifi": "requests",
 }
 
 
