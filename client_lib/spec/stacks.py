@@ -88,6 +88,8 @@ class JobStacks(Lenient):
     attempt: int
     time: datetime
     ranks: list[RankStacks]
+    groups: list[str] = []
+    """A line for all ranks that do the same; empty from servers of version 0.1.0."""
     problems: list[str] = []
     """A sentence for each worker without an answer."""
 

@@ -42,6 +42,8 @@ class LogQuery:
     follow: bool = False
     cursor: Mapping[Position, int] = field(default_factory=dict)
     """Offset at which each log continues. If it is not empty, an earlier answer has applied `tail`."""
+    before: Mapping[Position, int] | None = None
+    """Offset at which each log ends for this reader, 0 if it is missing; None: no such end."""
     tail: int | None = None
     """Begin with this many last lines of all chosen logs together. None: begin at the first line."""
     since: str | None = None
@@ -69,6 +71,7 @@ def parse_query(
     now: datetime,
     follow: bool = False,
     cursor: str = "",
+    before: str | None = None,
     tail: int | None = None,
     since: str | None = None,
     ranks: Iterable[int] = (),
@@ -84,6 +87,8 @@ def parse_query(
         _check_expression(grep)
         if follow or cursor:
             raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
+    if before is not None and (follow or grep is not None):
+        raise InvalidRequest("before reads older lines: it takes no follow and no grep")
     _check("tail", tail, 0, MAX_TAIL)
     _check("attempt", attempt, 1, None)
     chosen_ranks, chosen_streams = frozenset(ranks), frozenset(streams)
@@ -94,6 +99,7 @@ def parse_query(
     return LogQuery(
         follow=follow,
         cursor=_cursor(cursor),
+        before=None if before is None else _cursor(before),
         tail=tail,
         since=None if since is None else parse_since(since, now),
         ranks=chosen_ranks,

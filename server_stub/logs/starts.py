@@ -75,10 +75,12 @@ def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int
 def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
     """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end."""
     starts = {position: reader.whole_end() for position, reader in readers.items()}
+    if query.before is not None:
+        starts = {position: min(end, query.before.get(position, 0)) for position, end in starts.items()}
     pattern = line_pattern(query)
     newest_first = sorted(readers, reverse=True)
     for _, attempt in groupby(newest_first, key=lambda position: position[0]):
-        lines = [lines_backwards(position, readers[position], pattern) for position in attempt]
+        lines = [lines_backwards(position, readers[position], pattern, starts[position]) for position in attempt]
         for _, position, offset in islice(merge(*lines, reverse=True), tail):
             starts[position] = offset
             tail -= 1
@@ -86,11 +88,12 @@ def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: i
 
 
 def lines_backwards(
-    position: Position, reader: LogReader, pattern: re.Pattern[bytes]
+    position: Position, reader: LogReader, pattern: re.Pattern[bytes], until: int
 ) -> Iterator[tuple[bytes, Position, int]]:
-    """(time, position, offset) of the chosen records that end a line, the last one first; progress is no line."""
+    """(time, position, offset) of the chosen records before `until` that end a line, the last one first; progress is
+    no line."""
     for segment in reversed(reader.segments()):
-        end = reader.size(segment)
+        end = min(reader.size(segment), until - segment.start)
         carried = 0  # bytes at the end of the window whose record begins before it
         while end > 0:
             begin = max(0, end - BLOCK - carried)

@@ -138,7 +138,8 @@ class _Answer:
                     self._open((attempt, worker), directory)
         for position, offset in find_starts(self._readers, self._query).items():
             self._start_at(position, offset)
-        return {position: reader.end() for position, reader in self._readers.items()}
+        ends, before = {position: reader.end() for position, reader in self._readers.items()}, self._query.before
+        return ends if before is None else {where: min(end, before.get(where, 0)) for where, end in ends.items()}
 
     def _open(self, position: Position, directory: Path) -> None:
         reader = self._readers[position] = LogReader(directory)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from client_lib.errors import ClientLibError, Conflict, Forbidden, NotSupported
 from client_lib.spec.metrics import Curve, JobMetrics
-from client_lib.spec.stacks import JobStacks, RankStacks, read_worker
+from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo, JobProgress
 from client_lib.worker.report import storable
@@ -132,7 +132,8 @@ class Observer:
 
     def _read(self, job: JobInfo, dumps: list[StackDump]) -> JobStacks:
         ranks, problems = read_dumps(dumps)
-        return JobStacks(job=job.name, attempt=job.attempt, time=self._clock.now(), ranks=ranks, problems=problems)
+        facts = {"job": job.name, "attempt": job.attempt, "time": self._clock.now()}
+        return JobStacks(**facts, ranks=ranks, groups=groups(ranks), problems=problems)
 
 
 def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]:

@@ -10,6 +10,7 @@ import pytest
 from client_lib import Client
 from client_lib.errors import NotSupported
 from client_lib.spec import paths
+from client_lib.spec.stacks import RankStacks, groups
 from tests.http.conftest import Api, Running
 
 STACKS = paths.job_stacks("train")
@@ -35,6 +36,7 @@ def test_the_owner_and_admins_see_them(running: str, ann: Api, ben: Api, root: A
         assert answer.status_code == 200, answer.text
         (rank,) = answer.json()["ranks"]
         assert rank["processes"][0]["name"] == f"{running}.1"
+        assert answer.json()["groups"] == groups([RankStacks.model_validate(rank)]) != []
     assert ben("GET", STACKS).status_code == 404
     assert ben("GET", STACKS, params={"owner": "ann"}).status_code == 404
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import NotFound
+from client_lib.log_reading.frames import JobStatus, Records, read_frames
 from client_lib.log_reading.reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from tests.logs.log_server import log_directory, write_job
@@ -191,6 +192,37 @@ def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path)
     assert lines(server, tail=4) == ["1.2", "2.0", "2.1", "2.2"]
 
 
+def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_path: Path):
+    write_job(tmp_path, attempt=2, n_workers=2)
+    for attempt in (1, 2):
+        logs = [LogWriter(log_directory(tmp_path, attempt, worker)) for worker in range(2)]
+        for number in range(600 * (attempt - 1), 600 * attempt):
+            logs[number % 2].write(f"line {number}", at=number)
+            if number % 250 == 0:
+                logs[0].new_segment()
+    pages: list[list[bytes]] = []
+    before: dict[str, str] = {}
+    while not pages or before:
+        frames = list(read_frames(server.open_stream({"tail": "500"} | before)))
+        records = b"".join(frame.data for frame in frames if isinstance(frame, Records))
+        pages.insert(0, [record.split(b" ", 4)[4] for record in records.splitlines()])
+        cursor = frames[0].facts.get("cursor") if isinstance(frames[0], JobStatus) else None
+        before = {"before": cursor} if cursor else {}
+    assert [len(page) for page in pages] == [200, 500, 500]
+    assert [line for page in pages for line in page] == [b"line %d" % number for number in range(1200)]
+
+
+def test_a_page_before_a_cursor_has_only_the_chosen_lines(server: Server, writer: LogWriter):
+    for number in range(100):
+        if number == 50:
+            cursor = f"1.0:{writer.offset}"
+        writer.write(f"line {number}", rank=number % 2)
+    assert lines(server, rank=1, tail=2) == ["line 97", "line 99"]
+    older = log_params(rank=1, tail=2) | {"before": cursor}
+    assert list(log_lines(server.open_stream, older)) == ["line 47", "line 49"]
+    assert server.text(before="", tail=2) == ""
+
+
 def test_since_begins_at_a_time(server: Server, writer: LogWriter):
     for number in range(4000):
         writer.write(f"line {number}", at=number)
@@ -289,6 +321,9 @@ def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
         ({"attempt": 0}, "attempt=0"),
         ({"since": "yesterday"}, "since='yesterday'"),
         ({"cursor": "1:2"}, "cursor part '1:2'"),
+        ({"before": "1:2"}, "cursor part '1:2'"),
+        ({"before": "1.0:2", "follow": "true"}, "before"),
+        ({"before": "1.0:2", "grep": "x"}, "before"),
     ],
 )
 def test_a_parameter_that_means_nothing_is_refused_by_name(server: Server, writer: LogWriter, asked: dict, said: str):

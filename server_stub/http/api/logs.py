@@ -49,6 +49,10 @@ async def get_logs(
     accept: Annotated[str, Header(include_in_schema=False)] = "",
     follow: Annotated[bool, Query(description="Stay until the job is final and every line was sent.")] = False,
     cursor: Annotated[str, Query(description="Continue here: attempt.worker:offset, joined by commas.")] = "",
+    before: Annotated[
+        str | None,
+        Query(description="End here, at a cursor; with `tail` the page before it. Without `follow`, `grep`."),
+    ] = None,
     tail: Annotated[int | None, Query(description="Begin with this many last lines.")] = None,
     since: Annotated[str | None, Query(description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")] = None,
     rank: Annotated[list[int], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
@@ -65,6 +69,7 @@ async def get_logs(
         now=datetime.now(timezone.utc),
         follow=follow,
         cursor=cursor,
+        before=before,
         tail=tail,
         since=since,
         ranks=rank,
