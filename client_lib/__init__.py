@@ -7,7 +7,7 @@
     job.logs()
 
 The public names are those of `__all__`. Each is loaded when it is first used, so that `import client_lib` loads neither
-pydantic, the server nor torch.
+requests, pydantic, the server nor torch.
 """
 
 from __future__ import annotations

@@ -25,11 +25,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
 COMES_WITH = {
-    "urllib3": "kubernetes",
+    "urllib3": "requests",
     "starlette": "fastapi",
     "uvloop": "uvicorn",
     "pydantic_core": "pydantic",
     "typing_extensions": "pydantic",
+    "certifi": "requests",
 }
 
 

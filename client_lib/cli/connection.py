@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import printer
+from client_lib.cli import http_client, printer
 from client_lib.errors import NotFound, ServerUnreachable
 from client_lib.spec import paths
 from client_lib.transport import config, local_server
 from client_lib.transport.config import Endpoint
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.http import Params
-from client_lib.transport.rest import Rest
+from client_lib.transport.rest import Params, Rest
 
 if TYPE_CHECKING:
     from client_lib.transport.api import Api
@@ -47,7 +46,7 @@ class Connection:
     @cached_property
     def rest(self) -> Rest:
         """The calls of this server below the SDK's."""
-        return Rest(lambda: local_server.locate(self.config), self.config)
+        return Rest(lambda: local_server.locate(self.config), self.config, http_client.connect)
 
     @property
     def is_local(self) -> bool:
@@ -131,7 +130,7 @@ class Connection:
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""
         params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
-        rest = Rest(self.running, self.config)
+        rest = Rest(self.running, self.config, http_client.connect)
         found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)["jobs"]
         return found
 

@@ -1,6 +1,8 @@
 """Calls to one server: located, repeated while it does not answer, and every failure raised as one of our errors.
 
-`http` has the connections, `failures` translates, `retry` decides how often a call is repeated.
+The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
+takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both, `retry` decides how often
+a call is repeated.
 """
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from client_lib import errors
 from client_lib.spec import paths
@@ -18,10 +20,48 @@ from client_lib.spec.log_stream import HEARTBEAT_S
 from client_lib.transport import retry
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import READ_S
-from client_lib.transport.http import Params, Reply, Request, Transport, Upload
 from client_lib.transport.retry import Transient
 
 T = TypeVar("T")
+Params = Mapping[str, "str | int | float | Sequence[str]"]
+
+
+class Upload(Protocol):
+    """A body that is read in blocks, by each try from its beginning. Its length is sent first, so that a server can
+    refuse it unread."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+    def __len__(self) -> int: ...
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    params: Params | None
+    body: bytes | Upload | None
+    headers: Mapping[str, str]
+    read_s: float
+    """Longest silence, in seconds."""
+
+
+class Reply(NamedTuple):
+    """A good answer, its body unread."""
+
+    status: int
+    blocks: Iterator[bytes]
+    """The body as it arrives, also the last bytes before a cut. Raises Transient for a body that breaks off."""
+
+
+class Transport(Protocol):
+    """Connections to one endpoint, for any number of threads."""
+
+    def open(self, request: Request) -> AbstractContextManager[Reply]:
+        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Endpoint, Config], Transport]
 
 
 @contextmanager
@@ -44,10 +84,11 @@ class _Connected(NamedTuple):
 class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
-    def __init__(self, locate: Callable[[], Endpoint], config: Config) -> None:
+    def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
         """`locate` returns the server's address. It is called before the first request and after a lost connection."""
         self._locate = locate
         self._config = config
+        self._connect = connect
         self._lock = threading.Lock()
         self._connected: _Connected | None = None
 
@@ -147,7 +188,7 @@ class Rest:
         with self._lock:
             if not self._connected or self._connected.pid != os.getpid():
                 endpoint = self._locate()
-                self._connected = _Connected(Transport(endpoint, self._config), endpoint, os.getpid())
+                self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
             return self._connected
 
     def _forget(self, connected: _Connected) -> None:

@@ -10,12 +10,13 @@ Idempotency-Key.
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from client_lib.errors import ClientLibError
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 
@@ -40,19 +41,55 @@ def call(attempt: Callable[[], T], bound_s: float) -> T:
 
     Raises the error inside the last Transient; its message names the time of the tries.
     """
-    began, longest_s, is_said = time.monotonic(), FIRST_PAUSE_S, False
-    while True:
-        try:
-            return attempt()
-        except Transient as failed:
-            passed_s = time.monotonic() - began
-            pause_s = max(failed.retry_after_s, random.uniform(0, longest_s))
-            if passed_s + pause_s >= bound_s:
-                if bound_s > 0:
-                    failed.error.message += f" (tried for {passed_s:.1f} s)"
-                raise failed.error from failed.__cause__
-            if passed_s > WARN_AFTER_S and not is_said:
-                is_said = True
-                _log.warning("%s; trying again for up to %.0f s", failed.error.message, bound_s)
-        time.sleep(pause_s)
-        longest_s = min(2 * longest_s, LONGEST_PAUSE_S)
+    try:
+        return attempt()
+    except Transient as first:
+        if bound_s <= 0:
+            raise first.error from first.__cause__
+        return _again(attempt, first, bound_s)
+
+
+def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
+    import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
+
+    pending = [first]
+
+    def next_try() -> T:
+        if pending:  # the first try was made by call(); tenacity takes over with its failure
+            raise pending.pop()
+        return attempt()
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Transient),
+        wait=_at_least_what_was_asked(tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)),
+        stop=tenacity.stop_before_delay(bound_s),
+        before_sleep=_say_once(bound_s),
+        reraise=True,
+    )
+    try:
+        return retrying(next_try)
+    except Transient as last:
+        last.error.message += f" (tried for {retrying.statistics['delay_since_first_attempt']:.1f} s)"
+        raise last.error from last.__cause__
+
+
+def _at_least_what_was_asked(jitter: tenacity.wait.wait_base) -> Callable[[tenacity.RetryCallState], float]:
+    return lambda state: max(_failure(state).retry_after_s, jitter(state))
+
+
+def _say_once(bound_s: float) -> Callable[[tenacity.RetryCallState], None]:
+    """Log one warning when the retries take long enough for a user to wonder."""
+    said: list[bool] = []
+
+    def before_sleep(state: tenacity.RetryCallState) -> None:
+        if not said and (state.seconds_since_start or 0) > WARN_AFTER_S:
+            said.append(True)
+            _log.warning("%s; trying again for up to %.0f s", _failure(state).error.message, bound_s)
+
+    return before_sleep
+
+
+def _failure(state: tenacity.RetryCallState) -> Transient:
+    problem = state.outcome.exception() if state.outcome else None
+    assert isinstance(problem, Transient)  # nothing else is retried
+    return problem

@@ -13,7 +13,7 @@ from client_lib import errors
 from client_lib.mlspace import old_arguments as legacy
 from client_lib.spec.job import JobSpec
 
-HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "pathspec", "typer", "rich")
+HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
 
 
 def run(code: str) -> str:

@@ -1,4 +1,7 @@
-"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out."""
+"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out.
+
+Every test runs over both transports: the SDK's and the command line's.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,32 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from client_lib import errors
+from client_lib.cli import http_client
 from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.http import _proxy_for
-from client_lib.transport.rest import Rest
+from client_lib.transport.http import RequestsTransport
+from client_lib.transport.rest import Connect, Rest
 from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]
 
 
+connect: Connect
+
+
+@pytest.fixture(autouse=True, params=[RequestsTransport, http_client.connect], ids=["requests", "http.client"])
+def each_transport(request: pytest.FixtureRequest) -> None:
+    global connect
+    connect = request.param
+
+
 def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **settings: Any) -> Rest:
-    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings))
+    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect)
 
 
 def api(url: str, retry_s: float = 0.0) -> Api:
@@ -247,33 +259,6 @@ def test_a_proxy_gets_its_user_and_password_and_the_path_of_the_server(
     rest("http://far.invalid/team", None).call("GET", "/x", params={"label": ["a=b", "c=d"], "limit": 1})
     assert proxy.requests[0].line == "GET http://far.invalid/team/x?label=a%3Db&label=c%3Dd&limit=1 HTTP/1.1"
     assert proxy.requests[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'ann:pass word').decode()}"
-
-
-def test_a_server_with_tls_is_reached_by_a_tunnel_of_the_proxy(
-    odd_server: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy = odd_server(http("407 Who are you", b""))
-    monkeypatch.setenv("https_proxy", proxy.url.removeprefix("http://"))
-    with pytest.raises(errors.ServerUnreachable, match="through the proxy"):
-        rest("https://far.invalid").call("GET", "/x")
-    [request] = proxy.requests
-    assert request.line.startswith("CONNECT far.invalid:443 ")
-    assert "Authorization" not in request.headers
-
-
-@pytest.mark.parametrize("without", ["far.invalid", ".invalid", "10.0.0.0/8"])
-def test_a_host_of_no_proxy_is_called_itself(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", f"other.invalid, {without}")
-    host = "10.255.255.1" if without.startswith("10") else "far.invalid"
-    assert _proxy_for(urlsplit(f"http://{host}/x")) is None
-
-
-def test_a_proxy_of_another_protocol_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    with pytest.raises(errors.NotSupported, match=r"socks5://127\.0\.0\.1") as caught:
-        rest("http://far.invalid", None).call("GET", "/x")
-    assert "NO_PROXY" in str(caught.value.hint)
 
 
 def test_a_redirect_is_not_followed_with_the_token(odd_server: Start) -> None:
