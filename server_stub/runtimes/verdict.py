@@ -166,17 +166,16 @@ def _first_failure(ranks: Sequence[_Rank]) -> _Rank | None:
 def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, lost_first: bool) -> Verdict | None:
     """The failure of a worker without a failed rank (it was lost, or could not start), if that came before `first`."""
     only_lost_peer = first is None or first.end.lost_peer
-    for worker in workers:
-        if worker.stage is Stage.LOST:
-            by_machine = only_lost_peer and worker.lost_reason in _MACHINE
-            if first is None or lost_first or by_machine:
-                return Verdict(worker.lost_reason, worker.lost_because)
+    lost = [worker for worker in workers if worker.stage is Stage.LOST]
+    for worker in lost:
+        if lost_first or (only_lost_peer and worker.lost_reason in _MACHINE):
+            return Verdict(worker.lost_reason, worker.lost_because)
     for number, report in ((worker.number, worker.report) for worker in workers if worker.failed and worker.report):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
         if first is None or only_lost_peer or _time(report) <= first.end.failed_at:
             return Verdict(Reason(report["reason"]), str(report["message"]), _failed_setup(number, report))
-    return None
+    return Verdict(lost[0].lost_reason, lost[0].lost_because) if lost and first is None else None
 
 
 def _failed_setup(worker: int, report: Report) -> FailingRank | None:

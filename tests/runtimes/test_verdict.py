@@ -104,6 +104,13 @@ def test_a_worker_that_its_machine_took_is_the_cause_where_the_others_only_lost_
     assert verdict([victim, silent], stopped=False, lost_first=False).reason is Reason.LAUNCHER_LOST
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_worker_that_was_lost_after_another_could_not_start_is_not_the_cause(order: int) -> None:
+    workers = [ended(0, Reason.SETUP_FAILED), at(Stage.LOST, 1)][::order]
+    assert verdict(workers, stopped=False, lost_first=False).reason is Reason.SETUP_FAILED
+    assert verdict(workers, stopped=False, lost_first=True).reason is Reason.LAUNCHER_LOST
+
+
 def test_a_launcher_that_we_killed_is_not_the_cause() -> None:
     victim = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "RuntimeError: Connection closed by peer"))
     assert verdict([victim, at(Stage.LOST, 1)], stopped=False, lost_first=False).reason is Reason.EXIT_CODE
