@@ -267,6 +267,21 @@ def test_an_object_of_that_name_that_is_there_already_is_left_alone(pytorch: Clu
     pytorch.cluster.api.delete(f"{pytorch.jobs}/mine")
 
 
+def test_a_failed_job_is_removed_without_a_new_pod_and_its_name_is_free(kube: ClusterPlace) -> None:
+    """Kubeflow Trainer makes the pods of a TrainJob again while it is deleted in the foreground."""
+    for code in (3, 4):
+        job = kube.run(f"raise SystemExit({code})", name="again", n_workers=2, env_variables={"TOKEN": "secret"})
+        assert job.info().failure is not None
+        assert job.info().failure.exit_code == code
+        seen: set[str] = set()
+        for _ in until(60, pause_s=0.2):
+            seen |= {pod["metadata"]["uid"] for pod in kube.pods(job)}
+            if not kube.leftovers():
+                break
+        assert len(seen) <= 2
+        job.delete()
+
+
 # --- what ends badly
 
 

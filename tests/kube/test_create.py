@@ -33,7 +33,7 @@ class Answers:
         self.tries = 0
         self.bases: list[Object] = []
 
-    def create_workload(self, job: Object) -> Object:
+    def create_workload(self, job: Object, owned: object = ()) -> Object:
         self.tries += 1
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if answer is not None:

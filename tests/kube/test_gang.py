@@ -95,7 +95,7 @@ class Site:
 
     # --- ObjectsApi, called in threads
 
-    def create_workload(self, workload: Object) -> Object:
+    def create_workload(self, workload: Object, owned: object = ()) -> Object:
         return {**workload, "metadata": {**workload["metadata"], "uid": "made"}}
 
     def creations(self, objects: Objects, workload: Object) -> list[Callable[[], None]]:

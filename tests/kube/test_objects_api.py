@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server_stub.runtimes.kube.api import connect
+from server_stub.runtimes.kube.api import Api, connect
 from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects, render
@@ -28,12 +28,13 @@ pytestmark = pytest.mark.cluster
 class Place:
     """One namespace: what is done there, and what is there."""
 
+    connection: Api
     api: ObjectsApi
     cluster: Cluster
 
     def make(self, objects: Objects) -> Object:
         """All of an attempt, as `making` does it."""
-        job = self.api.create_workload(objects.workload)
+        job = self.api.create_workload(objects.workload, objects.owned())
         for make in self.api.creations(objects, job):
             make()
         return job
@@ -52,7 +53,8 @@ def path_of(wanted: Object) -> str:
 @pytest.fixture(scope="module")
 def place(control_plane: Cluster) -> Place:
     control_plane.namespace(NAMESPACE)
-    return Place(ObjectsApi(connect(control_plane.kubeconfig, None), NAMESPACE, PYTORCHJOB), control_plane)
+    connection = connect(control_plane.kubeconfig, None)
+    return Place(connection, ObjectsApi(connection, NAMESPACE, PYTORCHJOB), control_plane)
 
 
 @pytest.fixture
@@ -154,6 +156,20 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: C
     make, *_ = place.api.creations(after, found)
     with pytest.raises(BeingDeleted, match="ConfigMap"):
         make()
+
+
+def test_a_kind_that_is_deleted_before_its_pods_waits_for_the_secret_of_an_earlier_one(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
+    place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, replace(PYTORCHJOB, recreates_pods=True)))
+    before, after = attempt(job_name="renewed"), attempt(job_name="renewed")
+    job = place.make(before)
+    assert place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
+    place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
+    assert place.api.find_own(before.workload) is None
+    with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
+        place.make(after)
+    assert place.api.find_own(after.workload) is None
 
 
 def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:

@@ -127,7 +127,7 @@ class ObjectCreator:
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects
         if self._uid is None:
-            workload = await call_in_thread(api.create_workload, objects.workload)
+            workload = await call_in_thread(api.create_workload, objects.workload, objects.owned())
         else:
             found = await call_in_thread(api.find_by_uid, self.name, self._uid)
             if found is None:  # it existed and is gone: the gang notices it

@@ -108,9 +108,9 @@ class WorkloadKind:
     """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX
     """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
-    fixed_pod_names: bool = True
-    """True: the pods of another one with its name are not created while its own exist. False: they could mount the
-    Secret of an earlier one that the garbage collector has not deleted yet, so that one is deleted after its pods."""
+    recreates_pods: bool = False
+    """True: its operator makes new pods while its object waits for the deletion of the old ones, again and again; so
+    it is deleted before its pods, and its name is free while these still run."""
     bases: Mapping[str, str] = field(default_factory=dict)
     """Kinds of the objects on which its objects are based, with their plurals."""
 

@@ -6,7 +6,7 @@ whatever happens in between. A pod whose ConfigMap is created a moment later wai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -50,12 +50,25 @@ class ObjectsApi:
             **{base: kind.collection(namespace, plural) for base, plural in kind.bases.items()},
         }
 
-    def create_workload(self, workload: Object) -> Object:
+    def create_workload(self, workload: Object, owned: Iterable[Object] = ()) -> Object:
         """Create the workload, or find the one that an earlier try created, and return at least its metadata.
 
-        Raises ApiError, NameTaken, BeingDeleted.
+        `owned`: the objects that its pods mount. Those of an earlier workload of that name must be gone, or the new
+        pods could mount them. Raises ApiError, NameTaken, BeingDeleted.
         """
+        if self.kind.recreates_pods and self._find(workload["metadata"]["name"]) is None:
+            for left in filter(self._exists, owned):
+                raise BeingDeleted(_name(left))
         return self._create_or_find(workload)
+
+    def _exists(self, wanted: Object) -> bool:
+        try:
+            self._api.get(f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return True
 
     def create_base(self, base: Object) -> None:
         """Create the object on which workloads are based, unless it is there. Raises ApiError."""
@@ -146,11 +159,11 @@ class ObjectsApi:
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
         """Begin to delete the workload with all objects that it owns; a missing one is no error.
 
-        By default its pods are deleted first, so that its name is free only when none of them runs. `in_background`
-        deletes it before its pods, for a workload whose pods have ended: the garbage collector then makes a third of
-        the requests (its limit: see `removal`).
+        By default its pods are deleted first, so that its name is free only when none of them runs, if its operator
+        permits that. `in_background` deletes it before its pods, for a workload whose pods have ended: the garbage
+        collector then makes a third of the requests (its limit: see `removal`).
         """
-        policy = "Background" if in_background and self.kind.fixed_pod_names else "Foreground"
+        policy = "Background" if in_background or self.kind.recreates_pods else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
             self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)

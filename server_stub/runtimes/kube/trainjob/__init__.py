@@ -61,6 +61,6 @@ TRAINJOB = WorkloadKind(
     check=_check,
     parts=manifest.parts,
     name_max=manifest.NAME_MAX,
-    fixed_pod_names=False,
+    recreates_pods=True,  # Trainer 2.3.0 applies the JobSet of a TrainJob that has a deletionTimestamp
     bases={manifest.RUNTIME: manifest.RUNTIMES},
 )
