@@ -14,7 +14,7 @@ JOBS ?= 4
 ONE_BY_ONE = PYTHONDONTWRITEBYTECODE= $(RUN)/python -m pytest
 PARALLEL = $(ONE_BY_ONE) -n $(JOBS) --dist loadgroup
 # The tests on clusters wait most of their time, too. Each worker has clusters of its own.
-CLUSTERS ?= 2
+CLUSTERS ?= 3
 
 FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | awk '$$1 < 500' | wc -l)
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
