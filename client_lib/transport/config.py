@@ -157,11 +157,12 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
             f"{path}: unknown key {next(iter(data))!r}", hint="it may hold `profile` and [profiles.NAME]"
         )
     for name, values in profiles.items():
-        _check_profile(path, name, values)
+        check_profile(path, name, values)
     return default, profiles
 
 
-def _check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
+def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for a key that no profile has, or a value of a wrong type."""
     unknown = sorted(set(values) - _KEYS)
     if unknown:
         raise InvalidRequest(

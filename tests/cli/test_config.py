@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli.commands import config
-from client_lib.errors import InvalidRequest
 from client_lib.transport.config import read_profiles
 
 from .conftest import Run
@@ -73,36 +71,32 @@ def test_a_wrong_setting_is_refused_and_nothing_is_written(cli: Run, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_comments_and_other_profiles_stay(tmp_path: Path) -> None:
+def test_comments_and_other_profiles_stay(cli: Run, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
         '# mine\nprofile = "a"\n\n[profiles.a]  # the lab\nendpoint = "http://a"\n\n[profiles."b c"]\ntoken = "t"\n'
     )
-    text = config.with_profile(path.read_text(), "b c", {"endpoint": "http://b", "token": None, "insecure": True})
-    text = config.with_default(text, "b c")
+    assert cli("config", "set", "b c", "endpoint=http://b", "token=", "insecure=yes").returncode == 0
+    assert cli("config", "use", "b c").returncode == 0
     meant = ("b c", {"a": {"endpoint": "http://a"}, "b c": {"endpoint": "http://b", "insecure": True}})
-    config.write(path, text, meant)
     assert read_profiles(path) == meant
     assert path.read_text().startswith('# mine\nprofile = "b c"\n')
     assert "[profiles.a]  # the lab" in path.read_text()
 
 
-def test_a_file_that_we_do_not_see_through_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ['profiles = {a = {endpoint = "http://a"}}\n', '[profiles]\na.endpoint = "http://a"\n']
+)
+def test_a_file_in_any_layout_is_changed(cli: Run, tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
-    path.write_text('profiles = {a = {endpoint = "http://a"}}\n')
-    before = path.read_text()
-    with pytest.raises(InvalidRequest):
-        config.write(
-            path,
-            config.with_profile(before, "a", {"token": "t"}),
-            (None, {"a": {"endpoint": "http://a", "token": "t"}}),
-        )
-    assert path.read_text() == before
-    assert list(tmp_path.iterdir()) == [path]
+    path.write_text(text)
+    assert cli("config", "set", "a", "token=t", "retry_s=3").returncode == 0
+    assert cli("config", "set", "b", "endpoint=http://b").returncode == 0
+    meant = {"a": {"endpoint": "http://a", "token": "t", "retry_s": 3.0}, "b": {"endpoint": "http://b"}}
+    assert read_profiles(path) == (None, meant)
 
 
 @pytest.mark.parametrize("value", ['quote " and \\ back', "ünïcode 😀", "line\nbreak", "a # b"])
-def test_any_text_survives_the_file(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "config.toml"
-    config.write(path, config.with_profile("", "a", {"token": value}), (None, {"a": {"token": value}}))
-    assert read_profiles(path)[1] == {"a": {"token": value}}
+def test_any_text_survives_the_file(cli: Run, tmp_path: Path, value: str) -> None:
+    assert cli("config", "set", "a", f"token={value}").returncode == 0
+    assert read_profiles(tmp_path / "config.toml")[1] == {"a": {"token": value}}

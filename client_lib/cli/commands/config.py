@@ -1,27 +1,23 @@
-"""`client-lib config`: profiles of the configuration file, which `transport.config` reads.
-
-The file is changed as text, so that a user's comments stay. Each change is read back before it is written: a file in a
-layout that this module does not understand is left alone.
-"""
+"""`client-lib config`: profiles of the configuration file, which `transport.config` reads. Comments in it stay."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_lib.cli import printer
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
-from client_lib.errors import ClientLibError, InvalidRequest
+from client_lib.errors import InvalidRequest
 from client_lib.transport import config
 from client_lib.transport.config import LOCAL
+
+if TYPE_CHECKING:
+    import tomlkit
 
 MASK = "***"
 
@@ -83,11 +79,17 @@ def set_profile(
     values = dict(map(_setting, settings))
     path = config.config_file()
     default, profiles = config.read_profiles(path)
-    changed = {key: value for key, value in {**profiles.get(profile, {}), **values}.items() if value is not None}
-    text = with_profile(_text(path), profile, values)
+    file = _parsed(path)
+    changed = file.setdefault("profiles", {}).setdefault(profile, {})
+    for key, value in values.items():
+        if value is None:
+            changed.pop(key, None)
+        else:
+            changed[key] = value
+    config.check_profile(path, profile, changed)
     if not profiles and default is None:
-        text, default = with_default(text, profile), profile
-    write(path, text, (default, {**profiles, profile: changed}))
+        file["profile"] = default = profile
+    _write(path, file)
     printer.hint(f"profile {profile} is in {path}" + (", and in use" if default == profile else ""))
 
 
@@ -111,7 +113,7 @@ def _typed(key: str, value: str) -> str | bool | float:
         try:
             return float(value)
         except ValueError:
-            return value  # the check of the written file refuses it
+            return value  # check_profile refuses it
     return value
 
 
@@ -126,99 +128,43 @@ def _secret() -> str:
 def use(profile: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
-    _, profiles = config.read_profiles(path)
+    profiles = config.read_profiles(path)[1]
     if profile != LOCAL and profile not in profiles:
         raise InvalidRequest(
             f"no profile {profile!r} in {path}", hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}"
         )
-    write(path, with_default(_text(path), profile), (profile, profiles))
+    file = _parsed(path)
+    file["profile"] = profile
+    _write(path, file)
     printer.hint(f"{profile} is in use")
 
 
-def _text(path: Any) -> str:
-    return str(path.read_text(encoding="utf-8")) if path.exists() else ""
+# --- the file
 
 
-# --- the file as text
+def _parsed(path: Path) -> tomlkit.TOMLDocument:
+    """The file, which `read_profiles` understands, with its comments."""
+    import tomlkit
 
-Value = str | bool | float
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_HEADER = re.compile(r"\s*\[")
-
-
-def with_profile(text: str, name: str, values: dict[str, Value | None]) -> str:
-    """`text` with these keys of the profile set; None removes a key. A profile that isn't there is appended."""
-    lines = text.splitlines()
-    start = _section(lines, name)
-    if start is None:
-        lines += [*([""] if lines else []), f"[profiles.{_key(name)}]"]
-        start = len(lines)
-    for key, value in values.items():
-        _set(lines, start, key, value)
-    return "\n".join(lines) + "\n"
+    return tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
 
 
-def with_default(text: str, name: str) -> str:
-    """`text` with `profile = name` at its top level."""
-    lines = text.splitlines()
-    _set(lines, 0, "profile", name)
-    return "\n".join(lines) + "\n"
-
-
-def _section(lines: list[str], name: str) -> int | None:
-    """Index of the line after the profile's header."""
-    header = re.compile(
-        rf"\s*\[\s*profiles\s*\.\s*(?:{re.escape(name)}|{re.escape(json.dumps(name))}|'{re.escape(name)}')\s*\]"
-    )
-    return next((at + 1 for at, line in enumerate(lines) if header.match(line)), None)
-
-
-def _set(lines: list[str], start: int, key: str, value: Value | None) -> None:
-    end = next((at for at in range(start, len(lines)) if _HEADER.match(lines[at])), len(lines))
-    there = re.compile(rf"\s*{re.escape(key)}\s*=")
-    found = next((at for at in range(start, end) if there.match(lines[at])), None)
-    new = [] if value is None else [f"{key} = {json.dumps(value, ensure_ascii=False)}"]
-    if found is None:
-        lines[start:start] = new
-    else:
-        lines[found : found + 1] = new
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-
-
-def write(path: Path, text: str, expected: tuple[str | None, dict[str, dict[str, Any]]]) -> None:
-    """Replace the file by `text` if it means `expected`.
-
-    Raises InvalidRequest if it would mean something else, or can't be written.
-    """
+def _write(path: Path, file: tomlkit.TOMLDocument) -> None:
+    """Raises InvalidRequest: it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(path, text, lambda written: _check(written, path, expected))
+        replace_file(path, file.as_string())
     except OSError as error:
         raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
 
 
-def replace_file(path: Path, text: str, check: Callable[[Path], None] = lambda _: None) -> None:
-    """Replace the file by `text`, whole or not at all; 0600, as it may hold tokens. `check` is called with the path of
-    the new file before, and may raise. Raises OSError."""
+def replace_file(path: Path, text: str) -> None:
+    """Replace the file by `text`, whole or not at all; 0600, as it may hold tokens. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        check(Path(temporary))
         os.replace(temporary, os.path.realpath(path))  # a link to a file kept elsewhere stays a link
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _check(written: Path, path: Path, expected: tuple[str | None, dict[str, dict[str, Any]]]) -> None:
-    try:
-        meant = config.read_profiles(written)
-    except ClientLibError as error:
-        raise InvalidRequest(error.message.replace(str(written), str(path)), hint=error.hint) from error
-    if meant != expected:
-        raise InvalidRequest(f"{path} is laid out in a way that can't be changed from here", hint="edit it by hand")
