@@ -2,6 +2,7 @@
 
 AccessLog -> Limits -> Authentication -> http.api.* -> service
           -> Limits -> PlatformAuthentication -> http.api.public_v2.* -> service, below /public/v2
+          -> http.page -> service, for browsers
 
 Another API or a page is added in `rest_api` with `include_router` or `mount`: the same layers apply to it.
 """
@@ -21,6 +22,9 @@ from server_stub.http.api import answers, jobs, logs, outputs, server, sessions,
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import Authentication, CurrentTokens
 from server_stub.http.limits import Limits
+from server_stub.http.logins import Logins
+from server_stub.http.page import is_page
+from server_stub.settings import is_loopback
 
 PUBLIC_V2 = "/public/v2/"
 
@@ -53,8 +57,9 @@ def build(
 ) -> ASGIApp:
     """The whole server as one ASGI application. `log_to`: stream of the access log; None: no log."""
     app = app or rest_api()
-    app.state.context = parts
-    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers)
+    logins = Logins(parts.settings.data_dir / "logins.json", tokens, loopback=is_loopback(parts.settings.host))
+    app.state.context, app.state.logins = parts, logins
+    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers, logins=logins)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache
@@ -63,7 +68,15 @@ def build(
 
         return application(parts, tokens)
 
+    @cache
+    def pages() -> ASGIApp:
+        from server_stub.http.page.routes import Pages
+
+        return Pages(parts, logins).application()
+
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
-        await (public_v2() if scope["path"].startswith(PUBLIC_V2) else app)(scope, receive, send)
+        path = scope["path"]
+        chosen = public_v2() if path.startswith(PUBLIC_V2) else pages() if is_page(path) else app
+        await chosen(scope, receive, send)
 
     return AccessLog(by_path, parts.traffic, log_to)

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("several_jobs", "Remove old jobs that have ended."),
     "resubmit": ("submit", "Run a job again, the same code."),
     "render": ("submit", "Show what a submit would create."),
+    "ui": ("ui", "Open the server's pages in a browser."),
     "instances": ("lists", "List the instance types of the server."),
     "doctor": ("doctor", "Check the server, and this machine as its client."),
     "serve": ("serve", "Run a server in the foreground."),

@@ -125,6 +125,7 @@ def _names(metavar: str, text: str) -> Any:
 _BEGINNING = "Name of the job, or a beginning that no other has."
 JobName = Annotated[str, _names("NAME", _BEGINNING)]
 JobOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.")]
+JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.")]
 WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.")]
 WholeNamesOrNewest = Annotated[
     list[str] | None, _names("[NAME]...", "Names of the jobs, in full. Default: the newest job, after a question.")

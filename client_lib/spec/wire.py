@@ -445,6 +445,15 @@ class ServerInfo(Seldom):
     """Empty for those who are not admin."""
 
 
+class LoginLink(Seldom):
+    """A link that logs a browser in, once."""
+
+    path: str
+    """Relative to the server's URL."""
+    expires_s: float
+    """Seconds from now on in which it can be opened."""
+
+
 class Check(Seldom):
     """One line of the doctor."""
 

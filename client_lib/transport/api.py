@@ -28,6 +28,7 @@ from client_lib.spec.wire import (
     InstanceTypes,
     JobInfo,
     JobPage,
+    LoginLink,
     Manifest,
     OutputList,
     ServerInfo,
@@ -239,6 +240,11 @@ class Api:
 
     def server_info(self) -> ServerInfo:
         return self._get(paths.INFO, ServerInfo)
+
+    def login_link(self) -> LoginLink:
+        """A link that logs a browser in to the server's pages, once; without the server's URL."""
+        with newer_path("has no pages"):
+            return self._read(LoginLink, self._rest.call("POST", paths.LOGIN_LINKS))
 
     def doctor(self) -> DoctorReport:
         return self._get(paths.DOCTOR, DoctorReport)

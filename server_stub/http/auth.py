@@ -1,4 +1,5 @@
 """Authentication: the Bearer token of a request belongs to a user, or below the paths of workers to an attempt.
+Scripts of the pages have the cookie of a login instead of a token.
 
 An ASGI layer in front of every route, so that it protects all of them: without a token only the health paths
 answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
@@ -18,7 +19,8 @@ from client_lib.errors import ClientLibError, InvalidRequest, NotFound, Unauthor
 from client_lib.spec import paths
 from server_stub.http import users_file
 from server_stub.http.api.answers import error
-from server_stub.http.users_file import Tokens
+from server_stub.http.logins import CSRF_HEADER, Logins
+from server_stub.http.users_file import Tokens, bearer
 from server_stub.service.values import User
 from server_stub.worker_gateway import WorkerRegistry
 
@@ -89,7 +91,7 @@ def authenticate(header: str | None, tokens: Tokens) -> User:
     """The user whose token the `Authorization` header carries. Raises Unauthorized."""
     if not header:
         raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
-    found = users_file.owner_of(_bearer(header), tokens)
+    found = users_file.owner_of(bearer(header), tokens)
     if found is None:
         raise Unauthorized(
             "the server does not know this token", hint="it may have been replaced; check CLIENT_LIB_TOKEN"
@@ -97,19 +99,13 @@ def authenticate(header: str | None, tokens: Tokens) -> User:
     return found
 
 
-def _bearer(header: str) -> str:
-    kind, _, token = header.partition(" ")
-    if kind.lower() != "bearer" or not token.strip():
-        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
-    return token.strip()
-
-
 class Authentication:
     """The ASGI layer."""
 
-    def __init__(self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry) -> None:
+    def __init__(self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry, logins: Logins) -> None:
         self._app = app
         self._current_tokens = tokens
+        self._logins = logins
         self._workers = workers
         self._tokens: Tokens = {}
         self._known: dict[str | None, User] = {}
@@ -127,9 +123,12 @@ class Authentication:
         """Add the user or the attempt to the scope. Raises Unauthorized."""
         if scope["path"] in OPEN_PATHS:
             return
-        header = Headers(scope=scope).get("authorization")
+        headers = Headers(scope=scope)
+        header = headers.get("authorization")
         if paths.is_of_workers(scope["path"]):
-            scope["attempt"] = self._workers.admit(_bearer(header or ""))
+            scope["attempt"] = self._workers.admit(bearer(header or ""))
+        elif "cookie" in headers and header is None and (user := self._logins.user(scope, headers.get(CSRF_HEADER))):
+            scope["user"] = user
         else:
             scope["user"] = self._user(header)
 

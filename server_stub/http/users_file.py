@@ -25,7 +25,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client_lib.errors import InvalidRequest, NotFound
+from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import SHA256
@@ -99,6 +99,14 @@ def owner_of(token: str, tokens: Tokens) -> User | None:
     asked = digest(token)
     found = [user for known, user in tokens.items() if hmac.compare_digest(known, asked)]
     return found[0] if found else None
+
+
+def bearer(header: str) -> str:
+    """The token in an `Authorization` header. Raises Unauthorized."""
+    kind, _, token = header.partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise Unauthorized("the Authorization header is not 'Bearer <token>'")
+    return token.strip()
 
 
 def new_token() -> str:

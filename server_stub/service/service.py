@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -181,8 +182,9 @@ class Service:
         """
         return await self._submit.submit(user, request, key, sent=sent, shared=shared)
 
-    async def resubmit(self, user: User, name: str) -> JobText:
-        """Submit the request of this job again under a new name, with its environment and secrets.
+    async def resubmit(self, user: User, name: str, changes: Mapping[str, Any] | None = None) -> JobText:
+        """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
+        values for fields of its spec; with some, it starts without checkpoints.
 
         Raises:
             NotFound: there is no such job.
@@ -193,7 +195,9 @@ class Service:
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
-        unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None})})
+        unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None, **(changes or {})})})
+        if changes:
+            unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
         try:  # an earlier version had no bounds
             unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
         except ValidationError as error:

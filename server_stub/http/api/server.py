@@ -6,13 +6,16 @@ import re
 from typing import Annotated
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from client_lib import __version__
-from client_lib.errors import Unavailable
+from client_lib.errors import Forbidden, Unavailable
 from client_lib.spec import paths
-from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, Manifest, ServerInfo, SubmitRequest
+from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginLink, Manifest, ServerInfo, SubmitRequest
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
+from server_stub.http.logins import LINK_S
+from server_stub.http.users_file import bearer
 
 _PLACE = re.compile(r"(?:\w[\w+.-]*://|(?<![\w./])/)[^\s,;()'\"]*[^\s,;()'\":.]")
 
@@ -34,6 +37,15 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
         data_dir=str(parts.settings.data_dir) if user.admin else None,
         warm_pools=parts.service.warm_pools() if user.admin else [],
     )
+
+
+@router.post(paths.LOGIN_LINKS, status_code=201)
+async def add_login_link(request: Request, user: CurrentUser) -> LoginLink:
+    """A link to the pages of this server that logs a browser in as the user of the token. It works once."""
+    header = request.headers.get("authorization")
+    if header is None:
+        raise Forbidden(f"{user.name} is logged in by a cookie, which makes no links", hint="send a token")
+    return LoginLink(path=f"login?code={request.app.state.logins.new_link(bearer(header))}", expires_s=LINK_S)
 
 
 @router.get(paths.DOCTOR)

@@ -1,0 +1,45 @@
+"""`client-lib ui`: the server's pages in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from client_lib.cli import printer
+from client_lib.cli.connection import Connection
+from client_lib.cli.parameters import JSON, CommandApp, JobOrAll, TextOrJson
+
+app = CommandApp()
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib ui                                  the jobs
+  client-lib ui train-x7k2m                      this job
+  client-lib ui --no-browser                     print the link, to open it elsewhere
+""",
+)
+def ui(
+    connection: Connection,
+    name: JobOrAll = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser; or only print it.")] = True,
+    output: TextOrJson = "text",
+) -> None:
+    """Open the pages of the server in a browser: jobs, logs, curves. The link logs in, once."""
+    job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
+    link = connection.api.login_link()
+    url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
+    can_show = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    if output == JSON:
+        printer.data_json({"url": url, "expires_s": link.expires_s})
+    elif browser and can_show and webbrowser.open(url):
+        printer.hint("the browser opens; `client-lib ui --no-browser` prints the link")
+    else:
+        printer.data(url)
+        printer.hint(f"open it within {link.expires_s / 60:.0f} min; it works once")

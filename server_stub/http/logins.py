@@ -1,0 +1,132 @@
+"""Logins of browsers: a one-time link or a token becomes a cookie, which stands for the token in later requests.
+
+A login ends with its time or its token, at a logout, and when its token has KEPT newer ones. It survives a restart of
+the server, in a file of digests, from which no cookie can be made. Changes need the token of a page beside the cookie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from client_lib.errors import Forbidden, Unauthorized
+from client_lib.worker.directory import write_json
+from server_stub.http.users_file import Tokens, digest
+from server_stub.service.values import User
+from server_stub.settings import is_loopback
+
+LINK_S = 120.0  # a link is opened at once, or by hand from a terminal
+LOGIN_S = 12 * 3600.0
+KEPT = 20  # links, and logins, of one token
+CSRF_HEADER = "X-CSRF-Token"
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+Entries = dict[str, tuple[str, float]]
+"""Digest of a code or of a cookie -> digest of its token, and the Unix time at which it ends."""
+
+
+class Logins:
+    """The logins of one server. Event loop only."""
+
+    def __init__(self, file: Path, tokens: Callable[[], Tokens], *, loopback: bool) -> None:
+        """`loopback`: the server listens on a loopback address; it has no other name."""
+        self._file, self._tokens, self._loopback = file, tokens, loopback
+        self._links: Entries = {}
+        try:
+            read = json.loads(file.read_text()).items()
+            self._logins: Entries = {key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read}
+        except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: users log in again
+            self._logins = {}
+
+    def new_link(self, token: str) -> str:
+        """The code of a link that logs in the user of this token, once."""
+        self._links, code = _with_new(self._links, _hex(token), LINK_S)
+        return code
+
+    def by_link(self, code: str) -> str:
+        """The value of a new cookie. Raises Unauthorized: the link was used, or is too old."""
+        return self._log_in(*self._links.pop(_hex(code), ("", 0.0)))
+
+    def by_token(self, token: str) -> str:
+        """The value of a new cookie. Raises Unauthorized: no user has this token."""
+        return self._log_in(_hex(token), time.time() + 1)
+
+    def _log_in(self, token: str, ends: float) -> str:
+        if ends < time.time() or bytes.fromhex(token) not in self._tokens():
+            raise Unauthorized(
+                "this token is not known" if token else "this link was used before, or is too old",
+                hint="`client-lib ui` makes a new link",
+            )
+        self._logins, value = _with_new(self._logins, token, LOGIN_S)
+        write_json(str(self._file), self._logins)
+        return value
+
+    def log_out(self, value: str) -> None:
+        """End the login with this cookie."""
+        self._logins.pop(_hex(value), None)
+        write_json(str(self._file), self._logins)
+
+    def user(self, scope: Scope, csrf: str | None) -> User | None:
+        """The user whose cookie the request carries; None: it carries none that is valid.
+
+        Raises Forbidden: it would change something, and `csrf` is not the token of the login's pages; or it asks a
+        loopback server under another name, as does a page that had its own name resolved to this machine.
+        """
+        host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+        if self._loopback and not is_loopback(host):
+            raise Forbidden(
+                f"this server listens on a loopback address, and has no pages under the name {host!r}",
+                hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
+            )
+        token, ends = self._logins.get(_hex(cookie(scope)), ("", 0.0))
+        user = self._tokens().get(bytes.fromhex(token)) if ends > time.time() else None
+        needs_csrf = user is not None and scope["method"] not in _SAFE_METHODS
+        if needs_csrf and not hmac.compare_digest(csrf_token(scope).encode(), (csrf or "").encode()):
+            raise Forbidden("this request does not come from a page of the present login", hint="load the page again")
+        return user
+
+
+def cookie(scope: Scope) -> str:
+    """The value of the cookie of this server; "": there is none."""
+    return Request(scope).cookies.get(_name(scope), "")
+
+
+def set_cookie(response: Response, scope: Scope, value: str) -> None:
+    """Set or, with "", remove the cookie. Without a path it is for the folder of the login page."""
+    secure = "https" in (scope["scheme"], Headers(scope=scope).get("x-forwarded-proto"))
+    age = int(LOGIN_S) if value else 0
+    response.set_cookie(_name(scope), value, age, path=None, secure=secure, httponly=True, samesite="strict")
+
+
+def csrf_token(scope: Scope) -> str:
+    """The token that the pages of this login carry."""
+    return hmac.new(cookie(scope).encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def _name(scope: Scope) -> str:
+    """With the port: a browser sends the cookies of a host to all of its ports."""
+    return f"client_lib_{(scope.get('server') or ('', 0))[1]}"
+
+
+def _hex(secret: str) -> str:
+    return digest(secret).hex()
+
+
+def _with_new(entries: Entries, token: str, lasts_s: float) -> tuple[Entries, str]:
+    """The entries that have not ended, of this token the newest, with one for a new secret; and the secret."""
+    now, secret = time.time(), secrets.token_urlsafe(32)
+    live = {key: entry for key, entry in entries.items() if entry[1] > now}
+    for key in [key for key, entry in live.items() if entry[0] == token][: 1 - KEPT]:
+        del live[key]
+    return {**live, _hex(secret): (token, now + lasts_s)}, secret

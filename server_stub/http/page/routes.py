@@ -1,0 +1,167 @@
+"""Pages at `/`, `/jobs/NAME`, `/login` and `/static`. All links are relative, so a proxy may put a prefix in front.
+
+A page needs the cookie of a login; its forms carry the token of the login's pages, and answer with a redirect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.spec.wire import EventList, JobInfo
+from server_stub.files import outputs
+from server_stub.http.api import answers
+from server_stub.http.api.context import Context
+from server_stub.http.limits import Limits
+from server_stub.http.logins import Logins, cookie, csrf_token, set_cookie
+from server_stub.http.page import views
+from server_stub.service.values import User
+
+JOBS = 100  # in a page of the table
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+Handler = Callable[[Request, User], Awaitable[Response]]
+
+
+class Pages:
+    """The pages of one server."""
+
+    def __init__(self, parts: Context, logins: Logins) -> None:
+        self._parts, self._logins = parts, logins
+
+    def application(self) -> Starlette:
+        """The routes with their layers."""
+        routes = [
+            Route("/", self._for_user(self._jobs)),
+            Route("/jobs/{name}", self._for_user(self._job)),
+            Route("/jobs/{name}/{action}", self._for_user(self._act), methods=["POST"]),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._for_user(self._logout), methods=["POST"]),
+            Mount("/static", StaticFiles(directory=views.FOLDER / "static")),
+        ]
+        layers = [
+            Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
+            Middleware(Limits, settings=self._parts.settings, bodies=self._parts.bodies, error=answers.error),
+        ]
+        return Starlette(routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error))
+
+    def _for_user(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Only for those who are logged in; others get the form of the login."""
+
+        async def endpoint(request: Request) -> Response:
+            user = self._logins.user(request.scope, (await _form(request)).get("csrf"))
+            if user is None:
+                return _page(request, "login.html", 401)
+            request.scope["user"] = user
+            return await handler(request, user)
+
+        return endpoint
+
+    async def _login(self, request: Request) -> Response:
+        """Log in by the code of a link or by the token in the form; without both, show the form."""
+        job, code = request.query_params.get("job"), request.query_params.get("code")
+        if request.method == "POST":
+            if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+                raise Forbidden("this form was sent by a page of another site")
+            value = self._logins.by_token((await _form(request)).get("token", "").strip())
+        elif code:
+            value = self._logins.by_link(code)
+        else:
+            return _page(request, "login.html")
+        # not a redirect: after a link on another site the browser would leave the new cookie out
+        response = _page(request, "entered.html", to=f"jobs/{quote(job, '')}" if job else "./")
+        set_cookie(response, request.scope, value)
+        return response
+
+    async def _logout(self, request: Request, _: User) -> Response:
+        self._logins.log_out(cookie(request.scope))
+        response = RedirectResponse("login", 303)
+        set_cookie(response, request.scope, "")
+        return response
+
+    async def _jobs(self, request: Request, user: User) -> Response:
+        query = {key: value for key, value in request.query_params.items() if value}
+        page = await self._parts.service.page(user, views.filters(query), JOBS, query.get("cursor"))
+        return _page(request, "jobs.html", **views.jobs(json.loads(page), query))
+
+    async def _job(self, request: Request, user: User) -> Response:
+        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
+        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
+        events = EventList.model_validate_json(await service.events(user, name, owner)).events
+        place = await service.find_outputs(user, name, owner)
+        files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
+        kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
+        return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
+
+    async def _act(self, request: Request, user: User) -> Response:
+        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
+        action, form = request.path_params["action"], await _form(request)
+        if action == "cancel":
+            await service.cancel(user, name, owner)
+        elif action == "delete":
+            await service.delete(user, name, owner, force=True)
+            return RedirectResponse("../../", 303)
+        elif action == "resubmit":
+            text = await service.resubmit(user, name, {"args": _words(form["args"])} if "args" in form else {})
+            name = json.loads(text.json)["name"]
+        else:
+            raise NotFound(f"there is no page {request.scope['path']}")
+        return RedirectResponse(f"../{quote(name, '')}?owner={quote(owner or user.name, '')}", 303)
+
+
+_ERRORS = (ClientLibError, HTTPException)
+
+
+async def _error(request: Request, problem: Exception) -> Response:
+    known = problem if isinstance(problem, ClientLibError) else NotFound(f"there is no page {request.scope['path']}")
+    template = "login.html" if isinstance(known, Unauthorized) else "error.html"
+    return _page(request, template, known.http_status, problem=known)
+
+
+def _page(request: Request, template: str, status: int = 200, **view: object) -> Response:
+    user = request.scope.get("user")
+    shared = {
+        "base": "../" * (request.scope["path"].count("/") - 1),
+        "csrf": csrf_token(request.scope) if user else "",
+        "user": user,
+        "now": datetime.now(timezone.utc),
+    }
+    return HTMLResponse(views.render(template, **shared, **view), status, {"Cache-Control": "no-store"})
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of the form that was sent."""
+    return dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidRequest(f"args: {error}: {text!r}", hint="quote it as in a shell") from error
+
+
+async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    response = await call_next(request)
+    response.headers.update(HEADERS)
+    response.headers.setdefault("Cache-Control", "no-cache")  # of static files: browsers ask again, by their ETag
+    return response

@@ -1,0 +1,1 @@
+// Curves, log and stacks of the job page.

@@ -1,0 +1,202 @@
+// Keeps a page up to date by the REST API, and its keys. Rows and facts are drawn by the server alone: when the API tells
+// of a change, the parts marked with data-live are taken from the page as it is now.
+import { ApiError, call, job, jobPath } from "./api.js";
+
+const PAUSE_MS = 2000;
+const RETRY_MS = 1000;
+const SPARK_POINTS = 48;
+
+const stale = /** @type {HTMLOutputElement | null} */ (document.getElementById("stale"));
+const table = document.getElementById("jobs");
+/** @param {number} ms */
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/** Wait while nobody sees the page. */
+async function seen() {
+  while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+}
+
+/** Take the parts that changed from the page as the server shows it now. */
+async function redraw() {
+  const answer = await fetch(location.href, { cache: "no-store" });
+  if (answer.status === 404) return location.assign(document.documentElement.dataset.base || "./");
+  if (!answer.ok) throw new ApiError(answer.status, {});
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const now = fresh.getElementById(part.id);
+    if (!now || now.innerHTML === drawn.get(part.id) || part.querySelector("details.act[open]")) continue;
+    drawn.set(part.id, now.innerHTML);
+    const at = selected()?.dataset.name;
+    const open = part.querySelector("details[open]") !== null;
+    part.replaceChildren(...now.childNodes);
+    if (open) part.querySelector("details:not(.act)")?.setAttribute("open", "");
+    if (at) select(rows().find((row) => row.dataset.name === at));
+  }
+  const main = fresh.getElementById("job");
+  if (job && main) {
+    Object.assign(job, main.dataset);
+    document.getElementById("stacks")?.toggleAttribute("hidden", job.state !== "RUNNING" || job.observe !== "true");
+    document.dispatchEvent(new CustomEvent("job", { detail: job }));
+  }
+  narrow();
+  sparks();
+}
+
+/** HTML of each live part as the server sent it. @type {Map<string, string>} */
+const drawn = new Map();
+for (const part of document.querySelectorAll("[data-live]")) drawn.set(part.id, part.innerHTML);
+
+/** What the API says of the page's jobs, as a text that is compared; waits for a change where the API can. */
+async function look() {
+  if (!job) {
+    const asked = new URLSearchParams(location.search);
+    const words = (asked.get("q") || "").split(/\s+/).filter(Boolean);
+    const path = new URLSearchParams();
+    for (const name of ["state", "owner", "cursor"]) if (asked.get(name)) path.set(name, asked.get(name) || "");
+    for (const word of words) if (word.includes("=")) path.append("label", word);
+    const prefix = words.find((word) => !word.includes("="));
+    if (prefix) path.set("name", prefix);
+    return (await call("GET", `api/v1/jobs?${path}`)).text();
+  }
+  const params = job.state === "RUNNING" ? {} : { after_version: job.version, wait: 30 };
+  return (await call("GET", jobPath(), { owner: job.owner, ...params })).text();
+}
+
+async function follow() {
+  let before = "";
+  let since = "";
+  while (!job || job.final !== "true") {
+    await seen();
+    try {
+      const now = await look();
+      if (before ? now !== before : job) await redraw();
+      before = now;
+      if (stale && since) stale.hidden = true;
+      since = "";
+    } catch (problem) {
+      if (problem instanceof ApiError && problem.status === 401) {
+        tell("The login is over: ", "log in again");
+        return;
+      }
+      since = since || new Date().toLocaleTimeString();
+      tell(`The server does not answer; this is as of ${since}`);
+      await pause(RETRY_MS);
+      continue;
+    }
+    await pause(PAUSE_MS);
+  }
+}
+
+/** @param {string} text @param {string} [link] leads to the login */
+function tell(text, link) {
+  if (!stale) return;
+  const parts = /** @type {(string | HTMLElement)[]} */ ([text]);
+  if (link) parts.push(Object.assign(document.createElement("a"), { href: location.href, textContent: link }));
+  stale.replaceChildren(...parts);
+  stale.hidden = false;
+}
+
+// --- the table: keys, search, sparklines
+
+/** Rows that the search does not hide. @returns {HTMLElement[]} */
+const rows = () => [...(table?.querySelectorAll("tbody tr") ?? [])].filter((row) => !(/** @type {HTMLElement} */ (row).hidden));
+const selected = () => /** @type {HTMLElement | null} */ (table?.querySelector("tr.selected") ?? null);
+
+/** @param {HTMLElement | undefined} row */
+function select(row) {
+  if (!row) return;
+  selected()?.classList.remove("selected");
+  row.classList.add("selected");
+  row.scrollIntoView({ block: "nearest" });
+}
+
+const search = /** @type {HTMLInputElement | null} */ (document.getElementById("search"));
+
+/** Hide the rows that have not all words; the button asks the server, which knows the other jobs too. */
+function narrow() {
+  const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of table?.querySelectorAll("tbody tr") ?? []) {
+    const text = (row.textContent || "").toLowerCase();
+    /** @type {HTMLElement} */ (row).hidden = !words.every((word) => text.includes(word));
+  }
+}
+search?.addEventListener("input", narrow);
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !table) return;
+  if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const all = rows();
+  const at = all.findIndex((row) => row.classList.contains("selected"));
+  if (event.key === "j") select(all[Math.min(at + 1, all.length - 1)]);
+  else if (event.key === "k") select(all[Math.max(at - 1, 0)]);
+  else if (event.key === "Enter" && !(event.target instanceof HTMLAnchorElement)) selected()?.querySelector("a")?.click();
+  else if (event.key === "/") {
+    event.preventDefault();
+    search?.focus();
+  }
+});
+
+/** Curves that were fetched: of an ended job once. @type {Map<string, {at: number, values: number[], name: string}>} */
+const curves = new Map();
+
+/** Draw the loss of each job that has one. */
+async function sparks() {
+  for (const row of rows()) {
+    const { name = "", owner = "", state = "" } = row.dataset;
+    const cell = row.querySelector(".loss");
+    if (!cell || state === "PENDING") continue;
+    const key = `${owner}/${name}/${state}`;
+    let known = curves.get(key);
+    if (!known || (state === "RUNNING" && Date.now() - known.at > 5 * PAUSE_MS)) {
+      known = { at: Date.now(), ...(await loss(name, owner)) };
+      curves.set(key, known);
+    }
+    if (known.values.length > 1 && row.isConnected) draw(cell, known.name, known.values);
+  }
+}
+
+/** @param {string} name @param {string} owner */
+async function loss(name, owner) {
+  try {
+    const path = `api/v1/jobs/${encodeURIComponent(name)}/metrics`;
+    const found = await (await call("GET", path, { owner, points: SPARK_POINTS })).json();
+    const curve = found.curves.find((/** @type {{name: string}} */ each) => /loss/.test(each.name)) ?? found.curves[0];
+    return { name: curve?.name ?? "", values: (curve?.values ?? []).map(Number) };
+  } catch (problem) {
+    if (problem instanceof ApiError) return { name: "", values: [] };  // this job shows none
+    throw problem;
+  }
+}
+
+/** @param {Element} cell @param {string} name @param {number[]} values */
+function draw(cell, name, values) {
+  const known = values.filter(Number.isFinite);
+  const low = Math.min(...known);
+  const span = Math.max(...known) - low || 1;
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS(svg.namespaceURI || "", "polyline");
+  svg.setAttribute("viewBox", "0 0 60 16");
+  svg.setAttribute("class", "spark");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `curve of ${name}`);
+  const points = known.map((value, at) => `${((60 * at) / (known.length - 1 || 1)).toFixed(1)},${(15 - (14 * (value - low)) / span).toFixed(1)}`);
+  line.setAttribute("points", points.join(" "));
+  svg.append(line);
+  cell.querySelector("svg")?.remove();
+  cell.prepend(svg);
+  if (!cell.querySelector(".number")) {
+    const last = document.createElement("span");
+    last.className = "number";
+    last.textContent = `${name} ${Number(values.at(-1)).toPrecision(4).replace(/\.?0+$/, "")}`;
+    cell.append(last);
+  }
+}
+
+narrow();
+if (table || job) {
+  follow();
+  sparks().catch(() => undefined);
+}

@@ -1,0 +1,100 @@
+"""What pages show of jobs: models of the API in, HTML out. Pure.
+
+Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page has.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+
+from client_lib.errors import InvalidRequest
+from client_lib.reports import explanation, table
+from client_lib.reports.table import Json
+from client_lib.spec.states import State
+from client_lib.spec.wire import Event, JobInfo
+from server_stub.service import JobFilters
+
+FOLDER = Path(__file__).parent
+SPELLING = {
+    "logs": "the log below{rank}",
+    "follow": "the log below",
+    "resubmit": "the button Resubmit",
+    "delete": "the button Delete of a job",
+    "stacks": "the section Stacks",
+    "cancel": "the button Cancel",
+    "instances": "`client-lib instances`",
+    "doctor": "`client-lib doctor`",
+    "events": "the table below",
+    "rank": " (rank {rank})",
+}
+"""Next steps as a page offers them."""
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(FOLDER / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
+_ENVIRONMENT.globals.update(table=table, words=shlex.join)
+
+
+def render(template: str, **view: object) -> str:
+    """The HTML of a page; every text in `view` is shown as it is."""
+    return _ENVIRONMENT.get_template(template).render(view)
+
+
+def filters(query: Mapping[str, str]) -> JobFilters:
+    """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown state."""
+    state, words = query.get("state"), query.get("q", "").split()
+    if state not in (None, *State):
+        raise InvalidRequest(f"state={state!r} is not known", hint=f"there are: {', '.join(State)}")
+    return JobFilters(
+        owners=(query["owner"],) if "owner" in query else None,
+        states=(State(state),) if state else None,
+        labels=dict(word.split("=", 1) for word in words if "=" in word),
+        name_prefix=next((word for word in words if "=" not in word), None),
+    )
+
+
+def jobs(page: Json, query: Mapping[str, str]) -> dict[str, Any]:
+    """The table of a JobPage."""
+    kept = {key: value for key, value in query.items() if key != "cursor"}
+    older = page.get("next_cursor")
+    return {
+        "jobs": page["jobs"],
+        "query": query,
+        "states": list(State),
+        "filtered": bool(kept),
+        "older": older and "?" + urlencode({**kept, "cursor": older}),
+    }
+
+
+def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]:
+    """The page of one job."""
+    return {
+        "job": info.model_dump(mode="json"),
+        "spec": info.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "env_variables"}),
+        "summary": explanation.explain(info, events, now, SPELLING)[0].text,
+        "advice": explanation.advice(info, SPELLING),
+        "failure": explanation.failure_report(info)[1:] if info.state is State.FAILED else [],
+        "events": events,
+        "bars": bars(events, info.finished_at or now),
+    }
+
+
+def bars(events: Sequence[Event], end: datetime) -> list[dict[str, Any]]:
+    """The timeline: a bar for each stretch of one state in one attempt, in thousandths of the whole time."""
+    starts = [next(same) for _, same in groupby(events, key=lambda event: (event.attempt, event.state))]
+    ends = [*(event.time for event in starts[1:]), end]
+    whole = max((end - starts[0].time).total_seconds(), 0.001) if starts else 1.0
+    found = []
+    for event, until in zip(starts, ends, strict=False):
+        seconds = max((until - event.time).total_seconds(), 0.0)
+        x = 1000 * (event.time - starts[0].time).total_seconds() / whole
+        found.append({"event": event, "seconds": seconds, "x": min(x, 997), "width": max(3, 1000 * seconds / whole)})
+    return found
