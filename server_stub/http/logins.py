@@ -56,18 +56,16 @@ class Logins:
 
     def by_link(self, code: str) -> str:
         """The value of a new cookie. Raises Unauthorized: the link was used, or is too old."""
-        return self._log_in(*self._links.pop(_hex(code), ("", 0.0)))
+        token, ends = self._links.pop(_hex(code), ("", 0.0))
+        return self._log_in(token if ends > time.time() else "", "this link was used before, or is too old")
 
     def by_token(self, token: str) -> str:
         """The value of a new cookie. Raises Unauthorized: no user has this token."""
-        return self._log_in(_hex(token), time.time() + 1)
+        return self._log_in(_hex(token), "the server does not know this token")
 
-    def _log_in(self, token: str, ends: float) -> str:
-        if ends < time.time() or bytes.fromhex(token) not in self._tokens():
-            raise Unauthorized(
-                "this token is not known" if token else "this link was used before, or is too old",
-                hint="`client-lib ui` makes a new link",
-            )
+    def _log_in(self, token: str, refusal: str) -> str:
+        if bytes.fromhex(token) not in self._tokens():
+            raise Unauthorized(refusal, hint="`client-lib ui` makes a new link")
         self._logins, value = _with_new(self._logins, token, LOGIN_S)
         write_json(str(self._file), self._logins)
         return value
