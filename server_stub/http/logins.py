@@ -113,7 +113,7 @@ def csrf_token(scope: Scope) -> str:
 
 
 def _name(scope: Scope) -> str:
-    """With the port: a browser sends the cookies of a host to all of its ports."""
+    """The name has the port: a browser sends the cookies of a host to all of its ports."""
     return f"client_lib_{(scope.get('server') or ('', 0))[1]}"
 
 

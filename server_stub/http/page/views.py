@@ -1,4 +1,4 @@
-"""What pages show of jobs: models of the API in, HTML out. Pure.
+"""Views of jobs: models of the API in, HTML out. Pure.
 
 Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page has.
 """
