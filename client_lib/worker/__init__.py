@@ -1,7 +1,7 @@
 """The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a pod.
 
     launcher    one worker, from its plan to its report; control: the socket that it is controlled by
-    prepare, rank_environment, elastic    the conditions of a start, and what each rank sees
+    preparation, prepare, rank_environment, elastic    the conditions of a start, and what each rank sees
     ranks, loop, system              processes, events, the operating system
     worker_log, stamp, tail, segments    from the ranks' pipes and files to the log, whose format is in `format`
     outcome, report, port_holder     the end of a worker

@@ -19,7 +19,8 @@ from client_lib.worker.directory import Directory, Taken, acquire, read_json, wr
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan, from_json
-from client_lib.worker.prepare import CannotStart, prepare, script_folder
+from client_lib.worker.preparation import Preparation
+from client_lib.worker.prepare import CannotStart, script_folder
 from client_lib.worker.rank_environment import Process, default_threads, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
     from client_lib.worker.metric_files import MetricFiles
     from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.quiet import QuietRanks
-    from client_lib.worker.requirements.install import Installation
     from client_lib.worker.session import Sessions
-    from client_lib.worker.setup_command import Setup
     from client_lib.worker.stacks import StackTaker
     from client_lib.worker.warm.rank import Warm
 
@@ -69,7 +68,10 @@ class Launcher:
         )
         self._loop = Loop(self._flush)
         self._log = WorkerLog(self._loop, self._writer)
-        self._ranks = Ranks(system, self._log)
+        self._ranks = Ranks(system, self._log.add_pipe)
+        self._preparation = Preparation(
+            plan, directory, system, self._log, self._loop, self._become_ready, self._refuse
+        )
         self._control: Optional[ControlServer] = None
         self._processes: List[Process] = []
         self._gone = False  # "go" was carried out
@@ -81,8 +83,6 @@ class Launcher:
         self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
         self._oom_kills = self._group_kills = 0
-        self._installation: Optional[Installation] = None
-        self._setup: Optional[Setup] = None
         self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
@@ -103,63 +103,17 @@ class Launcher:
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
         )
-        self._loop.call_later(0.0, self._prepare)
+        self._loop.call_later(0.0, self._preparation.start)
         self._loop.run()
         self._control.close()
         disk.give_up(self._directory.reserve)
-
-    def _prepare(self) -> None:
-        try:
-            processes = prepare(self._plan, self._directory)
-            if self._plan.requirements and self._installation is None:
-                self._install()
-            elif self._plan.setup:
-                self._set_up(processes)
-            else:
-                self._become_ready(processes)
-        except CannotStart as refused:
-            self._refuse(refused)
-
-    def _install(self) -> None:
-        """Install the job's extra packages; preparation continues when they are there."""
-        from client_lib.worker.requirements.install import Installation  # here: few jobs have any
-
-        self._installation = Installation(self._plan, self._directory, self._system, self._log.listen)
-        self._installation.start()
-
-    def _check_installation(self) -> None:
-        if self._installation is None or self._outcome:
-            return
-        try:
-            plan = self._installation.ended()
-        except CannotStart as refused:
-            self._refuse(refused)
-            return
-        if plan is not None:
-            self._plan = plan
-            self._prepare()
-
-    def _set_up(self, processes: List[Process]) -> None:
-        """Run the job's own command; the worker is ready when it has ended."""
-        from client_lib.worker.setup_command import Setup  # here: few jobs have any
-
-        def ended(refused: Optional[CannotStart]) -> None:
-            if self._outcome:
-                return
-            if refused:
-                self._refuse(refused)
-            else:
-                self._become_ready(processes)
-
-        self._setup = Setup(self._plan, self._directory, self._system, self._log, self._loop, ended)
-        self._setup.start()
 
     def _refuse(self, refused: CannotStart) -> None:
         self._last_lines = list(refused.last_lines)
         self._never_ran(refused.reason, str(refused), refused.exit_code)
 
-    def _become_ready(self, processes: List[Process]) -> None:
-        self._processes = processes
+    def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
+        self._plan, self._processes = plan, processes
         self._begin_outputs()
         if self._plan.log_file:
             self._log.tail(self._plan.log_file, script_folder(self._plan, self._directory))
@@ -354,9 +308,8 @@ class Launcher:
             timer.cancel()
 
     def _reap(self) -> None:
-        self._check_installation()  # before `reap`, which takes the exit status of every child
-        if self._setup and not self._gone:
-            self._setup.reap()
+        if not self._gone:
+            self._preparation.reap()
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
@@ -411,10 +364,7 @@ class Launcher:
         if self._outcome is None:
             self._outcome = WorkerOutcome(exit_code if reason != CANCELLED else 0, reason, message, None)
             self._log.add_message(message)
-            if self._installation:
-                self._installation.kill()
-            if self._setup:
-                self._setup.kill()
+            self._preparation.kill()
             self._system.close()
             self._finish()
 

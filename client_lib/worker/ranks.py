@@ -14,11 +14,12 @@ from client_lib.worker.directory import MARKER
 from client_lib.worker.format import NO_RANK
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.system import System, catches, start_time
-from client_lib.worker.worker_log import WorkerLog
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
 """Function that a new process runs, with argv and environment: `execute`, or the warm pool's (warm/rank.py)."""
+AddPipe = Callable[[int, str, int, str], None]
+"""Function that gets rank, stream and descriptor of a pipe, and the rank to show: `WorkerLog.add_pipe`."""
 
 
 class Exit(NamedTuple):
@@ -36,10 +37,10 @@ class Exit(NamedTuple):
 class Ranks:
     """All ranks of this worker."""
 
-    def __init__(self, system: System, log: WorkerLog) -> None:
+    def __init__(self, system: System, add_pipe: AddPipe) -> None:
         self.exits: List[Exit] = []
         """In the order in which they ended."""
-        self._system, self._log = system, log
+        self._system, self._add_pipe = system, add_pipe
         self._running: Dict[int, int] = {}  # pid -> rank
         self._agents: Set[int] = set()
         self._groups: Set[int] = set()
@@ -62,8 +63,8 @@ class Ranks:
                 self._agents.add(started.pid)
             self._started_at[process.rank] = time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
-            self._log.add_pipe(process.rank, "stdout", started.stdout, shown)
-            self._log.add_pipe(process.rank, "stderr", started.stderr, shown)
+            self._add_pipe(process.rank, "stdout", started.stdout, shown)
+            self._add_pipe(process.rank, "stderr", started.stderr, shown)
 
     def record(self) -> Dict[str, object]:
         """Content of processes.json."""

@@ -11,17 +11,15 @@ import re
 import shutil
 import signal
 import subprocess
-from typing import Callable, Dict, List, NoReturn, Optional, Sequence
+from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
-from client_lib.worker.directory import MARKER, Directory, read_json, write_json
+from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.disk import says_full
 from client_lib.worker.outcome import START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import CannotStart
-from client_lib.worker.rank_environment import Process
-from client_lib.worker.ranks import start
+from client_lib.worker.ranks import Run
 from client_lib.worker.requirements.cache import PackageEnvironment, Parent, key_of, make_room
-from client_lib.worker.system import System
 
 _ASK = """
 import json, os, site, sys
@@ -204,92 +202,49 @@ def _last_few(versions: str) -> str:
 # --- the launcher's side
 
 
-_TRIES = 3  # another worker that needs room may remove an environment before its first use
+def installer(plan: WorkerPlan, directory: Directory) -> Run:
+    """A function for a new process that finds or makes the environment of the plan, and ends the process."""
 
-
-class Installation:
-    """Installation of one worker. The caller handles SIGCHLD and calls `ended` at each."""
-
-    def __init__(self, plan: WorkerPlan, directory: Directory, system: System, listen: Callable[[int], None]) -> None:
-        """`listen` copies a descriptor into the log, to its end."""
-        self._plan, self._directory = plan, directory
-        self._system, self._listen = system, listen
-        self._pid: Optional[int] = None
-        self._tries = 0
-        self._in_use: Optional[int] = None  # open for this worker's life
-
-    def start(self) -> None:
-        """Raises CannotStart."""
-        self._tries += 1
-        here = self._directory.path
-        variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
-        process = Process(-1, -1, ["install"], variables, here)
-        try:
-            started = start(process, self._system.before_exec, self._become)
-        except OSError as error:
-            raise CannotStart(START_FAILED, "packages can't be installed: %s" % error) from error
-        self._pid = started.pid
-        self._listen(started.stdout)
-        self._listen(started.stderr)
-
-    def ended(self) -> Optional[WorkerPlan]:
-        """The plan with the environment; None: the installation still runs.
-
-        Raises CannotStart if it failed.
-        """
-        if self._pid is None or os.waitpid(self._pid, os.WNOHANG)[0] == 0:
-            return None
-        self._system.rank_ended(self._pid)
-        self._pid = None
-        result = read_json(self._directory.environment) or {"failed": "its process died"}
-        if "failed" in result:
-            raise self._refused(result["failed"])
-        self._in_use = PackageEnvironment(*os.path.split(result["folder"])).use()
-        if self._in_use is None:
-            if self._tries < _TRIES:
-                self.start()
-                return None
-            raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
-        return self._with(result)
-
-    def _refused(self, why: str) -> CannotStart:
-        shown = ", ".join(self._plan.requirements)
-        if says_full(why):
-            message = "requirements=[%s] can't be installed in %s: %s" % (shown, self._plan.environments_dir, why)
-            return CannotStart(STORAGE_FULL, message)
-        return CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, why))
-
-    def kill(self) -> None:
-        if self._pid is not None:
-            try:
-                os.killpg(self._pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-    def _with(self, result: Dict[str, str]) -> WorkerPlan:
-        plan = self._plan
-        environment = {**plan.environment, **activated(result["prefix"], plan.environment)}
-        return plan._replace(python=result["python"] if plan.python else None, environment=environment)
-
-    def _found(self, line: str) -> str:
-        """`./wheels/one.whl` is a file of the snapshot."""
-        return os.path.join(self._directory.work, line[2:]) if line.startswith("./") else line
-
-    def _become(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
-        """Run in the new process, which must not keep the launcher's descriptors (its lock) open."""
-        del argv
+    def run(_: List[str], environment: Dict[str, str]) -> NoReturn:
         os.dup2(1, 2)
-        os.closerange(3, 65536)
-        plan = self._plan
+        os.closerange(3, 65536)  # the launcher's descriptors, its lock among them
         assert plan.environments_dir is not None
         for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_DFL)
         python = plan.requirements_python or plan.python or "python3"
-        wanted = [self._found(line) for line in plan.requirements]
+        wanted = [_found(line, directory) for line in plan.requirements]
         try:
             found = find_or_make(plan.environments_dir, plan.environments_limit_bytes, python, wanted, environment)
             result = {"prefix": found.prefix, "python": found.python, "folder": found.folder}
         except (NotInstalled, OSError) as error:
             result = {"failed": str(error)}
-        write_json(self._directory.environment, result)
+        write_json(directory.environment, result)
         os._exit(0)
+
+    return run
+
+
+def _found(line: str, directory: Directory) -> str:
+    """`./wheels/one.whl` is a file of the snapshot."""
+    return os.path.join(directory.work, line[2:]) if line.startswith("./") else line
+
+
+def result(plan: WorkerPlan, directory: Directory) -> Optional[Tuple[WorkerPlan, int]]:
+    """The plan with the environment that the process has found, and a descriptor that keeps the environment while it is
+    open; None: the environment was removed since. Raises CannotStart: there is none."""
+    made = read_json(directory.environment) or {"failed": "its process died"}
+    if "failed" in made:
+        raise _refused(plan, made["failed"])
+    in_use = PackageEnvironment(*os.path.split(made["folder"])).use()
+    if in_use is None:
+        return None
+    environment = {**plan.environment, **activated(made["prefix"], plan.environment)}
+    return plan._replace(python=made["python"] if plan.python else None, environment=environment), in_use
+
+
+def _refused(plan: WorkerPlan, why: str) -> CannotStart:
+    shown = ", ".join(plan.requirements)
+    if says_full(why):
+        message = "requirements=[%s] can't be installed in %s: %s" % (shown, plan.environments_dir, why)
+        return CannotStart(STORAGE_FULL, message)
+    return CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, why))
