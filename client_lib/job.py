@@ -97,6 +97,8 @@ class Job(Generic[R]):
             packages imported, where the runtime has one that suits this job (local runtime only).
         observe: False: the stacks of its processes cannot be taken (`client-lib stacks`), nothing is prepared for that,
             and its metrics and progress are not read.
+        metrics: Regular expression whose named groups are metrics, and `step` their step, in each line of the output:
+            as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it.
         conda_env: Name or path of a conda environment whose python runs the script.
         pytorch_use_env: None: `--local_rank` is passed where the script declares that option; True: never; False:
             always.
@@ -137,6 +139,9 @@ class Job(Generic[R]):
         hang_action: The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's
             message names it; `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt,
             counted in max_retry.
+        notify: URL of a webhook that gets a JSON text when the job ends, hangs or moves again; Slack's form for
+            hooks.slack.com, and for a URL that begins with `slack+`. It is shown as `***`. None: the profile's
+            `notify`, if it has one.
         grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption.
         elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers.
         elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers are started.
@@ -170,6 +175,7 @@ class Job(Generic[R]):
         working_dir: str | os.PathLike[str] | None = None,
         warm: bool | None = None,
         observe: bool | None = True,
+        metrics: str | None = None,
         conda_env: str | None = None,
         pytorch_use_env: bool | None = None,
         log_file: str | None = "train.log",
@@ -194,6 +200,7 @@ class Job(Generic[R]):
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,
         hang_action: Literal["report", "stop", "retry"] | None = "report",
+        notify: str | None = None,
         grace_s: float | None = 30.0,
         elastic_min_workers: int | Literal["default"] | None = None,
         elastic_max_workers: int | Literal["default"] | None = None,

@@ -96,6 +96,11 @@ class Settings(BaseSettings):
     """The owner of a running job, and admins, can enter its workers: `client-lib exec`, `shell` and `port-forward`.
     False: nobody can."""
 
+    notify_hosts: list[str] | None = None
+    """Hosts that `notify` of a job may name, as a JSON list: `hooks.slack.com`, `*.example.com`; and networks such as
+    `10.0.0.0/8`, without which no name may resolve to a loopback or private address. None: without `users_file` every
+    host; with `users_file` none, as users could reach what this machine reaches."""
+
     # --- jobs on a cluster (runtime=kubernetes)
     kubeconfig: Path | None = None
     """Kubeconfig file; None: the service account in a pod, else `$KUBECONFIG`, else `~/.kube/config`."""

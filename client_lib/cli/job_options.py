@@ -37,11 +37,11 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Code": (
         *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
-        *("pytorch_use_env", "observe"),
+        *("pytorch_use_env", "observe", "metrics"),
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "max_retry", "max_infrastructure_retry", "stop_timer", "grace_s"),
-        *("health_params", "hang_action"),
+        *("health_params", "hang_action", "notify"),
         *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     ),
     "Kubernetes": ("include_nodes", "exclude_nodes", "queue_name", "internet", "shm_size_class", "tmp_storage"),

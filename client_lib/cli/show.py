@@ -10,6 +10,7 @@ from datetime import datetime
 
 from client_lib.reports import table
 from client_lib.reports.table import Json
+from client_lib.spec.summary import duration
 
 Row = tuple[str, ...]
 
@@ -59,7 +60,7 @@ def _code(code: Json) -> str:
 
 
 def _when(at: str | None, now: datetime) -> str:
-    return f"{table.stamp(at)}, {table.duration((now - table.time(at)).total_seconds())} ago" if at else ""
+    return f"{table.stamp(at)}, {duration((now - table.time(at)).total_seconds())} ago" if at else ""
 
 
 def _worker_lines(job: Json) -> list[str]:

@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from client_lib.reports import table
-from client_lib.reports.table import duration
 from client_lib.spec.states import Reason, State
+from client_lib.spec.summary import duration
 from client_lib.spec.wire import JobInfo
 
 _COLOURS: dict[str, str] = {

@@ -30,9 +30,10 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
-from client_lib.reports.table import duration, stamp
+from client_lib.reports.table import stamp
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Explanation, Failure, JobInfo, WorkerInfo
+from client_lib.spec.summary import in_brackets, summary
+from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
 
 
 class Part(NamedTuple):
@@ -149,12 +150,7 @@ def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[
     """Lines about the state; the first one is a complete summary."""
     if info.state is State.FAILED:
         return failure_report(info)
-    because = f": {info.message}" if info.message else ""
-    if info.state is State.SUCCEEDED:
-        took = (info.finished_at or now) - (info.started_at or info.created_at)
-        return [Part("line", f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}")]
-    waits = "" if info.state.final else f", for {duration((now - _state_since(info, events)).total_seconds())}"
-    return [Part("line", f"job {info.name} is {info.state} ({info.reason}){waits}{because}")]
+    return [Part("line", summary(info, (now - _state_since(info, events)).total_seconds()))]
 
 
 def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
@@ -207,7 +203,7 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
 def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
     """The exception for a job that is final and not SUCCEEDED. `printed`: see `failure_report`."""
     if info.state is State.CANCELLED:
-        return JobCancelled(f"job {info.name} was cancelled{_in_brackets(info.message)}", info=info)
+        return JobCancelled(f"job {info.name} was cancelled{in_brackets(info.message)}", info=info)
     report = failure_report(info, printed=printed)
     return JobFailed(as_text(report), hint=as_text(advice(info)), info=info, printed=printed)
 
@@ -216,10 +212,7 @@ def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
     """The report; its first line is a complete summary. `printed`: the last lines are left out, because the whole log
     was just printed."""
     failure = info.failure
-    first = f"job {info.name} FAILED ({info.reason}): {_end_of_rank(failure) or info.message or 'no reason is known'}"
-    if info.attempt > 1:
-        first += f" in attempt {info.attempt}"
-    parts = [Part("summary", first), *_stack_lines(info)]
+    parts = [Part("summary", summary(info)), *_stack_lines(info)]
     if failure is None:
         return parts
     if failure.exception:
@@ -233,17 +226,3 @@ def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
 def _stack_lines(info: JobInfo) -> list[Part]:
     lines = [Part("log", f"    {line}") for line in info.stacks]
     return [Part("line", "Before it was stopped:"), *lines] if lines else []
-
-
-def _end_of_rank(failure: Failure | None) -> str | None:
-    """The failing rank and its end; None: no rank is to blame."""
-    if failure is None or failure.rank is None:
-        return failure.meaning if failure else None
-    who = f"rank {failure.rank}" + ("" if failure.worker is None else f" on worker {failure.worker}")
-    if failure.exit_code is None:
-        return f"{who} ended{_in_brackets(failure.meaning)}"
-    return f"{who} ended with exit code {failure.exit_code}{_in_brackets(failure.meaning)}"
-
-
-def _in_brackets(words: str | None) -> str:
-    return f" ({words})" if words else ""

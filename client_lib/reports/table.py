@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
+from client_lib.spec.summary import duration
+
 Json = Mapping[str, Any]
 Row = Sequence[str]
 J = TypeVar("J", bound=Json)
@@ -226,12 +228,3 @@ def stamp(at: str | datetime | None) -> str:
         return ""
     then = time(at) if isinstance(at, str) else at
     return f"{then.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def duration(seconds: float) -> str:
-    """`42s`, `3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
-    whole = max(0, round(seconds))
-    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if whole >= length:
-            return f"{whole // length}{unit}{whole % length // part:02d}{below}"
-    return f"{whole}s"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -30,6 +31,8 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
 MASK = "***"
+SLACK = "slack+"
+"""Begin of a URL in `notify` that gets Slack's form."""
 PIP_OPTIONS = (
     *("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host"),
     *("--pre", "--prefer-binary", "--only-binary", "--no-binary"),
@@ -133,6 +136,30 @@ class HealthParams(Strict):
         return self
 
 
+def check_metrics(expression: str) -> None:
+    """Raises ValueError unless `expression` is a regular expression with a named group for a metric. How long it takes
+    for a line can't be foreseen: the launcher bounds that."""
+    try:
+        names = re.compile(expression).groupindex
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    if not set(names) - {"step"}:
+        raise ValueError("needs a named group for each metric: `loss: (?P<loss>[0-9.]+)`")
+
+
+def check_webhook(url: str) -> None:
+    """Raises ValueError unless `url` is an address for `notify`. It is not shown: who has it can write there."""
+    if url == MASK:  # of a spec that is shown
+        return
+    try:
+        parts = urlsplit(url.removeprefix(SLACK))
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or " " in url:
+        raise ValueError("is no address: write https://host/path, without a user; `slack+https://...` for Slack's form")
+
+
 def _int_not_bool(value: Any) -> Any:
     if isinstance(value, bool | str | float):
         raise ValueError(f"{value!r} is not a whole number; write it without quotes")
@@ -197,6 +224,9 @@ class JobSpec(Strict):
     observe: bool = True
     """False: the stacks of its processes cannot be taken (`client-lib stacks`), nothing is prepared for that, and its
     metrics and progress are not read."""
+    metrics: Annotated[Line, Bound(check_metrics)] | None = None
+    """Regular expression whose named groups are metrics, and `step` their step, in each line of the output: as in
+    `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
     conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
@@ -263,6 +293,9 @@ class JobSpec(Strict):
     hang_action: Literal["report", "stop", "retry"] = "report"
     """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's message names it;
     `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt, counted in max_retry."""
+    notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
+    """URL of a webhook that gets a JSON text when the job ends, hangs or moves again; Slack's form for hooks.slack.com,
+    and for a URL that begins with `slack+`. It is shown as `***`. None: the profile's `notify`, if it has one."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
     elastic_min_workers: _ElasticWorkers = None
@@ -364,11 +397,13 @@ class JobSpec(Strict):
         return None if value is None else str(value)
 
     def masked(self) -> JobSpec:
-        """The spec for display: values of variables whose name contains TOKEN, KEY, SECRET or PASSWORD are `***`."""
+        """The spec for display: `notify`, and values of variables whose name contains TOKEN, KEY, SECRET or PASSWORD,
+        are `***`."""
         secret = [name for name in self.env_variables if _SECRET_NAME.search(name)]
-        if not secret:
-            return self
-        return self.model_copy(update={"env_variables": self.env_variables | dict.fromkeys(secret, MASK)})
+        masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
+        if secret:
+            masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)
+        return self.model_copy(update=masks) if masks else self
 
 
 def check_name(name: str) -> None:

@@ -13,7 +13,7 @@ from client_lib.errors import InvalidRequest
 _VALUE_SHOWN = 80  # characters of a wrong value in a message
 _SENTENCE_SHOWN = 1000
 _FINDINGS_SHOWN = 20  # a request may hold thousands of unknown fields, each of which is compared with all known ones
-_PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter"})
+_PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter", "notify"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
 Place = Callable[[Sequence[int | str]], str]

@@ -58,6 +58,8 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
 
     Raises InvalidRequest for a script that can't run.
     """
+    if spec.notify is None and api.config.notify:
+        spec = spec.model_copy(update={"notify": api.config.notify})
     if call is not None:
         here = _submitter(api, python)
         spec = spec.model_copy(update=_requirements(spec, None))

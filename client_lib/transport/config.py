@@ -12,6 +12,7 @@ A profile's token, CA bundle and `insecure` are used for that profile's endpoint
     ca_bundle = "/etc/ssl/lab.pem"      # certificate authorities to trust; default: the system's and REQUESTS_CA_BUNDLE
     insecure = false                    # true: a token may travel over plain http
     retry_s = 30                        # seconds for which a call is repeated while the server does not answer
+    notify = "https://..."              # webhook of jobs that name none
 
 Standard library only.
 """
@@ -37,12 +38,13 @@ CONFIG = "CLIENT_LIB_CONFIG"
 INSECURE = "CLIENT_LIB_INSECURE"
 CA_BUNDLE = "CLIENT_LIB_CA_BUNDLE"
 RETRY_S = "CLIENT_LIB_RETRY_S"
+NOTIFY = "CLIENT_LIB_NOTIFY"
 
 LOCAL = "local"
 """Endpoint or profile that always means the local server."""
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
-_KEYS = frozenset({"endpoint", "token", "ca_bundle", "insecure", "retry_s"})
+_KEYS = frozenset({"endpoint", "token", "ca_bundle", "insecure", "retry_s", "notify"})
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
@@ -70,6 +72,8 @@ class Config:
     """File of certificate authorities; None: the default ones."""
     retry_s: float = RETRY_S_DEFAULT
     """Seconds for which a call is tried again while the server does not answer; 0: never again."""
+    notify: str | None = field(default=None, repr=False)
+    """Webhook of jobs that name none; None: none."""
     state_dir: Path | None = None
     """State directory of the local server; None: the default one, or `endpoint` is another server."""
 
@@ -108,6 +112,7 @@ def resolve(
         _first(insecure, _flag(environ, INSECURE), chosen.get("insecure"), False),
         _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
         _first(retry_s, _number(environ, RETRY_S), chosen.get("retry_s"), RETRY_S_DEFAULT),
+        environ.get(NOTIFY) or chosen.get("notify"),
         None if url else chosen_state_dir(environ),
     )
 

@@ -194,6 +194,8 @@ class Launcher:
         if self._plan.observe:
             with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
                 self._log.take_metrics(self._directory.metrics)
+            if self._plan.metrics:
+                self._log.read_metrics(self._plan.metrics)
         self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None

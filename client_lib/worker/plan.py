@@ -63,6 +63,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """True: a program such as `sudo` cannot give the processes rights that the launcher lacks (Linux)."""
     observe: bool = True
     """False: the stacks of the processes are not taken (stacks.py)."""
+    metrics: Optional[str] = None
+    """Regular expression that reads metrics from lines (line_metrics.py); None: none."""
     record_imports: bool = False
     """Local rank 0 writes the names of the installed modules that it has imported to a file, for the warm pool."""
     elastic_min_workers: Optional[int] = None

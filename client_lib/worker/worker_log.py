@@ -7,14 +7,18 @@ _ROOM bytes are free: the last bytes are kept for ending and removing jobs.
 
 import contextlib
 import os
+import re
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
 
 from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.stamp import Sequence, Stamper
 from client_lib.worker.tail import LOOK_S, Tail
+
+if TYPE_CHECKING:
+    from client_lib.worker.line_metrics import LineMetrics
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower
 _RETRY_S = 0.5  # how often a full disk is tried again
@@ -50,6 +54,7 @@ class WorkerLog:
         self._tailed: Dict[str, Stamper] = {}
         self._metrics = self._stamper(NO_RANK, METRICS)
         self._metrics_pipe: Optional[int] = None
+        self._line_metrics: Optional[LineMetrics] = None
         self._timer: Optional[Timer] = None
         self._silent_since = 0.0
 
@@ -94,6 +99,15 @@ class WorkerLog:
         """Log lines of `metric_line`."""
         self._feed(self._metrics, lines)
 
+    def read_metrics(self, expression: str) -> None:
+        """Read metrics from all lines with a regular expression that the job gives."""
+        from client_lib.worker.line_metrics import LineMetrics  # here: few jobs have one
+
+        try:
+            self._line_metrics = LineMetrics(expression, self.add_metrics, self.add_message)
+        except re.error as error:
+            self.add_message("the expression of `metrics` can't be used by this Python: %s" % error)
+
     def tail(self, pattern: str, folders: List[str]) -> None:
         """Follow files from now on, until `finish`."""
         self._tail = Tail(pattern, folders, self._tailed_bytes)
@@ -121,7 +135,7 @@ class WorkerLog:
         for fd in list(self._pipes):
             self._close(fd)
         for stamper in self._tailed.values():
-            self._writer.add(stamper.end())
+            self._add(stamper.end())
         if self._timer:
             self._timer.cancel()
         if self._writer.removed_bytes:
@@ -137,6 +151,11 @@ class WorkerLog:
             self._stall()
             return False
         return True
+
+    def _add(self, records: bytes) -> None:
+        self._writer.add(records)
+        if self._line_metrics:
+            self._line_metrics.add(records)
 
     def _stamper(self, rank: str, stream: str) -> Stamper:
         stamper = Stamper(self._sequence, rank, stream)
@@ -157,7 +176,7 @@ class WorkerLog:
         self.active_at = now = time.monotonic()
         records = stamper.feed(data, now)
         if records:
-            self._writer.add(records)
+            self._add(records)
         elif now - self._silent_since > 1.0:
             self._silent_since = now
             self._writer.sign_of_life()
@@ -167,7 +186,7 @@ class WorkerLog:
     def _close(self, fd: int) -> None:
         self._loop.forget(fd)
         os.close(fd)
-        self._writer.add(self._pipes.pop(fd).end())
+        self._add(self._pipes.pop(fd).end())
 
     def _tick(self) -> None:
         if self.stalled:  # the rest of a line may still be in its pipe
@@ -176,7 +195,7 @@ class WorkerLog:
         now = time.monotonic()
         for stamper in self._stampers:
             if stamper.due is not None and stamper.due <= now:
-                self._writer.add(stamper.tick(now))
+                self._add(stamper.tick(now))
         due = [stamper.due for stamper in self._stampers if stamper.due is not None]
         self._timer = self._loop.call_later(min(due) - now, self._tick) if due else None
 

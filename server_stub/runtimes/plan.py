@@ -48,6 +48,7 @@ def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: 
         elastic_max_restarts=5 if bounds is None else bounds.returns,
         rank_runner=environment.get(RANK_RUNNER, "1") != "0",
         observe=spec.observe,
+        metrics=spec.metrics,
         grace_s=spec.grace_s,
         setup=spec.setup,
         setup_limit_s=spec.stop_timer * 60.0 if spec.stop_timer else None,

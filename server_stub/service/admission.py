@@ -21,6 +21,7 @@ from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
+from server_stub.service.notifications import AllowedHosts, check
 from server_stub.service.values import User
 
 if sys.version_info >= (3, 11):
@@ -52,9 +53,10 @@ class Admitted:
 class Admission:
     """The rules of one server."""
 
-    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None) -> None:
+    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, hosts: AllowedHosts) -> None:
+        """`hosts`: those that `notify` may name."""
         self._runtime, self._snapshots = runtime, snapshots
-        self._secrets_file = secrets_file
+        self._secrets_file, self._hosts = secrets_file, hosts
         self._secrets: Mapping[str, str] = {}
 
     def open(self) -> None:
@@ -66,8 +68,10 @@ class Admission:
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
+            Forbidden: `notify` names a host that the settings do not allow.
             NotFound: the snapshot was not uploaded by this user.
         """
+        check(request.spec.notify, self._hosts)
         request = self._with_secrets(request)
         notices = [*self._runtime.check(request.spec, user.name, request.submitter), *_watchdog_notice(request.spec)]
         if request.function is not None:

@@ -24,6 +24,7 @@ from server_stub.service.changes import Changes
 from server_stub.service.clock import Clock
 from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
+from server_stub.service.notifications import Told
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable
 from server_stub.store.rows import JobRow, save_job
@@ -47,12 +48,13 @@ class Reconciler:
         note: Callable[[JobRow], Coroutine[Any, Any, None]],
         on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
         take_stacks: TakeStacks,
+        tell: Callable[[ActiveJob, Told], None],
     ) -> None:
         """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored.
-        `take_stacks` takes those of a running job."""
+        `take_stacks` takes those of a running job. `tell` is called when a job hangs or moves again."""
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
-        self._make_attempt, self._note, self._on_end = make_attempt, note, on_end
+        self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
@@ -109,6 +111,8 @@ class Reconciler:
         decision = lifecycle.note_hang(active.status, message, self._clock.now(), hangs=hangs)
         if decision:
             self._decide(active, decision)
+            if decision.transitions:
+                self._tell(active, "hangs" if hangs else "moves")
 
     def remove_at_end(self, active: ActiveJob) -> None:
         """Delete the job as soon as it is final."""

@@ -48,6 +48,7 @@ from server_stub.service.cleaning import Cleanup
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
+from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
@@ -95,6 +96,8 @@ class Service:
         curves = CurveReader(settings.metrics_limit_points)
         self._observer = Observer(runtime, self._clock, curves, allowed=settings.observe)
         self._sessions = Sessions(runtime, allowed=settings.sessions)
+        hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
+        self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
         self._reconciler = Reconciler(
             self._store,
             runtime,
@@ -102,11 +105,12 @@ class Service:
             self._changes,
             self._attempts.newest,
             self._cleanup.note,
-            self._cleanup.on_end,
+            self._on_end,
             self._observer.take,
+            lambda active, event: self._notifier.tell(active.row, active.info, event),
         )
         self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
-        self._admission = Admission(runtime, snapshots, settings.secrets_file)
+        self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
         self._submit = SubmitHandler(
             settings,
             runtime.name,
@@ -150,6 +154,7 @@ class Service:
         # running jobs first: their GPUs must not be given to waiting jobs
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
             self._reconciler.add(from_row(row))
+        await self._notifier.start()
         self._retaining = asyncio.create_task(self._cleanup.run())
 
     async def close(self) -> None:
@@ -159,8 +164,13 @@ class Service:
             await asyncio.gather(self._retaining, return_exceptions=True)
         await self._runtime.close()
         await self._reconciler.close()
+        await self._notifier.close()
         await self._store.close()
         self._request_log.close()
+
+    async def _on_end(self, active: ActiveJob) -> None:
+        self._notifier.ended(active.row)
+        await self._cleanup.on_end(active)
 
     # --- one job
 
@@ -367,8 +377,8 @@ class Service:
         await self._store.check()
 
     def busy(self) -> bool:
-        """True if some job is not final: an idle server must not end then."""
-        return len(self._reconciler) > 0
+        """True if some job is not final, or its end is not told yet: an idle server must not end then."""
+        return len(self._reconciler) > 0 or self._notifier.busy()
 
     # --- logs
 

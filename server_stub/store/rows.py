@@ -69,6 +69,7 @@ class JobRow(NamedTuple):
     snapshot: str | None = None
     function: str | None = None
     size_bytes: int | None = None
+    unsent: str | None = None
     seq: int = 0
 
 
@@ -240,6 +241,15 @@ def find_by_id(connection: Connection, job_id: str) -> JobRow | None:
 def unfinished(connection: Connection) -> list[JobRow]:
     """Jobs that are not final, in the order of their acceptance."""
     return _all(connection, _found.where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
+
+
+def unsent(connection: Connection) -> list[JobRow]:
+    """Final jobs whose notification is not sent yet."""
+    return _all(connection, _found.where(jobs.c.unsent.is_not(None), jobs.c.state.in_(_FINISHED)))
+
+
+def set_sent(connection: Connection, seq: int) -> None:
+    connection.execute(update(jobs).where(jobs.c.seq == seq), {"unsent": None})
 
 
 def find_anywhere(connection: Connection, name: str) -> list[str]:

@@ -75,6 +75,7 @@ metadata = MetaData(
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
 _has_snapshot = text("snapshot IS NOT NULL")
+_is_unsent = text("unsent IS NOT NULL")
 
 jobs = Table(
     "jobs",
@@ -96,6 +97,7 @@ jobs = Table(
     Column("snapshot", String(64)),  # digest of the archive
     Column("function", String(64)),  # digest of the pickled function
     Column("size_bytes", BigNumber),  # of its directory when it ended
+    Column("unsent", Text),  # the notification of its end, until it is sent
     Column("segment", Number, nullable=False),  # place of its submit request: server_stub.files.request_log.Place
     Column("offset", BigNumber, nullable=False),
     Column("length", BigNumber, nullable=False),
@@ -105,6 +107,7 @@ jobs = Table(
     Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
     Index("ix_jobs_state_seq", "state", "seq"),
     Index("ix_jobs_snapshot", "snapshot", sqlite_where=_has_snapshot, postgresql_where=_has_snapshot),
+    Index("ix_jobs_unsent", "seq", sqlite_where=_is_unsent, postgresql_where=_is_unsent),
     Index("ix_jobs_segment", "segment"),
     Index("ix_jobs_owner_script_path", "owner", "script_path"),
 )

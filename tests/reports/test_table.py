@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.reports import table
+from client_lib.spec.summary import duration
 
 NOW = datetime(2026, 1, 2, 4, 0, 0, tzinfo=timezone.utc)
 CREATED = "2026-01-02T03:00:00Z"
@@ -78,7 +79,7 @@ def test_the_script_stands_without_its_folder_and_with_its_arguments() -> None:
 
 @given(st.timedeltas(timedelta(0), timedelta(days=400)))
 def test_a_duration_is_right_to_its_smaller_unit(span: timedelta) -> None:
-    text = table.duration(span.total_seconds())
+    text = duration(span.total_seconds())
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     number, found = "", 0
     for letter in text:

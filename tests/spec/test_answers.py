@@ -91,7 +91,8 @@ def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_valu
     default = JobSpec.model_fields[name].default
     assert name not in info().model_dump(mode="json")["spec"]
     assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
-    other = "true" if name == "setup" else "stop" if isinstance(default, str) else 0
+    texts = {"setup": "true", "notify": "https://hook.example", "metrics": "(?P<loss>.*)"}
+    other = texts.get(name) or ("stop" if isinstance(default, str) else 0)
     changed = info(spec={"script": "train.py", name: other})
     assert JobInfo.model_validate_json(changed.model_dump_json()).spec == changed.spec
 

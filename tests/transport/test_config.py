@@ -15,6 +15,7 @@ token = "lab-token"
 insecure = true
 ca_bundle = "/lab.pem"
 retry_s = 5
+notify = "https://hook.example/secret"
 [profiles.other]
 endpoint = "https://other.example"
 token = "other-token"
@@ -33,7 +34,14 @@ def test_nothing_configured_means_the_local_server(tmp_path: Path) -> None:
 
 
 def test_the_file_s_default_profile_is_used(environ: dict[str, str]) -> None:
-    assert resolve(environ=environ) == Config("https://lab.example", "lab-token", True, "/lab.pem", 5)
+    assert resolve(environ=environ) == Config(
+        "https://lab.example", "lab-token", True, "/lab.pem", 5, "https://hook.example/secret"
+    )
+
+
+def test_the_webhook_of_a_profile_is_no_secret_in_a_traceback_and_a_variable_wins(environ: dict[str, str]) -> None:
+    assert "secret" not in repr(resolve(environ=environ))
+    assert resolve(environ=environ | {"CLIENT_LIB_NOTIFY": "https://mine.example"}).notify == "https://mine.example"
 
 
 def test_a_named_profile_wins_over_the_default_one(environ: dict[str, str]) -> None:

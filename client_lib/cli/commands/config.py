@@ -41,7 +41,8 @@ def show(output: TextOrJson = "text") -> None:
     path = config.config_file()
     default, profiles = config.read_profiles(path)
     now = config.resolve()
-    shown = {name: {key: MASK if key == "token" else value for key, value in p.items()} for name, p in profiles.items()}
+    secret = ("token", "notify")
+    shown = {name: {key: MASK if key in secret else value for key, value in p.items()} for name, p in profiles.items()}
     if output == JSON:
         facts = {"file": str(path), "profile": default, "profiles": shown, "endpoint": now.endpoint or LOCAL}
         printer.data_json(facts)
@@ -73,7 +74,9 @@ def set_profile(
     profile: Annotated[str, typer.Argument(metavar="PROFILE")],
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
 ) -> None:
-    """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s. The first one made is used at once."""
+    """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s, notify.
+
+    The first one made is used at once."""
     if profile == LOCAL:
         raise InvalidRequest(f"the profile {LOCAL!r} is the local server, and has nothing to set")
     values = dict(map(_setting, settings))
@@ -99,8 +102,8 @@ def _setting(text: str) -> tuple[str, Any]:
         raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
     if not value:
         return key, None
-    if key == "token":
-        return key, _secret() if value == "-" else value
+    if key in ("token", "notify"):
+        return key, _secret(key) if value == "-" else value
     if key == "endpoint":
         return key, config.check_endpoint(value) or LOCAL
     return key, _typed(key, value)
@@ -117,10 +120,10 @@ def _typed(key: str, value: str) -> str | bool | float:
     return value
 
 
-def _secret() -> str:
-    """Read the token from the terminal without an echo, or from a pipe: `ps` shows one on a command line."""
+def _secret(key: str) -> str:
+    """Read a secret from the terminal without an echo, or from a pipe: `ps` shows one on a command line."""
     if sys.stdin.isatty():
-        return str(typer.prompt("token", hide_input=True, err=True))
+        return str(typer.prompt(key, hide_input=True, err=True))
     return sys.stdin.readline().strip()
 
 

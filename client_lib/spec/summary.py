@@ -1,0 +1,47 @@
+"""The sentence that sums up a job: the first line of `client-lib explain`, and the text of a notification. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_lib.spec.states import State
+
+if TYPE_CHECKING:  # lists load no pydantic
+    from client_lib.spec.wire import Failure, JobInfo
+
+
+def summary(info: JobInfo, lasts_s: float | None = None) -> str:
+    """State, reason and message of a job. `lasts_s`: seconds since it entered its state; None: not told."""
+    because = f": {info.message}" if info.message else ""
+    if info.state is State.FAILED:
+        last = f" in attempt {info.attempt}" if info.attempt > 1 else ""
+        why = _end_of_rank(info.failure) or info.message or "no reason is known"
+        return f"job {info.name} FAILED ({info.reason}): {why}{last}"
+    if info.state is State.SUCCEEDED and info.finished_at:
+        took = info.finished_at - (info.started_at or info.created_at)
+        return f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"
+    lasts = "" if info.state.final or lasts_s is None else f", for {duration(lasts_s)}"
+    return f"job {info.name} is {info.state} ({info.reason}){lasts}{because}"
+
+
+def _end_of_rank(failure: Failure | None) -> str | None:
+    """The failing rank and its end; None: no rank is to blame."""
+    if failure is None or failure.rank is None:
+        return failure.meaning if failure else None
+    who = f"rank {failure.rank}" + ("" if failure.worker is None else f" on worker {failure.worker}")
+    if failure.exit_code is None:
+        return f"{who} ended{in_brackets(failure.meaning)}"
+    return f"{who} ended with exit code {failure.exit_code}{in_brackets(failure.meaning)}"
+
+
+def in_brackets(words: str | None) -> str:
+    return f" ({words})" if words else ""
+
+
+def duration(seconds: float) -> str:
+    """`42s`, `3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
+    whole = max(0, round(seconds))
+    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length}{unit}{whole % length // part:02d}{below}"
+    return f"{whole}s"
