@@ -30,7 +30,7 @@ OF_ALL_USERS = {
     ("GET", paths.PING),
     ("GET", paths.READYZ),
 }
-OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER)}
+OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER), ("POST", paths.LOGIN_LINKS)}
 ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
 VARIANTS = {
     ("GET", JOB): ["?after_version=0&wait=1"],

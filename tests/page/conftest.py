@@ -98,6 +98,7 @@ def login(page: Any, server: Any, user: str) -> None:
     """Log the tab in; it shows the jobs then."""
     page.goto(server.url + login_path(server, user))
     page.wait_for_selector("#jobs")
+    page.wait_for_load_state()
 
 
 def new_job(server: Running, user: str, **spec: Any) -> dict[str, Any]:

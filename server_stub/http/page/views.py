@@ -95,6 +95,7 @@ def bars(events: Sequence[Event], end: datetime) -> list[dict[str, Any]]:
     found = []
     for event, until in zip(starts, ends, strict=False):
         seconds = max((until - event.time).total_seconds(), 0.0)
-        x = 1000 * (event.time - starts[0].time).total_seconds() / whole
-        found.append({"event": event, "seconds": seconds, "x": min(x, 997), "width": max(3, 1000 * seconds / whole)})
+        x = min(max(1000 * (event.time - starts[0].time).total_seconds() / whole, 0), 997)  # clocks may be set
+        width = min(max(1000 * seconds / whole, 3), 1000 - x)
+        found.append({"event": event, "seconds": seconds, "x": x, "width": width})
     return found

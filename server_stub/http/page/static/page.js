@@ -4,6 +4,8 @@ import { ApiError, call, job, jobPath } from "./api.js";
 
 const PAUSE_MS = 2000;
 const RETRY_MS = 1000;
+const PROGRESS_S = 10;
+const WAIT_S = 30;
 const SPARK_POINTS = 48;
 
 const stale = /** @type {HTMLOutputElement | null} */ (document.getElementById("stale"));
@@ -58,8 +60,10 @@ async function look() {
     if (prefix) path.set("name", prefix);
     return (await call("GET", `api/v1/jobs?${path}`)).text();
   }
-  const params = job.state === "RUNNING" ? {} : { after_version: job.version, wait: 30 };
-  return (await call("GET", jobPath(), { owner: job.owner, ...params })).text();
+  const running = job.state === "RUNNING"; // its progress changes without a new version
+  const params = { owner: job.owner, after_version: job.version, wait: running ? PROGRESS_S : WAIT_S };
+  const now = await (await call("GET", jobPath(), params)).text();
+  return running ? `${now}${Date.now()}` : now;
 }
 
 async function follow() {
@@ -69,7 +73,7 @@ async function follow() {
     await seen();
     try {
       const now = await look();
-      if (before ? now !== before : job) await redraw();
+      if (now !== before) await redraw();
       before = now;
       if (stale && since) stale.hidden = true;
       since = "";
@@ -83,7 +87,7 @@ async function follow() {
       await pause(RETRY_MS);
       continue;
     }
-    await pause(PAUSE_MS);
+    if (!job) await pause(PAUSE_MS);
   }
 }
 

@@ -1,0 +1,209 @@
+"""Pages in a real Chromium: what updates by itself, keys, accessibility, and what a new user does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_lib.client import Client
+from client_lib.spec import paths
+from client_lib.spec.states import Reason
+from client_lib.transport import local_server as servers
+from tests.http.conftest import Api, Running
+from tests.local_server import own_configuration, until
+from tests.page.conftest import login, new_job
+
+__all__ = ["own_configuration"]
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def names(page: Any) -> list[str]:
+    return page.eval_on_selector_all("#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)")  # type: ignore[no-any-return]
+
+
+def violations(page: Any) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+
+
+def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: Running) -> None:
+    job = new_job(server, "ann", name="one")
+    login(page, server, "ann")
+    page.keyboard.press("j")
+    new_job(server, "ann", name="two")
+    server.call(lambda: server.runtime.runs(job["id"]))
+    page.wait_for_selector("tr[data-name=two]")
+    page.wait_for_selector("tr[data-name=one].selected .state.running")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#job[data-name=two]")
+
+
+def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, server: Running) -> None:
+    for name in ("train-a", "train-b", "other"):
+        new_job(server, "ann", name=name)
+    login(page, server, "ann")
+    page.keyboard.press("/")
+    page.keyboard.type("TRAIN-")
+    assert names(page) == ["train-b", "train-a"]
+    page.fill("#search", "train-a")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?q=train-a*")
+    assert names(page) == ["train-a"]
+
+
+def test_the_page_says_since_when_it_is_stale_and_goes_on(page: Any, server: Running) -> None:
+    job = new_job(server, "ann", name="train")
+    login(page, server, "ann")
+    page.route("**/api/v1/**", lambda route: route.abort())
+    page.wait_for_selector("#stale:not([hidden])")
+    assert "as of" in page.inner_text("#stale")
+    server.call(lambda: server.runtime.runs(job["id"]))
+    page.unroute("**/api/v1/**")
+    page.wait_for_selector("#stale", state="hidden")
+    page.wait_for_selector(".state.running")
+
+
+def test_a_login_that_is_over_is_told(page: Any, server: Running) -> None:
+    login(page, server, "ann")
+    page.context.clear_cookies()
+    page.click("#stale a")
+    page.wait_for_selector("#token")
+    page.fill("#token", server.tokens["ann"])
+    page.click("button.main")
+    page.wait_for_selector("#jobs")
+
+
+def test_the_page_of_a_job_follows_it_to_its_end(page: Any, server: Running) -> None:
+    job = new_job(server, "ann", name="train")
+    login(page, server, "ann")
+    page.click("text=train")
+    page.wait_for_selector("#status .state.pending")
+    server.call(lambda: server.runtime.runs(job["id"]))
+    page.wait_for_selector("#status .state.running")
+    page.click("text=Cancel")
+    page.click("text=Stop every worker >> .. >> button")
+    page.wait_for_selector("#status .state.cancelled")
+    assert page.get_attribute("#job", "data-final") == "true"
+    assert page.locator("#timeline rect").count() == 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_every_page_is_accessible_and_no_wider_than_the_screen(
+    page: Any, server: Running, width: int, scheme: str
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    spec = {"labels": {"team": "vision"}, "args": ["word" * 30], "env_variables": {"MODE": "x" * 200}}
+    for name in ("runs", "failed"):
+        job = new_job(server, "ann", name=name, **spec)
+        server.call(lambda job=job: server.runtime.runs(job["id"]))
+    server.call(lambda: server.runtime.end(job["id"], Reason.EXIT_CODE, "rank 1 ended with exit code 1" + " long" * 60))
+    ended = server.as_user("ann")
+    until(lambda: ended("GET", paths.job("failed")).json()["state"] == "FAILED")
+    page.goto(server.url)
+    problems = violations(page)
+    login(page, server, "ann")
+    shown = [page.url, f"{page.url}jobs/runs", f"{page.url}jobs/failed", f"{page.url}jobs/none"]
+    for address in shown:
+        page.goto(address)
+        problems += violations(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+    assert problems == []
+
+
+def test_markup_in_names_of_things_is_text(page: Any, server: Running) -> None:
+    alerts: list[str] = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    spec = {"labels": {MARKUP: MARKUP}, "args": [MARKUP], "env_variables": {"A": MARKUP}, "job_desc": MARKUP}
+    job = new_job(server, "ann", name="train", **spec)
+    server.call(lambda: server.runtime.runs(job["id"]))
+    server.call(lambda: server.runtime.end(job["id"], Reason.EXIT_CODE, MARKUP))
+    login(page, server, "ann")
+    until(lambda: server.as_user("ann")("GET", paths.job("train")).json()["state"] == "FAILED")
+    page.wait_for_selector(".state.failed")
+    assert page.inner_text("tbody").count(MARKUP) >= 3
+    page.click("text=train")
+    page.wait_for_selector("#job")
+    assert page.inner_text("#job").count(MARKUP) >= 5
+    assert (page.locator("img").count(), alerts) == (0, [])
+
+
+class Here:
+    """The local server that tests share, as its user sees it."""
+
+    def __init__(self, state: Path) -> None:
+        found = servers.find(state)
+        assert found
+        self.url, self.token = found.endpoint
+
+    def as_user(self, _: str) -> Api:
+        return Api(self.url, self.token)
+
+
+SCRIPT = """
+import pathlib, sys, time
+lr = float(sys.argv[sys.argv.index("--lr") + 1])
+for step in range(100):
+    print(f"step {step}/100 loss={1 / (1 + lr * step):.4f}", flush=True)
+    if lr == 0.5 and step == 20:
+        raise ValueError(f"lr {lr} is too <b>large</b>")
+pathlib.Path("model.pt").write_bytes(b"weights of %g" % lr)
+while lr == 1 and time.sleep(0.1) is None:
+    pass
+"""
+
+
+@pytest.fixture
+def here(local_server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """A folder with a script, in which jobs of the shared local server are submitted."""
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(local_server))
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    yield Here(local_server)
+    for job in Client().list_jobs():
+        Client().get_job(job.name).delete(force=True)
+
+
+def submit(*args: str, **options: Any) -> str:
+    from client_lib import Job
+
+    job = Job(script="train.py", args=list(args), **options)
+    job.submit()
+    return job.name
+
+
+def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Here, tmp_path: Path) -> None:
+    name = submit("--lr", "0.5")
+    login(page, here, "me")
+    page.click(f"text={name}")
+    page.wait_for_selector(".failure .exception")
+    assert page.inner_text(".failure .exception") == "ValueError: lr 0.5 is too <b>large</b>"
+    assert "rank 0 on worker 0 ended with exit code 1" in page.inner_text(".summary")
+    page.click("summary:has-text('Resubmit')")
+    page.fill("#args", "--lr 0.1")
+    page.click(".act[open] button")
+    page.wait_for_selector(f"#job:not([data-name={name}]) #status .state.succeeded")
+    assert (tmp_path / "model.pt").read_bytes() == b"weights of 0.1"
+
+
+def test_a_new_user_stops_a_job_and_downloads_its_model(page: Any, here: Here) -> None:
+    name = submit("--lr", "1", code="snapshot")
+    login(page, here, "me")
+    page.wait_for_selector(f"tr[data-name={name}] svg.spark")
+    page.click(f"text={name}")
+    page.click("summary:has-text('Cancel')")
+    page.click(".act[open] button")
+    page.wait_for_selector("#status .state.cancelled")
+    page.wait_for_selector("#files a")
+    with page.expect_download() as download:
+        page.click("#files a:has-text('model.pt')")
+    assert Path(download.value.path()).read_bytes() == b"weights of 1"

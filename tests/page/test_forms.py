@@ -1,0 +1,127 @@
+"""Pages without scripts, over plain HTTP: what a form does, who sees what, what travels with a page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_lib.spec import paths
+from server_stub.http.page.views import FOLDER
+from tests.http.conftest import Running
+from tests.local_server import until
+from tests.page.conftest import Visitor, new_job
+
+Visit = Callable[[Any, str], Visitor]
+
+
+def test_the_table_and_the_job_can_be_read_without_scripts(server: Running, visit: Visit) -> None:
+    job, visitor = new_job(server, "ann", name="train", labels={"team": "vision"}), visit(server, "ann")
+    table = visitor.get("/").text
+    assert 'href="jobs/train?owner=ann"' in table
+    assert "team=vision" in table
+    page = visitor.get("/jobs/train?owner=ann").text
+    assert "job train is PENDING (Queued)" in page
+    assert f'data-version="{job["version"]}"' in page
+
+
+def test_filters_are_those_of_the_api(server: Running, visit: Visit) -> None:
+    for name, labels in (("train-a", {"team": "x"}), ("train-b", {}), ("other", {})):
+        new_job(server, "ann", name=name, labels=labels)
+    visitor = visit(server, "ann")
+
+    def shown(query: str) -> list[str]:
+        return re.findall(r'<tr data-name="([^"]*)"', visitor.get(f"/?{query}").text)
+
+    assert shown("q=train") == ["train-b", "train-a"]
+    assert shown("q=team=x&state=") == ["train-a"]
+    assert shown("state=RUNNING") == []
+    assert shown("q=&owner=") == ["other", "train-b", "train-a"]
+    wrong = visitor.get("/?state=ODD")
+    assert (wrong.status_code, "there are: PENDING" in wrong.text) == (422, True)
+
+
+def test_another_users_job_is_not_there_and_an_admin_sees_whose_it_is(server: Running, visit: Visit) -> None:
+    new_job(server, "ann", name="train")
+    ben, root = visit(server, "ben"), visit(server, "root")
+    for query in ("", "?owner=ann"):
+        assert ben.get(f"/jobs/train{query}").status_code == 404
+        for action in ("cancel", "resubmit", "delete"):
+            assert ben.post(f"/jobs/train/{action}{query}", {"csrf": ben.csrf()}).status_code == 404
+    assert ben.get("/?owner=*").status_code == 403
+    assert 'data-owner="ann"' in root.get("/?owner=*").text
+    page = root.get("/jobs/train?owner=ann").text
+    assert "/cancel?owner=ann" in page
+    assert "/resubmit" not in page  # it needs the owner's secrets
+    assert root.post("/jobs/train/resubmit?owner=ann", {"csrf": root.csrf()}).status_code == 403
+
+
+def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -> None:
+    new_job(server, "ann", name="train", args=["--lr", "0.1"], env_variables={"HF_TOKEN": "hf_secret"})
+    visitor = visit(server, "ann")
+    assert 'value="--lr 0.1"' in visitor.get("/jobs/train").text
+    assert "hf_secret" not in visitor.get("/jobs/train").text
+    csrf = {"csrf": visitor.csrf()}
+
+    def state() -> str:
+        return str(server.as_user("ann")("GET", paths.job("train")).json()["state"])
+
+    assert visitor.post("/jobs/train/cancel?owner=ann", csrf).headers["Location"] == "../train?owner=ann"
+    until(lambda: state() == "CANCELLED")
+    again = visitor.post("/jobs/train/resubmit", {**csrf, "args": "--lr '0.2 x'"}).headers["Location"]
+    name = again.removeprefix("../").removesuffix("?owner=ann")
+    job = server.as_user("ann")("GET", paths.job(name)).json()
+    assert (job["spec"]["args"], name == "train") == (["--lr", "0.2 x"], False)
+    given = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
+    assert given["env_variables"] == {"HF_TOKEN": "hf_secret"}
+    odd = visitor.post("/jobs/train/resubmit", {**csrf, "args": "it's"})
+    assert (odd.status_code, "quote it as in a shell" in odd.text) == (422, True)
+    assert visitor.post("/jobs/train/delete", csrf).headers["Location"] == "../../"
+    assert visitor.get("/jobs/train").status_code == 404
+    assert visitor.post(f"/jobs/{name}/delete", csrf).status_code == 303  # it runs: it is stopped first
+    until(lambda: server.as_user("ann")("GET", paths.JOBS).json()["jobs"] == [])
+
+
+def test_what_is_no_page_says_so(server: Running, visit: Visit) -> None:
+    visitor = visit(server, "ann")
+    for path in ("/jobs/", "/jobs/none", "/jobs/a/b/c", "/static/none.js"):
+        answer = visitor.get(path)
+        assert (answer.status_code, answer.headers["Content-Type"].split(";")[0]) == (404, "text/html"), path
+    assert visitor.post("/jobs/none/odd", {"csrf": visitor.csrf()}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/jobs/none", "/static/page.js", "/static/none"])
+def test_nothing_runs_or_is_loaded_that_is_not_a_file_of_the_server(server: Running, path: str) -> None:
+    headers = Visitor(server.url).get(path).headers
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_static_files_are_fetched_once_and_pages_are_not_kept(server: Running, visit: Visit) -> None:
+    visitor = visit(server, "ann")
+    first = visitor.get("/static/page.css")
+    assert first.headers["Cache-Control"] == "no-cache"
+    assert visitor.get("/static/page.css", headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
+    assert visitor.get("/").headers["Cache-Control"] == "no-store"
+
+
+def test_all_scripts_and_styles_have_at_most_80_kilobytes() -> None:
+    files = [path for path in (FOLDER / "static").rglob("*") if path.suffix in (".js", ".css", ".svg")]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 80_000
+
+
+def test_the_access_log_names_the_user_and_no_code(server: Running, visit: Visit) -> None:
+    visit(server, "ann").get("/")
+    lines = server.log_lines()
+    assert [line["user"] for line in lines if line["path"] == "/"] == ["ann"]
+    assert "code=" not in json.dumps(lines)
+
+
+def test_a_command_line_without_a_token_gets_json_from_the_api(server: Running) -> None:
+    answer = server.anonymous()("GET", paths.JOBS)
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")

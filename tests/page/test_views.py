@@ -1,0 +1,161 @@
+"""What a page shows, without a server: every text of a user is text."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_lib.errors import InvalidRequest
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Event, JobInfo, OutputFile, OutputLeftOut
+from server_stub.http.page import views
+from server_stub.service.values import User
+from tests.spec.test_answers import NEWER, info
+
+NOW = datetime(2026, 11, 22, 10, 5, tzinfo=timezone.utc)
+SHARED: dict[str, Any] = {"base": "../", "csrf": "c" * 64, "user": User("ann", admin=True), "now": NOW}
+MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;{{ 7*7 }}"
+
+
+class Page(HTMLParser):
+    """Tags, attributes that could run something, and the text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def job_page(job: JobInfo, events: list[Event], **more: Any) -> str:
+    kept = {"files": [], "left_out": [], "in_place": None, **more}
+    return views.render("job.html", **SHARED, **views.job(job, events, NOW), **kept)
+
+
+def of_texts(text: str) -> str:
+    """The pages of a job whose every text is this one."""
+    texts = {"script": text, "args": [text], "labels": {"k": text}, "env_variables": {"A": text}, "job_desc": text}
+    failure = {"rank": 1, "exception": text, "last_lines": [text], "hint": text, "meaning": text}
+    worker = {"worker": 0, "state": text, "host": text, "message": text}
+    job = info(name=text, owner=text, message=text, failure=failure, notices=[text], stacks=[text], workers=[worker])
+    job = job.model_copy(update={"spec": job.spec.model_copy(update=texts)})  # also what no request may hold
+    event = Event(time=NOW, attempt=1, state=State.FAILED, reason=Reason.EXIT_CODE, message=text)
+    file = OutputFile(path=text, size=1, sha256="0" * 64, modified_at=NOW, attempt=1, worker=0)
+    left_out = OutputLeftOut(path=text, size=1, why=text, worker=0)
+    page = {"jobs": [job.model_dump(mode="json")], "next_cursor": text}
+    table = views.render("jobs.html", **SHARED, **views.jobs(page, {"q": text, "owner": text}))
+    problem = views.render("error.html", **SHARED, problem=InvalidRequest(text, hint=text))
+    return table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem
+
+
+PLAIN = Page(of_texts("x"))
+
+
+@given(
+    st.text(min_size=1, max_size=60) | st.sampled_from([MARKUP, "javascript:alert(1)", "\x00", "</title>", "--><b>"])
+)
+def test_no_text_of_a_user_becomes_markup(text: str) -> None:
+    found = Page(of_texts(text))
+    assert found.tags == PLAIN.tags
+    assert [name for name, _ in found.attributes] == [name for name, _ in PLAIN.attributes]
+    for name, value in found.attributes:
+        assert not (name in ("href", "src", "action") and (value or "").lower().startswith(("javascript:", "data:")))
+
+
+def test_markup_is_shown_as_it_was_written() -> None:
+    assert Page(of_texts(MARKUP)).text.count(MARKUP) >= 15
+
+
+def test_no_page_has_a_script_or_a_style_of_its_own() -> None:
+    assert "style" not in PLAIN.tags
+    assert not [name for name, _ in PLAIN.attributes if name == "style" or name.startswith("on")]
+    assert PLAIN.tags.count("script") == sum(name == "src" for name, _ in PLAIN.attributes)
+
+
+def test_a_state_and_a_reason_of_a_newer_version_are_shown() -> None:
+    seen = info(**NEWER)
+    event = Event.model_validate(NEWER | {"time": seen.created_at, "attempt": 1, "message": "m"})
+    page = Page(job_page(seen, [event])).text
+    assert "is SUSPENDED (SomethingNew)" in page
+    assert "frozen" in page
+
+
+def test_the_page_begins_with_the_sentence_of_explain_and_its_next_step() -> None:
+    page = Page(job_page(info(failure={"rank": 3, "exit_code": 1, "last_lines": ["a line"], "hint": "do so"}), [])).text
+    assert "job train-x7k2m FAILED (ExitCode): rank 3 ended with exit code 1" in page
+    assert "the log below (rank 3) has what it printed" in page
+    assert "do so" in page
+
+
+def test_secrets_stay_masked() -> None:
+    spec = {"script": "train.py", "env_variables": {"HF_TOKEN": "***", "MODE": "fast"}}
+    page = Page(job_page(info(spec=spec), [])).text
+    assert "***" in page
+    assert "fast" in page
+
+
+def test_a_running_job_shows_how_much_is_done() -> None:
+    progress = {
+        "done": 0.455,
+        "left_s": 720,
+        "left_from_s": 600,
+        "left_to_s": 900,
+        "rate": 1,
+        "metrics": {"loss": 0.25},
+    }
+    running = info(state="RUNNING", reason="Running", message="", failure=None, started_at=NOW.isoformat())
+    job = json.loads(running.model_dump_json()) | {"progress": progress}
+    table = views.render("jobs.html", **SHARED, **views.jobs({"jobs": [job]}, {}))
+    assert all(text in Page(table).text for text in ("45%", "12 min left", "loss 0.25"))
+    assert "12 min left" in Page(job_page(JobInfo.model_validate(job), [])).text
+
+
+def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:
+    empty = {"jobs": [], "next_cursor": None}
+    assert "client-lib submit" in views.render("jobs.html", **SHARED, **views.jobs(empty, {}))
+    assert "No job matches" in views.render("jobs.html", **SHARED, **views.jobs(empty, {"state": "FAILED"}))
+
+
+def test_the_form_of_the_table_becomes_filters() -> None:
+    wanted = views.filters({"q": "train team=vision a=b=c", "state": "FAILED", "owner": "*"})
+    assert (wanted.name_prefix, wanted.labels) == ("train", {"team": "vision", "a": "b=c"})
+    assert (wanted.states, wanted.owners) == ((State.FAILED,), ("*",))
+    with pytest.raises(InvalidRequest, match="PENDING"):
+        views.filters({"state": "failed?"})
+
+
+def event(second: int, state: State, attempt: int = 1) -> Event:
+    return Event(time=NOW + timedelta(seconds=second), attempt=attempt, state=state, reason=Reason.RUNNING, message="")
+
+
+def test_the_timeline_has_a_bar_for_each_state_of_each_attempt() -> None:
+    events = [
+        event(0, State.PENDING),
+        event(10, State.RUNNING),
+        event(15, State.RUNNING),
+        event(50, State.RESTARTING),
+        event(60, State.RUNNING, attempt=2),
+    ]
+    shown = [(bar["event"].state, bar["x"], bar["width"]) for bar in views.bars(events, NOW + timedelta(seconds=100))]
+    assert shown == [("PENDING", 0, 100), ("RUNNING", 100, 400), ("RESTARTING", 500, 100), ("RUNNING", 600, 400)]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 10**6), st.sampled_from(list(State)), st.integers(1, 3)), max_size=8))
+def test_the_bars_lie_in_the_timeline_whatever_the_clocks_say(changes: list[tuple[int, State, int]]) -> None:
+    for bar in views.bars([event(*change) for change in changes], NOW):
+        assert 0 <= bar["x"] <= 1000
+        assert 3 <= bar["width"] <= 1000
