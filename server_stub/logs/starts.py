@@ -73,7 +73,8 @@ def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int
 
 
 def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
-    """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end."""
+    """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end; with fewer lines
+    than `tail` all logs begin at their first record, which may be progress or a line that has no end yet."""
     starts = {position: reader.whole_end() for position, reader in readers.items()}
     if query.before is not None:
         starts = {position: min(end, query.before.get(position, 0)) for position, end in starts.items()}
@@ -84,7 +85,7 @@ def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: i
         for _, position, offset in islice(merge(*lines, reverse=True), tail):
             starts[position] = offset
             tail -= 1
-    return starts
+    return dict.fromkeys(readers, 0) if tail else starts
 
 
 def lines_backwards(

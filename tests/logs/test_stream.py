@@ -183,6 +183,15 @@ def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, write
     assert [line for line in lines(server, tail=2) if line.startswith("line")] == ["line 1998", "line 1999"]
 
 
+def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(server: Server, writer: LogWriter):
+    writer.write("10 %", kind="~")
+    writer.write("Loading ", kind="+")
+    assert lines(server, tail=2) == ["10 %", "Loading "]
+    writer.write("done")
+    assert lines(server, tail=2) == ["10 %", "Loading done"]
+    assert lines(server, tail=1) == ["done"]
+
+
 def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path):
     write_job(tmp_path, attempt=2)
     for attempt in (1, 2):
