@@ -7,6 +7,7 @@ BENCH_READY := $(BENCH_VENV)/.ready
 FUNCTIONS_VENV := .venv-bench-functions
 FUNCTIONS_READY := $(FUNCTIONS_VENV)/.ready
 RUN := $(VENV)/bin
+JAVASCRIPT := requirements/javascript
 
 # The tests wait for more than half of their time: twice as many workers as cores. With bytecode, also where the machine
 # writes none by default: each worker would compile all tests.
@@ -20,7 +21,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean
+.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean check-javascript
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -76,7 +77,7 @@ kind:  ## the server on a kind cluster, and the demo job there (needs docker, ki
 kind-down:  ## remove that cluster
 	@$(PYTHON) k8s/kind.py down
 
-check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, lock files
+check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, the page's scripts
 	@echo "== ruff format"
 	@$(RUN)/ruff format --check .
 	@echo "== ruff check"
@@ -87,6 +88,16 @@ check: $(READY)  ## format, lint, types, floors of the design, the worker's olde
 	@$(RUN)/lint-imports --no-logo
 	@echo "== vermin (client_lib/worker runs on Python 3.8)"
 	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker
+	@echo "== tsc (types of the page's scripts)"
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; \
+	  else echo "npm is missing: the JavaScript was not checked"; fi
+
+$(JAVASCRIPT)/node_modules: $(JAVASCRIPT)/package-lock.json
+	@npm ci --prefix $(JAVASCRIPT) --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
+check-javascript: $(JAVASCRIPT)/node_modules
+	@$(JAVASCRIPT)/node_modules/.bin/tsc -p $(JAVASCRIPT)
 
 format: $(READY)  ## rewrite the sources as `make check` wants them
 	@$(RUN)/ruff format .

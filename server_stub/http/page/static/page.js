@@ -103,7 +103,7 @@ function tell(text, link) {
 // --- the table: keys, search, sparklines
 
 /** Rows that the search does not hide. @returns {HTMLElement[]} */
-const rows = () => [...(table?.querySelectorAll("tbody tr") ?? [])].filter((row) => !(/** @type {HTMLElement} */ (row).hidden));
+const rows = () => /** @type {HTMLElement[]} */ ([...(table?.querySelectorAll("tbody tr") ?? [])]).filter((row) => !row.hidden);
 const selected = () => /** @type {HTMLElement | null} */ (table?.querySelector("tr.selected") ?? null);
 
 /** @param {HTMLElement | undefined} row */
