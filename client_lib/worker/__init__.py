@@ -1,6 +1,7 @@
 """The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a pod.
 
     launcher    one worker, from its plan to its report; control: the socket that it is controlled by
+    observer, ending    what is seen of running ranks, and how they are stopped
     preparation, prepare, rank_environment, elastic    the conditions of a start, and what each rank sees
     ranks, loop, system              processes, events, the operating system
     worker_log, stamp, tail, segments    from the ranks' pipes and files to the log, whose format is in `format`

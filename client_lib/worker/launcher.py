@@ -11,13 +11,15 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
+from typing import TYPE_CHECKING, Callable, List, Optional, cast
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
-from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Ended, WorkerOutcome, of_ranks
+from client_lib.worker.directory import Directory, Taken, acquire, write_json
+from client_lib.worker.ending import Ending
+from client_lib.worker.loop import Loop
+from client_lib.worker.observer import Observer
+from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.prepare import CannotStart, script_folder
@@ -36,11 +38,8 @@ from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
     from client_lib.worker.elastic import RankPipes
-    from client_lib.worker.metric_files import MetricFiles
     from client_lib.worker.outputs.collector import Collector
-    from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.session import Sessions
-    from client_lib.worker.stacks import StackTaker
     from client_lib.worker.warm.rank import Warm
 
 _SETTLE_S = 0.5  # time in which left-over processes (data loaders, resource trackers) may end by themselves
@@ -48,11 +47,7 @@ _LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
 _PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
 _POLL_S = 0.01
 _RETRY_S = 0.5
-_ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in C does not answer
-_STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
-_STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of them in the report
-_WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
 
@@ -72,26 +67,19 @@ class Launcher:
         self._preparation = Preparation(
             plan, directory, system, self._log, self._loop, self._become_ready, self._refuse
         )
-        self._control: Optional[ControlServer] = None
+        self._control: ControlServer  # these three are made by `run`
+        self._observer: Observer
+        self._ending: Ending
         self._processes: List[Process] = []
         self._gone = False  # "go" was carried out
-        self._stop_ordered = False
-        self._peer_failed = False  # another worker has
         self._cancelled = False  # by an order that came before any failure
-        self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
-        self._started_at: Optional[float] = None
         self._drain_since: Optional[float] = None
         self._oom_kills = self._group_kills = 0
         self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
         self._rank_pipes: Optional[RankPipes] = None
-        self._stacks: Optional[StackTaker] = None
-        self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
-        self._quiet: Optional[QuietRanks] = None
         self._sessions: Optional[Sessions] = None
-        self._metric_files: Optional[MetricFiles] = None
-        self._last_stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
 
     def run(self) -> None:
         _reset_ignored_signals()
@@ -103,6 +91,9 @@ class Launcher:
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
         )
+        shared = (self._loop, self._log, self._ranks)
+        self._observer = Observer(self._plan, self._directory, self._system, *shared, self._control)
+        self._ending = Ending(self._plan, self._directory, *shared, self._observer, self._ended)
         self._loop.call_later(0.0, self._preparation.start)
         self._loop.run()
         self._control.close()
@@ -117,7 +108,7 @@ class Launcher:
         self._begin_outputs()
         if self._plan.log_file:
             self._log.tail(self._plan.log_file, script_folder(self._plan, self._directory))
-        self._announce(control.READY)
+        self._control.announce(control.READY)
         self._wait_for_go()
 
     def _begin_outputs(self) -> None:
@@ -143,34 +134,10 @@ class Launcher:
             self._go()
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
-            self._peer_failed = grace_s is None
+            self._ending.peer_failed = grace_s is None
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
-            self._take_stacks(self._answer_stacks)
-
-    def _take_stacks(self, on_taken: Callable[[], None]) -> None:
-        """Take the stacks of all ranks. `on_taken` is called when the file is written, or cannot be."""
-        if not self._plan.observe or not self._ranks.running:
-            on_taken()
-            return
-
-        def taken() -> None:
-            if self._quiet:
-                self._quiet.begin_again()
-            on_taken()
-
-        try:
-            if self._stacks is None:
-                from client_lib.worker.stacks import StackTaker  # here: few jobs need it
-
-                self._stacks = StackTaker(self._loop, self._system, self._directory)
-            self._stacks.take(self._ranks.pids(), taken)
-        except (OSError, ImportError):  # no descriptor or process is free: the job must not end for that
-            on_taken()
-
-    def _answer_stacks(self) -> None:
-        if self._control:
-            self._control.tell(control.STACKS)
+            self._observer.take_stacks(lambda: self._control.tell(control.STACKS))
 
     def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
         """Start a process that serves the session of this connection."""
@@ -206,14 +173,13 @@ class Launcher:
                 1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None
             )
             self._log.add_message(self._outcome.message)
-            self._end_ranks(0.0)
+            self._ending.end_ranks(0.0)
             self._reap()
             return
-        self._started_at = time.time()
         self._record()
         if self._outputs:
             self._outputs.start()
-        self._announce(
+        self._control.announce(
             control.STARTED,
             warm=warm,
             fresh_because=fresh_because,
@@ -221,32 +187,7 @@ class Launcher:
             sessions=True,
             threads=default_threads(self._plan),
         )
-        if self._plan.observe and self._plan.python:
-            self._loop.call_later(_WATCH_S, self._watch)
-
-    def _others_may_wait(self) -> bool:
-        """True if the job has several ranks, and this launcher started those here: not an agent of torchrun."""
-        return self._plan.n_workers * self._plan.processes_per_worker > 1 and not self._rank_pipes
-
-    def _watch(self) -> None:
-        """Watch for ranks that wait for others, or hang, and for the files of metrics that they write."""
-        try:
-            from client_lib.worker.metric_files import MetricFiles
-
-            folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
-            since = self._started_at or time.time()
-            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, self._log.add_metrics)
-            if not self._others_may_wait():
-                return
-            from client_lib.worker.quiet import QuietRanks  # here: not within the time of the start
-
-            self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
-        except (OSError, ImportError):  # no descriptor is free, or an upgrade removed it: the job must not end for that
-            pass
-
-    def _tell_quiet(self, ranks: Dict[int, float]) -> None:
-        if self._control:
-            self._control.tell(control.QUIET, ranks=ranks)
+        self._observer.start()
 
     def _record(self) -> None:
         """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""
@@ -260,54 +201,13 @@ class Launcher:
 
     def _stop(self, grace_s: float) -> None:
         """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason."""
-        self._stop_ordered = True
         if not self._gone:
             self._never_ran(CANCELLED, "stopped before its processes were started")
         elif self._ranks.running:
-            self._cancelled = self._cancelled or not any(exit.exit_code != 0 for exit in self._ranks.exits)
-            self._end_with_stacks(grace_s)
+            self._cancelled = self._cancelled or not self._ranks.failed
+        self._ending.stop(grace_s)
         if self._outputs:
             self._outputs.hurry(grace_s)
-
-    def _end_with_stacks(self, grace_s: float) -> None:
-        """End the ranks. If they have printed nothing for long, take their stacks before, for the report."""
-        if self._grace_after_stacks is not None:
-            self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
-        elif self._last_stacks is not None or not self._plan.observe or self._silent_s() < _STILL_S:
-            self._end_ranks(grace_s)
-        else:
-            self._grace_after_stacks = grace_s
-            self._loop.call_later(_STACKS_S, self._end_after_stacks)
-            self._take_stacks(self._end_after_stacks)
-
-    def _end_after_stacks(self) -> None:
-        if self._grace_after_stacks is None:
-            return
-        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
-        self._last_stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
-        self._end_ranks(grace_s)
-
-    def _silent_s(self) -> float:
-        return min(time.monotonic() - self._log.active_at, time.time() - (self._started_at or 0.0))
-
-    def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
-
-        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
-        """
-        since = time.monotonic() if since is None else since
-        waits = self._cause_is_open() and not self._ranks.unwinding_is_known()
-        if waits and time.monotonic() - since < _ANSWER_S:
-            self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
-            return
-        self._ranks.signal(signal.SIGTERM)
-        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
-        if self._kill_timer is None or timer.due < self._kill_timer.due:
-            if self._kill_timer:
-                self._kill_timer.cancel()
-            self._kill_timer = timer
-        else:
-            timer.cancel()
 
     def _reap(self) -> None:
         if not self._gone:
@@ -315,34 +215,12 @@ class Launcher:
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
-                self._loop.call_later(0.0, self._end_others)  # after the last output of these was read
+                self._loop.call_later(0.0, self._ending.end_others)  # after the last output of these was read
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
             if self._sessions:
                 self._sessions.end()
             self._drain()
-
-    def _end_others(self) -> None:
-        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
-        wait_s = self._time_for_peers_s()
-        if wait_s > 0:
-            self._loop.call_later(wait_s, self._end_others)
-        elif self._ranks.running and self._kill_timer is None:
-            self._end_ranks(self._plan.grace_s)
-
-    def _cause_is_open(self) -> bool:
-        """True if a rank, here or in another worker, may have failed only because it lost one that runs here."""
-        failed = [exit for exit in self._ranks.exits if exit.exit_code != 0]
-        others = self._others_may_wait() and (failed or self._peer_failed)
-        return bool(others) and all(self._ended(exit).lost_peer for exit in failed)
-
-    def _time_for_peers_s(self) -> float:
-        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
-        failed = [exit for exit in self._ranks.exits if exit.exit_code != 0]
-        if self._stop_ordered or not failed or not all(self._ended(exit).lost_peer for exit in failed):
-            return 0.0
-        passed = time.time() - failed[0].ended_at
-        return PEERS_END_S - passed if 0 <= passed < PEERS_END_S else 0.0
 
     def _drain(self) -> None:
         """After the end of all ranks: end left-over processes, read the pipes to their end, then report."""
@@ -353,7 +231,8 @@ class Launcher:
         if not left and self._log.stalled:
             self._use_reserve()
         done = not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled))
-        if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):  # our report stops other workers
+        # our report stops other workers
+        if done and (self._plan.n_workers == 1 or self._ending.time_for_peers_s() == 0):
             self._system.close()
             self._collect()
             return
@@ -372,8 +251,8 @@ class Launcher:
 
     def _collect(self) -> None:
         """Keep the outputs: no process of the ranks is alive, so the files are complete."""
-        if self._outputs and self._started_at is not None:
-            if any(exit.exit_code != 0 for exit in self._ranks.exits):
+        if self._outputs and self._ranks.started_at is not None:
+            if self._ranks.failed:
                 self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
             self._outputs.finish(self._finish)
         else:
@@ -382,8 +261,7 @@ class Launcher:
     def _finish(self) -> None:
         if self._rank_pipes:
             self._rank_pipes.close()
-        if self._metric_files:
-            self._metric_files.finish()
+        self._observer.finish()
         self._log.finish()
         self._report()
 
@@ -401,7 +279,7 @@ class Launcher:
                 self._loop.call_later(_RETRY_S, self._report)
                 return
         self._writer.close()
-        self._announce(control.ENDED)
+        self._control.announce(control.ENDED)
         self._loop.stop()
 
     def _use_reserve(self) -> None:
@@ -413,16 +291,16 @@ class Launcher:
         killed, of_group = out_of_memory_kills() - self._oom_kills, group_memory_kills() - self._group_kills
         outcome = self._outcome or of_ranks(ranks, self._cancelled, killed, of_group)
         content = report.as_json(
-            self._plan, outcome, ranks, self._started_at, time.time(), self._log.next_seq, self._writer.offset
+            self._plan, outcome, ranks, self._ranks.started_at, time.time(), self._log.next_seq, self._writer.offset
         )
         if self._outputs:
             content["outputs"] = self._outputs.report()
         if self._last_lines:
             content["last_lines"] = self._last_lines
-        if self._last_stacks:
+        if self._ending.stacks:
             from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
 
-            content["stacks"] = within_bounds(self._last_stacks, _STACKS_MAX)
+            content["stacks"] = within_bounds(self._ending.stacks, _STACKS_MAX)
         return cast(report.Report, report.storable(content))
 
     def _ended(self, exit: Exit) -> Ended:
@@ -430,10 +308,6 @@ class Launcher:
         if self._rank_pipes and exit.exit_code:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
-
-    def _announce(self, event: str, **more: object) -> None:
-        if self._control:
-            self._control.announce(event, **more)
 
     def _flush(self) -> None:
         self._log.flush()

@@ -132,6 +132,11 @@ def _has_agent(plan: WorkerPlan) -> bool:
     return plan.type == ELASTIC and uses_rank_runner(plan)
 
 
+def others_may_wait(plan: WorkerPlan) -> bool:
+    """True if the job has several ranks, and the launcher starts those here itself: not by an agent of torchrun."""
+    return plan.n_workers * plan.processes_per_worker > 1 and not _has_agent(plan)
+
+
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
     script, arguments = plan.command[0], plan.command[1:]
     if option:  # before the script's own arguments, as torch.distributed.launch does

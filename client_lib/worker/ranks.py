@@ -40,11 +40,13 @@ class Ranks:
     def __init__(self, system: System, add_pipe: AddPipe) -> None:
         self.exits: List[Exit] = []
         """In the order in which they ended."""
+        self.started_at: Optional[float] = None
+        """Time at which all had been started, in seconds since 1970; None: they were not."""
         self._system, self._add_pipe = system, add_pipe
         self._running: Dict[int, int] = {}  # pid -> rank
         self._agents: Set[int] = set()
         self._groups: Set[int] = set()
-        self._started_at: Dict[int, float] = {}
+        self._began_at: Dict[int, float] = {}
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
@@ -52,6 +54,10 @@ class Ranks:
     @property
     def running(self) -> bool:
         return bool(self._running)
+
+    @property
+    def failed(self) -> List[Exit]:
+        return [exit for exit in self.exits if exit.exit_code != 0]
 
     def start(self, processes: Sequence[Process], run: Run) -> None:
         """Start all, in the order of their ranks. Raises OSError naming what could not be started."""
@@ -61,10 +67,11 @@ class Ranks:
             self._groups.add(started.pid)
             if process.is_agent:
                 self._agents.add(started.pid)
-            self._started_at[process.rank] = time.time()
+            self._began_at[process.rank] = time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
             self._add_pipe(process.rank, "stdout", started.stdout, shown)
             self._add_pipe(process.rank, "stderr", started.stderr, shown)
+        self.started_at = time.time()
 
     def record(self) -> Dict[str, object]:
         """Content of processes.json."""
@@ -130,7 +137,7 @@ class Ranks:
         self._system.rank_ended(pid)
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if by is not None else os.WEXITSTATUS(status)
-        return Exit(rank, code, by, self._started_at[rank], time.time(), self._stopped_at)
+        return Exit(rank, code, by, self._began_at[rank], time.time(), self._stopped_at)
 
 
 def _group_of(pid: int) -> int:

@@ -1,0 +1,89 @@
+"""Observes the running ranks for their launcher: stacks on request, quiet ranks, files of metrics.
+
+A rank must not end because it is observed: where no descriptor or process is free, less is seen.
+"""
+
+import time
+from typing import TYPE_CHECKING, Callable, Dict, Optional
+
+from client_lib.worker import control
+from client_lib.worker.control import ControlServer
+from client_lib.worker.directory import Directory
+from client_lib.worker.loop import Loop
+from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_environment import others_may_wait, working_dir
+from client_lib.worker.ranks import Ranks
+from client_lib.worker.system import System
+from client_lib.worker.worker_log import WorkerLog
+
+if TYPE_CHECKING:
+    from client_lib.worker.metric_files import MetricFiles
+    from client_lib.worker.quiet import QuietRanks
+    from client_lib.worker.stacks import StackTaker
+
+_WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
+
+
+class Observer:
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        directory: Directory,
+        system: System,
+        loop: Loop,
+        log: WorkerLog,
+        ranks: Ranks,
+        peers: ControlServer,
+    ) -> None:
+        self._plan, self._directory, self._system = plan, directory, system
+        self._loop, self._log, self._ranks, self._peers = loop, log, ranks, peers
+        self._stacks: Optional[StackTaker] = None
+        self._quiet: Optional[QuietRanks] = None
+        self._metric_files: Optional[MetricFiles] = None
+
+    def start(self) -> None:
+        """The ranks run."""
+        if self._plan.observe and self._plan.python:
+            self._loop.call_later(_WATCH_S, self._watch)
+
+    def finish(self) -> None:
+        """The ranks have ended."""
+        if self._metric_files:
+            self._metric_files.finish()
+
+    def take_stacks(self, on_taken: Callable[[], None]) -> None:
+        """Take the stacks of all ranks. `on_taken` is called when the file is written, or cannot be."""
+        if not self._plan.observe or not self._ranks.running:
+            on_taken()
+            return
+
+        def taken() -> None:
+            if self._quiet:
+                self._quiet.begin_again()
+            on_taken()
+
+        try:
+            if self._stacks is None:
+                from client_lib.worker.stacks import StackTaker  # here: few jobs need it
+
+                self._stacks = StackTaker(self._loop, self._system, self._directory)
+            self._stacks.take(self._ranks.pids(), taken)
+        except (OSError, ImportError):
+            on_taken()
+
+    def _watch(self) -> None:
+        try:
+            from client_lib.worker.metric_files import MetricFiles  # these two not within the time of the start
+
+            folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
+            since = self._ranks.started_at or time.time()
+            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, self._log.add_metrics)
+            if others_may_wait(self._plan):
+                from client_lib.worker.quiet import QuietRanks
+
+                self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
+        except (OSError, ImportError):  # the latter: an upgrade has removed the module
+            pass
+
+    def _tell_quiet(self, ranks: Dict[int, float]) -> None:
+        self._peers.tell(control.QUIET, ranks=ranks)
