@@ -132,7 +132,7 @@ async def _start(settings: Settings, user_accounts: UserAccounts | None, recover
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
     service = Service(settings, _runtime(settings, registry, user_accounts), room=room)
     await service.start(recover=recover)
-    hub, uploads = LogHub(service, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
+    hub, uploads = LogHub(service.lookup, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
 
 
@@ -322,7 +322,7 @@ class Server(uvicorn.Server):
         self._retract()
         self._parts.stopping.set()
         self._parts.hub.close()
-        self._parts.service.end_sessions()
+        self._parts.service.sessions.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as uvicorn calls it
         """A second SIGINT does not wait for open responses."""

@@ -29,7 +29,7 @@ LogDirectory = Callable[[Path, int, int], Path]
 
 
 class LogSource(Protocol):
-    """`server_stub.service.Service` is one."""
+    """`server_stub.service.lookup.JobLookup` is one."""
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
         """The job when its version is greater than that of `job`. Raises NotFound: it is deleted."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
+from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, JobInfo, JobProgress, with_progress
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
@@ -35,9 +36,15 @@ class JobLookup:
     """The lookup of one service."""
 
     def __init__(
-        self, store: Store, reconciler: Reconciler, changes: Changes, jobs_dir: Path, share_jobs: bool
+        self,
+        store: Store,
+        reconciler: Reconciler,
+        changes: Changes,
+        progress_of: ProgressOf,
+        jobs_dir: Path,
+        share_jobs: bool,
     ) -> None:
-        self._store, self._reconciler, self._changes = store, reconciler, changes
+        self._store, self._reconciler, self._changes, self._progress_of = store, reconciler, changes, progress_of
         self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
         self._readable: set[int] = set()
         """`seq` of final jobs whose text was read once without an error."""
@@ -56,8 +63,25 @@ class JobLookup:
                 return found
         raise await self._not_found(user, name)
 
-    async def wait_for_change(self, found: Found, version: int, timeout_s: float | None) -> None:
-        """Wait until the stored version is greater than `version`, the job is final, or the time is over."""
+    async def wait(
+        self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
+    ) -> JobText:
+        """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
+        is final; then the job. Raises NotFound."""
+        found = await self.find(user, name, owner)
+        await self._wait_for_change(found, after_version, timeout_s)
+        return text_of(found)
+
+    async def next_logs(self, job: LoggedJob) -> LoggedJob:
+        """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
+        waiting call needs no thread and no timer, and may be cancelled."""
+        found = await self.by_id(job.job_id)
+        if found is None:  # deleted: only final jobs are
+            return job
+        await self._wait_for_change(found, job.version, None)
+        return self.logs(found)
+
+    async def _wait_for_change(self, found: Found, version: int, timeout_s: float | None) -> None:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         while isinstance(found, ActiveJob) and found.public_version <= version and self._reconciler.by_id(found.row.id):
@@ -70,20 +94,22 @@ class JobLookup:
             except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
                 return
 
-    async def page(
-        self, user: User, wanted: JobFilters, limit: int, cursor: str | None, progress_of: ProgressOf
-    ) -> bytes:
-        """See `Service.page`."""
+    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
+        """A JobPage as JSON, newest first. Without owners in the filters it has the jobs of the user.
+
+        Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
+        """
         wanted, before = replace(wanted, owners=self._owners_of_list(user, wanted.owners)), _parse_cursor(cursor)
         found = await self._store.read(rows.page, wanted, limit + 1, before)
         active = [job for row in found[:limit] if (job := self._reconciler.by_id(row.id))]
-        progress = await progress_of(user, [(job.public, self.logs(job)) for job in active])
+        progress = await self._progress_of(user, [(job.public, self.logs(job)) for job in active])
         texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found[:limit])
         next_cursor = f'"{found[limit - 1].seq}"' if len(found) > limit else "null"
         return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
 
     async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
-        """See `Service.search`."""
+        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners whose jobs the user
+        may not see are left out."""
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
@@ -109,9 +135,19 @@ class JobLookup:
             self._readable.add(stored.seq)
         return stored
 
-    async def events(self, found: Found) -> bytes:
+    async def counts(self) -> dict[State, int]:
+        """The number of jobs of all users in each state."""
+        return await self._store.read(rows.counts)
+
+    async def events(self, user: User, name: str, owner: str | None = None) -> bytes:
+        """An EventList as JSON, oldest first."""
+        found = await self.find(user, name, owner)
         events = await self._store.read(rows.list_events, stored_row(found).seq)
         return EventList(events=events).model_dump_json().encode()
+
+    async def find_logs(self, user: User, name: str, owner: str | None = None) -> LoggedJob:
+        """The place of the logs of a job and its state. Raises NotFound."""
+        return self.logs(await self.find(user, name, owner))
 
     def logs(self, found: Found) -> LoggedJob:
         info = info_of(found)
@@ -126,9 +162,12 @@ class JobLookup:
             message=info.message,
         )
 
-    async def result(self, found: Found, rank: int) -> OpenFile:
-        """See `Service.find_result`."""
-        info = info_of(found)
+    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> OpenFile:
+        """The file with the result of a rank's function in the newest attempt; see `client_lib.worker.function_runner`.
+
+        Raises NotFound: there is no such job; NoResult: the rank has no result (yet), with the reason.
+        """
+        info = info_of(await self.find(user, name, owner))
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]

@@ -23,21 +23,17 @@ from client_lib.spec.wire import (
     Check,
     CodeInPlace,
     DoctorReport,
-    InstanceType,
     Manifest,
     SubmitRequest,
     Submitter,
-    WarmPoolInfo,
     newer_defaults,
     with_progress,
 )
 from client_lib.spec.workers import SessionRequest
 from server_stub.curves import CurveReader
-from server_stub.files.owned import OpenFile
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.logs import LoggedJob
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.plan import working_dir
 from server_stub.service.active import ActiveJob, from_row
@@ -58,7 +54,6 @@ from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, rows
-from server_stub.store.rows import JobFilters
 
 log = logging.getLogger(__name__)
 
@@ -78,24 +73,24 @@ class Service:
         room: Room | None = None,
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
-        self._settings, self._runtime = settings, runtime
+        self._settings, self.runtime = settings, runtime
         self._clock = clock or Clock()
-        self._room = room or Room(settings.data_dir, settings.min_free_bytes)
+        self.room = room or Room(settings.data_dir, settings.min_free_bytes)
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
-        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self._room)
+        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room)
         jobs_dir = settings.data_dir / "jobs"
         gb = settings.retention_gb or DEFAULT_GB[settings.runtime]
         self._retention = Retention(settings.retention_days, gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
-        self._store = Store(settings.database_url, self._request_log, self._room.spare.give_up)
+        self._store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
         self._attempts = Attempts(self._request_log, snapshots, jobs_dir)
         self._changes = Changes()
         self._cleanup = Cleanup(
-            self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self._room
+            self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self.room
         )
         curves = CurveReader(settings.metrics_limit_points)
         self._observer = Observer(runtime, self._clock, curves, allowed=settings.observe)
-        self._sessions = Sessions(runtime, allowed=settings.sessions)
+        self.sessions = Sessions(runtime, allowed=settings.sessions)
         hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
         self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
         self._reconciler = Reconciler(
@@ -109,17 +104,19 @@ class Service:
             self._observer.take,
             lambda active, event: self._notifier.tell(active.row, active.info, event),
         )
-        self._lookup = JobLookup(self._store, self._reconciler, self._changes, jobs_dir, settings.share_jobs)
+        self.lookup = JobLookup(
+            self._store, self._reconciler, self._changes, self._observer.progress, jobs_dir, settings.share_jobs
+        )
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
         self._submit = SubmitHandler(
             settings,
             runtime.name,
             self._admission,
             self._store,
-            self._lookup,
+            self.lookup,
             self._reconciler,
             self._clock,
-            self._room,
+            self.room,
         )
         self._retaining: asyncio.Task[None] | None = None
 
@@ -145,11 +142,11 @@ class Service:
         jobs_dir = self._settings.data_dir / "jobs"
         is_new = await self._store.open(lambda: jobs_beside(jobs_dir, self._request_log), recover=recover)
         if is_new and recover:
-            lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self._runtime.name)
+            lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self.runtime.name)
             rebuilt = await self._store.write(rows.add_lost, lost)
             log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
         await self._cleanup.start()
-        await self._runtime.start(self._reconciler.observe)
+        await self.runtime.start(self._reconciler.observe)
         unfinished = await self._store.read_all(rows.unfinished)
         # running jobs first: their GPUs must not be given to waiting jobs
         for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
@@ -162,7 +159,7 @@ class Service:
         if self._retaining:
             self._retaining.cancel()
             await asyncio.gather(self._retaining, return_exceptions=True)
-        await self._runtime.close()
+        await self.runtime.close()
         await self._reconciler.close()
         await self._notifier.close()
         await self._store.close()
@@ -201,7 +198,7 @@ class Service:
             Forbidden: it belongs to another user, and with it the values of its secrets.
             Also what `submit` raises.
         """
-        row = stored_row(await self._lookup.find(user, name, None))
+        row = stored_row(await self.lookup.find(user, name, None))
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
@@ -217,35 +214,22 @@ class Service:
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now, with its progress. Raises NotFound."""
-        found = await self._lookup.find(user, name, owner)
+        found = await self.lookup.find(user, name, owner)
         text = text_of(found)
         if isinstance(found, ActiveJob):
-            for progress in (await self._observer.progress(user, [(found.public, self._lookup.logs(found))])).values():
+            for progress in (await self._observer.progress(user, [(found.public, self.lookup.logs(found))])).values():
                 return text._replace(json=with_progress(text.json, progress))
         return text
 
-    async def wait(
-        self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
-    ) -> JobText:
-        """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
-        is final; then the job. Raises NotFound."""
-        found = await self._lookup.find(user, name, owner)
-        await self._lookup.wait_for_change(found, after_version, timeout_s)
-        return text_of(found)
-
-    async def events(self, user: User, name: str, owner: str | None = None) -> bytes:
-        """An EventList as JSON, oldest first."""
-        return await self._lookup.events(await self._lookup.find(user, name, owner))
-
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
-        row = stored_row(await self._lookup.find(user, name, owner))
-        return self._runtime.render(await asyncio.to_thread(self._attempts.stored, row))
+        row = stored_row(await self.lookup.find(user, name, owner))
+        return self.runtime.render(await asyncio.to_thread(self._attempts.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
         variables like tokens are masked unless the user is the owner."""
-        row = stored_row(await self._lookup.find(user, name, owner))
+        row = stored_row(await self.lookup.find(user, name, owner))
         request = await asyncio.to_thread(self._attempts.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
@@ -257,7 +241,7 @@ class Service:
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The
         job ends later (`wait`)."""
-        found = await self._lookup.find(user, name, owner)
+        found = await self.lookup.find(user, name, owner)
         if (active := _driven(found)) is not None:
             self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
             await self._durable(active)
@@ -269,7 +253,7 @@ class Service:
 
         Raises Conflict: it is not final and `force` is False.
         """
-        found = await self._lookup.find(user, name, owner)
+        found = await self.lookup.find(user, name, owner)
         active = _driven(found)
         if active is None:
             await self._cleanup.remove([stored_row(found).seq])
@@ -284,15 +268,6 @@ class Service:
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
-    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> OpenFile:
-        """The file with the result of a rank's function in the newest attempt; see `client_lib.worker.function_runner`.
-
-        Raises:
-            NotFound: there is no such job.
-            NoResult: the rank has no result (yet), with the reason.
-        """
-        return await self._lookup.result(await self._lookup.find(user, name, owner), rank)
-
     async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
         """The stacks of a running job. Requests for one job at the same moment share one answer.
 
@@ -302,7 +277,7 @@ class Service:
             NotSupported: the server takes no stacks.
             Conflict: the job does not run, or forbids it.
         """
-        found = await self._lookup.find(user, name, owner)
+        found = await self.lookup.find(user, name, owner)
         return await self._observer.stacks(user, info_of(found))
 
     async def metrics(self, user: User, name: str, rank: int | None, points: int, owner: str | None) -> JobMetrics:
@@ -314,8 +289,8 @@ class Service:
             NotSupported: the server shows no metrics.
             Conflict: the job forbids it.
         """
-        found = await self._lookup.find(user, name, owner)
-        return await self._observer.metrics(user, info_of(found), self._lookup.logs(found), rank, points)
+        found = await self.lookup.find(user, name, owner)
+        return await self._observer.metrics(user, info_of(found), self.lookup.logs(found), rank, points)
 
     async def begin_session(
         self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
@@ -329,7 +304,7 @@ class Service:
             NotSupported: the server has no sessions.
             Conflict: the job does not run, or the worker does not answer.
         """
-        found = await self._lookup.find(user, name, owner)
+        found = await self.lookup.find(user, name, owner)
         info = info_of(found)
 
         def note(message: str) -> None:
@@ -338,39 +313,14 @@ class Service:
                     found.reported.add((info.attempt, message))
                 self._reconciler.add_event(found, found.status.reason, message)
 
-        return await self._sessions.begin(user, info, session, request, note)
-
-    async def send_to_session(self, user: User, session: str, offset: int, data: bytes) -> None:
-        """Send bytes to a session of this user. Raises NotFound, Conflict: it has ended."""
-        await self._sessions.take(user, session, offset, data)
-
-    def end_sessions(self) -> None:
-        self._sessions.close()
+        return await self.sessions.begin(user, info, session, request, note)
 
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
-        row = stored_row(await self._lookup.find(user, name, owner))
+        row = stored_row(await self.lookup.find(user, name, owner))
         attempt = await asyncio.to_thread(self._attempts.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
         return JobOutputs(attempt.job_dir, in_place, row.state.final)
-
-    # --- many jobs
-
-    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
-        """A JobPage as JSON, newest first. Without owners in the filters it has the jobs of the user.
-
-        Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
-        """
-        return await self._lookup.page(user, wanted, limit, cursor, self._observer.progress)
-
-    async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
-        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners whose jobs the user
-        may not see are left out."""
-        return await self._lookup.search(user, wanted, limit, offset)
-
-    async def counts(self) -> dict[State, int]:
-        """The number of jobs of all users in each state; for `/metrics`."""
-        return await self._store.read(rows.counts)
 
     async def check(self) -> None:
         """Raises StoreError: the database can't be written now; Superseded: another server has taken it over."""
@@ -380,21 +330,6 @@ class Service:
         """True if some job is not final, or its end is not told yet: an idle server must not end then."""
         return len(self._reconciler) > 0 or self._notifier.busy()
 
-    # --- logs
-
-    async def find_logs(self, user: User, name: str, owner: str | None = None) -> LoggedJob:
-        """The place of the logs of a job and its state. Raises NotFound."""
-        return self._lookup.logs(await self._lookup.find(user, name, owner))
-
-    async def next_logs(self, job: LoggedJob) -> LoggedJob:
-        """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
-        waiting call needs no thread and no timer, and may be cancelled."""
-        found = await self._lookup.by_id(job.job_id)
-        if found is None:  # deleted: only final jobs are
-            return job
-        await self._lookup.wait_for_change(found, job.version, None)
-        return self._lookup.logs(found)
-
     # --- without a job
 
     def render(self, user: User, request: SubmitRequest) -> Manifest:
@@ -402,34 +337,18 @@ class Service:
         Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
-        return self._runtime.render(self._attempts.dry_run(admitted.request, user.name, name))
-
-    def instance_types(self) -> list[InstanceType]:
-        """The runtime's catalogue with the number of free instances."""
-        return list(self._runtime.instance_types())
-
-    def warm_pools(self) -> list[WarmPoolInfo]:
-        """Processes that the runtime keeps to start ranks faster."""
-        return self._runtime.warm_pools()
-
-    def warning(self) -> str:
-        """The runtime's warning to operators, which everyone can read; '': none."""
-        return self._runtime.warning()
-
-    def disk_free_bytes(self) -> int:
-        """Bytes on the disk of the data directory that are free and not claimed by a writer."""
-        return self._room.free
+        return self.runtime.render(self._attempts.dry_run(admitted.request, user.name, name))
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
         checks = [self._check_disk(), Check(name="retention", ok=True, message=f"{self._retention}{capped}")]
         checks.append(await self._check_database())
-        return DoctorReport(checks=[*checks, *await self._runtime.doctor()])
+        return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
 
     def _check_disk(self) -> Check:
-        short = self._room.is_short
-        message = f"{self._room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
+        short = self.room.is_short
+        message = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
         fix = "make room there: submits are refused below this" if short else None
         return Check(name="disk", ok=not short, message=message, fix=fix)
 

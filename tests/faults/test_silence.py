@@ -55,7 +55,7 @@ async def ended(service: Service, name: str) -> JobInfo:
         if info.state.final:
             return info
         assert time.monotonic() < deadline, info
-        await service.wait(ANN, name, info.version, 1.0)
+        await service.lookup.wait(ANN, name, info.version, 1.0)
 
 
 def in_service(folder: Path, run: Callable[[Service], Any]) -> None:
@@ -96,7 +96,7 @@ def test_restart_gives_a_new_attempt_with_its_own_log(tmp_path: Path) -> None:
         await submit(service, tmp_path, "again", script, health_params=watched, max_retry=2)
         info = await ended(service, "again")
         assert (info.state, info.attempt) == ("SUCCEEDED", 2)
-        logs = await service.find_logs(ANN, "again")
+        logs = await service.lookup.find_logs(ANN, "again")
         for attempt in ("1", "2"):
             text = b"".join(p.read_bytes() for p in (logs.job_dir / "attempts" / attempt).glob("workers/0/log/*.log"))
             assert f"attempt {attempt}".encode() in text
@@ -110,7 +110,7 @@ def test_notify_says_it_once_and_lets_the_job_run(tmp_path: Path) -> None:
     async def run(service: Service) -> None:
         await submit(service, tmp_path, "quiet", script, health_params={"log_period": 1, "sub_actions": ["notify"]})
         assert (await ended(service, "quiet")).state == "SUCCEEDED"
-        events = EventList.model_validate_json(await service.events(ANN, "quiet")).events
+        events = EventList.model_validate_json(await service.lookup.events(ANN, "quiet")).events
         assert [event.state for event in events if event.reason == "HungSilent"] == ["RUNNING"]
 
     in_service(tmp_path, run)

@@ -145,7 +145,9 @@ class Running:
             settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id, room.spare
         )
         uploads = OutputsUpload(settings.outputs_limit_bytes, room)
-        self.parts = Context(settings, service, snapshots, LogHub(service, log_dir), Traffic(), registry, uploads)
+        self.parts = Context(
+            settings, service, snapshots, LogHub(service.lookup, log_dir), Traffic(), registry, uploads
+        )
         assert settings.users_file
         app = build(self.parts, FileTokens(settings.users_file), self.access_log, self.app)
         self._server = self._type(uvicorn_config(app), self.parts, lambda: None)

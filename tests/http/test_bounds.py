@@ -155,7 +155,7 @@ def test_an_unexpected_exception_is_a_500_with_an_id_and_no_internals(
     def broken() -> None:
         raise RuntimeError("inner secret")
 
-    server.parts.service.instance_types = broken  # type: ignore[method-assign, assignment]  # a bug, which none has yet
+    server.parts.service.runtime.instance_types = broken  # type: ignore[method-assign, assignment]  # a bug, which none has yet
     answer = ann("GET", paths.INSTANCE_TYPES)
     assert (answer.status_code, answer.json()["code"]) == (500, "server_error")
     assert "inner secret" not in answer.text

@@ -105,5 +105,5 @@ class Bench:
     async def events(self, name: str) -> list[tuple[str, str, int]]:
         from client_lib.spec.wire import EventList
 
-        listed = EventList.model_validate_json(await self.service.events(ANN, name))
+        listed = EventList.model_validate_json(await self.service.lookup.events(ANN, name))
         return [(str(event.state), str(event.reason), event.attempt) for event in listed.events]

@@ -77,7 +77,7 @@ def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Benc
 
 def test_a_search_is_among_the_jobs_that_one_may_see(bench: Bench) -> None:
     async def count(user: User, *owners: str) -> int:
-        found, _ = await bench.service.search(user, JobFilters(owners or None), 10, 0)
+        found, _ = await bench.service.lookup.search(user, JobFilters(owners or None), 10, 0)
         return found
 
     async def main() -> None:

@@ -48,7 +48,7 @@ def damage(folder: Path, table: str, column: str, value: object, name: str) -> N
 
 
 async def listed(bench: Bench) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(), 10, None))
+    page = JobPage.model_validate_json(await bench.service.lookup.page(ANN, JobFilters(), 10, None))
     return {job.name: job for job in page.jobs}
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_row_harms_no_other_job(state: State, column: str, value: obje
             whole = await bench.info("whole")
             assert whole.state is State.RUNNING
             assert (await listed(bench))["whole"] == whole
-            assert len(await service.counts()) >= 1
+            assert len(await service.lookup.counts()) >= 1
             await service._cleanup.sweep()
             await bench.submit(name="later")
             bench.runtime.end(whole.id)

@@ -40,9 +40,9 @@ def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
         for place in ("waits for its turn; 2 jobs before it", "waits for its turn; 1 job before it"):
             bench.runtime.waits(job.id, place)
             await bench.until_info("one", lambda info, place=place: info.message == place)  # type: ignore[misc]
-            [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
+            [listed] = JobPage.model_validate_json(await service.lookup.page(ANN, JobFilters(), 10, None)).jobs
             assert listed == await bench.info("one")
-            _, [found] = await service.search(ANN, JobFilters(), 10, 0)
+            _, [found] = await service.lookup.search(ANN, JobFilters(), 10, 0)
             assert JobInfo.model_validate_json(found) == listed
 
     in_server(bench, run)
@@ -66,7 +66,7 @@ def test_a_job_runs_to_its_end_and_every_step_is_an_event(bench: Bench) -> None:
             ("SUCCEEDED", "Completed", 1),
         ]
         assert not service.busy()
-        assert await service.counts() == {State.SUCCEEDED: 1}
+        assert await service.lookup.counts() == {State.SUCCEEDED: 1}
 
     in_server(bench, run)
 
@@ -370,24 +370,24 @@ def test_delete_with_force_stops_the_job_first(bench: Bench) -> None:
 def test_a_long_poll_answers_at_the_next_change_and_at_once_for_a_final_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
         job = await bench.submit(name="one")
-        waiting = asyncio.ensure_future(service.wait(ANN, "one", 1, 30))
-        logs = await service.find_logs(ANN, "one")
-        following = asyncio.ensure_future(service.next_logs(logs))
+        waiting = asyncio.ensure_future(service.lookup.wait(ANN, "one", 1, 30))
+        logs = await service.lookup.find_logs(ANN, "one")
+        following = asyncio.ensure_future(service.lookup.next_logs(logs))
         await asyncio.sleep(0.02)
         assert not waiting.done()
         bench.runtime.runs(job.id)
         assert (await waiting).state is State.RUNNING
         assert (await following).state is State.RUNNING
-        assert (await service.wait(ANN, "one", 0, 30)).version == 2
+        assert (await service.lookup.wait(ANN, "one", 0, 30)).version == 2
         started = time.monotonic()
-        assert (await service.wait(ANN, "one", 2, 0.05)).version == 2
+        assert (await service.lookup.wait(ANN, "one", 2, 0.05)).version == 2
         assert time.monotonic() - started >= 0.04
         bench.runtime.end(job.id)
         await bench.until("one", State.SUCCEEDED)
-        assert (await service.wait(ANN, "one", 99, 30)).state is State.SUCCEEDED
-        ended = await service.next_logs(await following)
+        assert (await service.lookup.wait(ANN, "one", 99, 30)).state is State.SUCCEEDED
+        ended = await service.lookup.next_logs(await following)
         assert ended.state is State.SUCCEEDED
-        assert await service.next_logs(ended) == ended
+        assert await service.lookup.next_logs(ended) == ended
 
     in_server(bench, run)
 
@@ -395,7 +395,7 @@ def test_a_long_poll_answers_at_the_next_change_and_at_once_for_a_final_job(benc
 def test_waiting_calls_that_go_away_leave_nothing_behind(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
-        waiting = [asyncio.ensure_future(service.wait(ANN, "one", 1, 30)) for _ in range(500)]
+        waiting = [asyncio.ensure_future(service.lookup.wait(ANN, "one", 1, 30)) for _ in range(500)]
         await asyncio.sleep(0.05)
         for task in waiting:
             task.cancel()

@@ -44,7 +44,7 @@ def lose(bench: Bench) -> None:
 
 
 async def jobs(bench: Bench, **filters: Any) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(**filters), 100, None))
+    page = JobPage.model_validate_json(await bench.service.lookup.page(ANN, JobFilters(**filters), 100, None))
     return {job.name: job for job in page.jobs}
 
 

@@ -260,7 +260,7 @@ def test_what_never_fits_is_refused_at_submit(bench: Bench) -> None:
     async def run(service: Service) -> None:
         with pytest.raises(NeverFits):
             await bench.submit(n_workers=65)
-        assert await service.counts() == {}
+        assert await service.lookup.counts() == {}
 
     in_server(bench, run)
 
@@ -352,8 +352,8 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
             text.json,
             (await service.manifest(ANN, "one")).model_dump_json().encode(),
             service.render(ANN, request).model_dump_json().encode(),
-            await service.events(ANN, "one"),
-            await service.page(ANN, JobFilters(), 10, None),
+            await service.lookup.events(ANN, "one"),
+            await service.lookup.page(ANN, JobFilters(), 10, None),
             await service.request(ROOT, "one", "ann"),
         ]
         assert not [text for text in shown if value.encode() in text]
@@ -408,21 +408,21 @@ def test_the_jobs_of_others_do_not_exist(bench: Bench) -> None:
         for owner in (None, "ann"):
             calls: list[Any] = [
                 service.get(BEN, "one", owner),
-                service.wait(BEN, "one", 0, 1, owner),
-                service.events(BEN, "one", owner),
+                service.lookup.wait(BEN, "one", 0, 1, owner),
+                service.lookup.events(BEN, "one", owner),
                 service.manifest(BEN, "one", owner),
                 service.request(BEN, "one", owner),
                 service.cancel(BEN, "one", owner),
                 service.delete(BEN, "one", owner, force=True),
-                service.find_logs(BEN, "one", owner),
+                service.lookup.find_logs(BEN, "one", owner),
             ]
             for call in calls:
                 with pytest.raises(NotFound, match="no job named one"):
                     await call
-        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(), 10, None)).jobs == []
+        assert JobPage.model_validate_json(await service.lookup.page(BEN, JobFilters(), 10, None)).jobs == []
         for owner in ("ann", "*"):
             with pytest.raises(Forbidden):
-                await service.page(BEN, JobFilters((owner,)), 10, None)
+                await service.lookup.page(BEN, JobFilters((owner,)), 10, None)
         assert (await bench.info("one")).state is State.PENDING
 
     in_server(bench, run)
@@ -436,7 +436,7 @@ def test_an_admin_sees_and_cancels_all(bench: Bench) -> None:
         await bench.submit(BEN, name="one")
         with pytest.raises(InvalidRequest, match="more than one user"):
             await bench.info("one", ROOT)
-        listed = JobPage.model_validate_json(await service.page(ROOT, JobFilters(("*",)), 10, None))
+        listed = JobPage.model_validate_json(await service.lookup.page(ROOT, JobFilters(("*",)), 10, None))
         assert [job.owner for job in listed.jobs] == ["ben", "ann"]
         await service.cancel(ROOT, "one", "ann")
         assert (await bench.until("one", State.CANCELLED)).message == "cancelled by root"
@@ -448,7 +448,7 @@ def test_a_server_that_shares_shows_the_jobs_of_others(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
         assert (await bench.info("one", BEN, "ann")).owner == "ann"
-        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(("*",)), 10, None)).jobs
+        assert JobPage.model_validate_json(await service.lookup.page(BEN, JobFilters(("*",)), 10, None)).jobs
 
     in_server(bench, run, share_jobs=True)
 
@@ -469,16 +469,16 @@ def test_pages_follow_the_cursor_and_a_foreign_one_is_refused(bench: Bench) -> N
             await bench.submit(name=f"n{number}", labels={"even": str(number % 2 == 0)})
         names, cursor = [], None
         while True:
-            page = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 2, cursor))
+            page = JobPage.model_validate_json(await service.lookup.page(ANN, JobFilters(), 2, cursor))
             names += [job.name for job in page.jobs]
             cursor = page.next_cursor
             if cursor is None:
                 break
         assert names == ["n4", "n3", "n2", "n1", "n0"]
-        even = await service.page(ANN, JobFilters(labels={"even": "True"}), 10, None)
+        even = await service.lookup.page(ANN, JobFilters(labels={"even": "True"}), 10, None)
         assert [job.name for job in JobPage.model_validate_json(even).jobs] == ["n4", "n2", "n0"]
         with pytest.raises(InvalidRequest):
-            await service.page(ANN, JobFilters(), 2, "x")
+            await service.lookup.page(ANN, JobFilters(), 2, "x")
 
     in_server(bench, run)
 
@@ -489,7 +489,7 @@ def test_render_creates_nothing_and_answers_the_same_twice(bench: Bench) -> None
         before = request.model_dump_json()
         assert service.render(ANN, request) == service.render(ANN, request)
         assert request.model_dump_json() == before
-        assert await service.counts() == {}
+        assert await service.lookup.counts() == {}
         assert bench.runtime.given == []
 
     in_server(bench, run)

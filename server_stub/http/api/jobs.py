@@ -95,7 +95,7 @@ async def list_jobs(
         labels=dict(text.split("=", 1) for text in label),
         name_prefix=name,
     )
-    return json_text(await parts.service.page(user, wanted, limit, cursor))
+    return json_text(await parts.service.lookup.page(user, wanted, limit, cursor))
 
 
 @router.get(JOB, response_model=JobInfo)
@@ -119,7 +119,7 @@ async def get_job(
     """The job; with `after_version` as soon as it has changed."""
     job = None
     if after_version is not None:
-        change = parts.service.wait(user, name, after_version, wait, owner)
+        change = parts.service.lookup.wait(user, name, after_version, wait, owner)
         job = await _unless_stopping(change, parts.stopping)
     return json_text((job or await parts.service.get(user, name, owner)).json)
 
@@ -138,7 +138,7 @@ async def _unless_stopping(change: Coroutine[Any, Any, JobText], stopping: async
 @router.get(f"{JOB}/events", response_model=EventList)
 async def get_events(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
     """The history of the job, oldest first; every change of its state is an event."""
-    return json_text(await parts.service.events(user, name, owner))
+    return json_text(await parts.service.lookup.events(user, name, owner))
 
 
 @router.get(f"{JOB}/manifest")
@@ -162,7 +162,7 @@ async def get_result(
     owner: Owner = None,
 ) -> FileResponse:
     """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
-    return OpenFileResponse(await parts.service.find_result(user, name, rank, owner), media_type=paths.RESULT)
+    return OpenFileResponse(await parts.service.lookup.find_result(user, name, rank, owner), media_type=paths.RESULT)
 
 
 @router.get(f"{JOB}/stacks")

@@ -25,7 +25,7 @@ async def log_hub(parts: Parts) -> LogHub:
 
 async def job_logs(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> LoggedJob:
     """The logs of a job that this user may read. Raises NotFound."""
-    return await parts.service.find_logs(user, name, owner)
+    return await parts.service.lookup.find_logs(user, name, owner)
 
 
 @router.get(

@@ -35,7 +35,7 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
         user=user.name,
         admin=user.admin,
         data_dir=str(parts.settings.data_dir) if user.admin else None,
-        warm_pools=parts.service.warm_pools() if user.admin else [],
+        warm_pools=parts.service.runtime.warm_pools() if user.admin else [],
     )
 
 
@@ -70,7 +70,7 @@ def without_places(text: str) -> str:
 @router.get(paths.INSTANCE_TYPES)
 async def get_instance_types(parts: Parts) -> InstanceTypes:
     """The catalogue, with what is free now."""
-    return InstanceTypes(instance_types=parts.service.instance_types())
+    return InstanceTypes(instance_types=parts.service.runtime.instance_types())
 
 
 @router.post(paths.RENDER)
@@ -95,7 +95,7 @@ async def readyz(parts: Parts) -> Response:
     if parts.stopping.is_set():
         raise Unavailable("the server is stopping")
     await parts.service.check()
-    warning = parts.service.warning()
+    warning = parts.service.runtime.warning()
     return PlainTextResponse(f"ok\nwarning: {warning}\n" if warning else "ok\n")
 
 
@@ -104,8 +104,7 @@ async def get_metrics(parts: Parts) -> Response:
     """Metrics in Prometheus' text format."""
     from server_stub.http import metrics
 
-    service = parts.service
-    families = metrics.families(
-        parts.traffic, await service.counts(), parts.hub.followers, service.instance_types(), service.disk_free_bytes()
-    )
+    service, types = parts.service, parts.service.runtime.instance_types()
+    jobs = await service.lookup.counts()
+    families = metrics.families(parts.traffic, jobs, parts.hub.followers, types, service.room.free)
     return Response(metrics.exposition(families), media_type=metrics.CONTENT_TYPE)

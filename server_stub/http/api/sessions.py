@@ -47,5 +47,5 @@ async def put_session(
     """Send bytes to a session of this user."""
     del name
     request.scope["routine"] = True
-    await parts.service.send_to_session(user, session, offset, await request.body())
+    await parts.service.sessions.take(user, session, offset, await request.body())
     return Answer(message="the bytes were passed on")

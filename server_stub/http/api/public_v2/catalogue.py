@@ -187,7 +187,7 @@ async def get_queues(workspace: str, allocation: str) -> list[Queue]:
 
 
 def _types(parts: Context) -> list[InstanceType]:
-    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.instance_types()]
+    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.runtime.instance_types()]
 
 
 def _regions(parts: Context) -> list[str]:

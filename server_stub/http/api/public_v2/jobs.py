@@ -45,7 +45,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Crea
     """Run a job. It is on disk before this answers."""
     translate.check_region(order.region, parts.settings.regions)
     spec = translate.spec_of(order)
-    known = translate.catalogue_name(order.instance_type, parts.service.instance_types())
+    known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
     whole = await Roots.of(parts.settings).place(spec.model_copy(update={"instance_type": known}))
     job, _ = await parts.service.submit(user, whole, None, shared=True)
     return translate.created(JobInfo.model_validate_json(job.json))
@@ -76,8 +76,8 @@ async def list_jobs(
         until=_utc(end_date),
         fields=_fields(region, queue_id, allocation_name),
     )
-    count, found = await parts.service.search(user, wanted, min(limit, PAGE_MAX), offset)
-    gpus = {kind.name: kind.gpus for kind in parts.service.instance_types()}
+    count, found = await parts.service.lookup.search(user, wanted, min(limit, PAGE_MAX), offset)
+    gpus = {kind.name: kind.gpus for kind in parts.service.runtime.instance_types()}
     now = datetime.now(timezone.utc)
     items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
     return JobList(count=count, jobs=items)

@@ -140,7 +140,7 @@ async def get_logs(
     if info.state is State.PENDING:
         return PlainTextResponse(in_queue(name) + "\n")
     renderer = PlatformText(name, info.spec.type, verbose=verbose)
-    job = await parts.service.find_logs(user, name)
+    job = await parts.service.lookup.find_logs(user, name)
     pieces = stream(parts.hub, job, _query(tail, verbose), renderer)
     if x_client_library.startswith("mls"):  # the platform's own clients
         pieces = line_by_line(pieces)
