@@ -117,6 +117,11 @@ class Observation:
     """Running: the ranks that do nothing now."""
 
 
+def checked(name: str, message: str, fix: str | None = None) -> Check:
+    """A check of the doctor, which has failed if there is a fix."""
+    return Check(name=name, ok=fix is None, message=message, fix=fix)
+
+
 STACKS_S = 5.0
 """Time in which a worker must send its stacks. Its launcher takes at most 1.8 s of it."""
 

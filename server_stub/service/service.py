@@ -34,7 +34,7 @@ from server_stub.curves import CurveReader
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.runtimes import Runtime
+from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.service.active import ActiveJob, from_row
 from server_stub.service.admission import Admission, name_stem
@@ -342,23 +342,23 @@ class Service:
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
-        checks = [self._check_disk(), Check(name="retention", ok=True, message=f"{self._retention}{capped}")]
+        checks = [self._check_disk(), checked("retention", f"{self._retention}{capped}")]
         checks.append(await self._check_database())
         return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
 
     def _check_disk(self) -> Check:
-        short = self.room.is_short
         message = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
-        fix = "make room there: submits are refused below this" if short else None
-        return Check(name="disk", ok=not short, message=message, fix=fix)
+        return checked(
+            "disk", message, "make room there: submits are refused below this" if self.room.is_short else None
+        )
 
     async def _check_database(self) -> Check:
         try:
             await self._store.check()
         except StoreError as error:
             fix = error.hint if isinstance(error, StoreDamaged) else "start it; the server goes on by itself"
-            return Check(name="database", ok=False, message=f"{self._store.shown}: {error.message}", fix=fix)
-        return Check(name="database", ok=True, message=self._store.shown)
+            return checked("database", f"{self._store.shown}: {error.message}", fix)
+        return checked("database", self._store.shown)
 
     async def _durable(self, active: ActiveJob) -> None:
         """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.spec.states import Reason
+from server_stub.runtimes import checked
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
@@ -48,7 +49,7 @@ KIND = WorkloadKind(
     probe=lambda _, labels: {"metadata": {"labels": labels}},
     worker_of=worker_of,
     is_queued=lambda _, __: False,
-    check=lambda _, __: KIND.checked("it runs"),
+    check=lambda _, __: checked(KIND.operator, "it runs"),
     own_variables=(),
     parts=lambda name: (f"Job/{name}-0",),
 )

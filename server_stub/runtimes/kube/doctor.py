@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
+from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
 from server_stub.runtimes.kube.catalogue.needs import needs
@@ -34,13 +35,13 @@ def checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: Clu
             found.append(check)  # keeps those before an error
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
-        found.append(_bad("cluster", f"{api.host}: {error.message}", fix))
+        found.append(checked("cluster", f"{api.host}: {error.message}", fix))
     return found
 
 
 def _checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: ClusterCatalogue) -> Iterator[Check]:
     version = api.get("/version").get("gitVersion", "?")
-    yield _good("cluster", f"{api.host} answers, Kubernetes {version}, namespace {options.namespace}")
+    yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {options.namespace}")
     yield _permissions(api, kind, options)
     yield kind.check(api, options.namespace)
     yield _pod_security(api, kind, options)
@@ -61,38 +62,38 @@ def _permissions(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check
     if missing:
         message = f"the server may not {', '.join(missing)} in namespace {options.namespace}"
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
-        return _bad("permissions", message, fix)
+        return checked("permissions", message, fix)
     optional = [str(each) for each in lacking]
     message = f"all there, but for `doctor` itself: {', '.join(optional)}" if optional else "all there"
-    return _good("permissions", message)
+    return checked("permissions", message)
 
 
 def _pod_security(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check:
     namespace = get_if_visible(api, f"/api/v1/namespaces/{options.namespace}")
     if namespace is None:
         message = f"pods keep to {options.settings.pod_security}; the server may not see the level that is enforced"
-        return _good("pod security", message)
+        return checked("pod security", message)
     enforced = (namespace["metadata"].get("labels") or {}).get(LEVEL, "privileged")
     message = f"namespace {options.namespace} enforces {enforced}, pods keep to {options.settings.pod_security}"
     if LEVELS.index(enforced) > LEVELS.index(options.settings.pod_security):
         fix = f"CLIENT_LIB_SERVER_POD_SECURITY={enforced}, or a namespace that admits more"
-        return _bad("pod security", f"{message}: they will be refused", fix)
+        return checked("pod security", f"{message}: they will be refused", fix)
     if enforced == "restricted" and (problem := kind.restricted_problem(api)):
-        return _bad("pod security", *problem)
-    return _good("pod security", message)
+        return checked("pod security", *problem)
+    return checked("pod security", message)
 
 
 def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     listed = get_if_visible(api, "/api/v1/nodes")
     if listed is None:
-        return _good("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
+        return checked("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
     nodes = [found for raw in listed["items"] if (found := node_facts(raw))]
     misfits = {each.name: misfit(each, catalogue, nodes) for each in catalogue.instance_types}
     wrong = [f"{name}: {why}" for name, why in misfits.items() if why]
     if wrong:
         fix = "correct the catalogue; or ignore this if an autoscaler adds such nodes when they are needed"
-        return _bad("catalogue", f"no node could take a worker of {'; '.join(wrong)}", fix)
-    return _good("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
+        return checked("catalogue", f"no node could take a worker of {'; '.join(wrong)}", fix)
+    return checked("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
 
 
 def _queues(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Iterator[Check]:
@@ -104,10 +105,10 @@ def _queues(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Iterator[C
     except ApiError:
         return  # the check of the operator reports it
     if queued:
-        yield _good("queues", f"Kueue takes {kind.name}s: jobs may name a queue")
+        yield checked("queues", f"Kueue takes {kind.name}s: jobs may name a queue")
     else:
         message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add"
-        yield _good("queues", f"{message} {kind.kueue_framework} to integrations.frameworks of its configuration")
+        yield checked("queues", f"{message} {kind.kueue_framework} to integrations.frameworks of its configuration")
 
 
 def _volumes(catalogue: ClusterCatalogue) -> Iterator[Check]:
@@ -116,29 +117,21 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[Check]:
     parts = [f"each user sees a folder of their own on {', '.join(apart)}"] if apart else []
     parts += [f"all users see the same files on {', '.join(shared)}"] if shared else []
     if parts:
-        yield _good("volumes", "; ".join(parts))
+        yield checked("volumes", "; ".join(parts))
 
 
 def _network(catalogue: ClusterCatalogue) -> Check:
     if not catalogue.network.isolated:
-        return _good("network", "pods of other jobs reach those of a job: network.isolated is false in the catalogue")
+        return checked("network", "pods of other jobs reach those of a job: network.isolated is false in the catalogue")
     message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin"
-    return _good("network", f"{message} enforces NetworkPolicies, which this check can't find out")
+    return checked("network", f"{message} enforces NetworkPolicies, which this check can't find out")
 
 
 def _workers(options: ClusterOptions) -> Check:
     if options.settings.worker_server_url:
-        return _good("worker connection", f"workers send their logs to {options.settings.worker_server_url}")
+        return checked("worker connection", f"workers send their logs to {options.settings.worker_server_url}")
     message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
-    return _bad("worker connection", message, "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods")
-
-
-def _good(name: str, message: str) -> Check:
-    return Check(name=name, ok=True, message=message)
-
-
-def _bad(name: str, message: str, fix: str) -> Check:
-    return Check(name=name, ok=False, message=message, fix=fix)
+    return checked("worker connection", message, "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods")
 
 
 # --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)

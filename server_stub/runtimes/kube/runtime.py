@@ -18,7 +18,7 @@ from client_lib.errors import Conflict
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, checked
 from server_stub.runtimes.kube import doctor, record
 from server_stub.runtimes.kube.api import ApiError, call_in_thread
 from server_stub.runtimes.kube.api.watch import ObjectWatch
@@ -184,9 +184,9 @@ class KubeRuntime:
         cluster = self._cluster
         found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.options, cluster.catalogue)
         if self._catalogue_problem:
-            found.append(Check(name="catalogue file", ok=False, message=self._catalogue_problem, fix=_CORRECT))
+            found.append(checked("catalogue file", self._catalogue_problem, _CORRECT))
         fix = "check the API server, and the rights of this server's user"
-        return [*found, *(Check(name="cluster", ok=False, message=problem, fix=fix) for problem in problems)]
+        return [*found, *(checked("cluster", problem, fix) for problem in problems)]
 
     def _report(self, seen: Observation) -> None:
         if self._sink is not None:

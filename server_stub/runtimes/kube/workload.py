@@ -127,7 +127,3 @@ class WorkloadKind:
         query = {"dryRun": "All", "fieldValidation": "Strict"}
         answer: Object = api.request("POST", self.collection(namespace), self.probe(namespace, labels or {}), query)
         return answer
-
-    def checked(self, message: str, fix: str | None = None) -> Check:
-        """A check of its operator, which has failed if there is a fix."""
-        return Check(name=self.operator, ok=fix is None, message=message, fix=fix)

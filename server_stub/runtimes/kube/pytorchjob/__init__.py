@@ -6,9 +6,11 @@ The functions here ask a cluster about the operator. They create nothing.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from client_lib.spec.wire import Check
+from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.pytorchjob import manifest
@@ -27,20 +29,20 @@ def _is_queued(api: Api, namespace: str) -> bool:
 
 def _check(api: Api, namespace: str) -> Check:
     """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
-    kind, checked = PYTORCHJOB, PYTORCHJOB.checked
+    kind, result = PYTORCHJOB, partial(checked, PYTORCHJOB.operator)
     if not serves(api, kind.api_version, kind.plural):
-        return checked(f"the cluster knows no {kind.name}", INSTALL)
+        return result(f"the cluster knows no {kind.name}", INSTALL)
     deployment = get_if_visible(api, DEPLOYMENT)
     version = _version(deployment)
     if version and _numbers(version) < OLDEST:
-        return checked(f"{version} runs; 1.9 or newer is needed", INSTALL)
+        return result(f"{version} runs; 1.9 or newer is needed", INSTALL)
     if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
-        return checked("none of its pods is ready", "kubectl -n kubeflow describe pods")
+        return result("none of its pods is ready", "kubectl -n kubeflow describe pods")
     try:
         kind.dry_run(api, namespace)
     except ApiError as error:
-        return checked(f"it refuses a {kind.name}: {error.message}", "kubectl -n kubeflow get pods")
-    return checked(f"{version or 'one of an unknown version'} runs and takes a {kind.name}")
+        return result(f"it refuses a {kind.name}: {error.message}", "kubectl -n kubeflow get pods")
+    return result(f"{version or 'one of an unknown version'} runs and takes a {kind.name}")
 
 
 def _restricted_problem(api: Api) -> tuple[str, str] | None:

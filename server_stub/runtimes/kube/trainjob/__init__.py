@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from client_lib.spec.wire import Check
+from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, serves
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import PROBE, QUEUE
@@ -32,17 +34,17 @@ def _is_queued(api: Api, namespace: str) -> bool:
 
 def _check(api: Api, namespace: str) -> Check:
     """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
-    kind, checked = TRAINJOB, TRAINJOB.checked
+    kind, result = TRAINJOB, partial(checked, TRAINJOB.operator)
     if not serves(api, kind.api_version, kind.plural):
-        return checked(f"the cluster knows no {kind.name}", INSTALL)
+        return result(f"the cluster knows no {kind.name}", INSTALL)
     if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
-        return checked("the cluster knows no JobSet, from which it makes pods", INSTALL)
+        return result("the cluster knows no JobSet, from which it makes pods", INSTALL)
     try:
         kind.dry_run(api, namespace)
     except ApiError as error:
         fix = "start the server again, which makes it" if manifest.lacks_runtime(error.message) else INSTALL
-        return checked(f"it refuses a {kind.name}: {error.message}", fix)
-    return checked(f"it runs and takes a {kind.name} of this server's runtime")
+        return result(f"it refuses a {kind.name}: {error.message}", fix)
+    return result(f"it runs and takes a {kind.name} of this server's runtime")
 
 
 TRAINJOB = WorkloadKind(
