@@ -8,7 +8,7 @@ lie comes in through `LogSource`, so that nothing here knows the service, the da
 """
 
 from server_stub.logs.hub import LogHub, LogSource
-from server_stub.logs.query import LoggedJob, LogQuery, parse_query
+from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.stream import stream
 
-__all__ = ["LogHub", "LogQuery", "LogSource", "LoggedJob", "parse_query", "stream"]
+__all__ = ["LogHub", "LogQuery", "LogSource", "LoggedJob", "stream"]

@@ -1,9 +1,9 @@
-"""The job and the lines that a reader wants: parses the parameters of GET /jobs/{name}/logs. Pure."""
+"""The job and the lines that a reader wants, and the texts in which a request gives times and cursors. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -11,7 +11,6 @@ from pathlib import Path
 from client_lib.errors import InvalidRequest
 from client_lib.spec.log_stream import Position, parse_cursor
 from client_lib.spec.states import Reason, State
-from client_lib.worker.format import STREAMS
 
 MAX_TAIL = 1_000_000
 MAX_CONTEXT = 1000
@@ -61,54 +60,18 @@ class LogQuery:
     context: int = 0
     """Number of lines of the same rank before and after each that `grep` finds."""
 
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest: `grep` is no regular expression, or two fields exclude each other."""
+        if self.grep is not None:
+            _check_expression(self.grep)
+            if self.follow or self.cursor:
+                raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
+        if self.before is not None and (self.follow or self.grep is not None):
+            raise InvalidRequest("before reads older lines: it takes no follow and no grep")
+
     @property
     def filtered(self) -> bool:
         return bool(self.ranks or self.streams)
-
-
-def parse_query(
-    *,
-    now: datetime,
-    follow: bool = False,
-    cursor: str = "",
-    before: str | None = None,
-    tail: int | None = None,
-    since: str | None = None,
-    ranks: Iterable[int] = (),
-    streams: Iterable[str] = (),
-    attempt: int | None = None,
-    timestamps: bool = False,
-    grep: str | None = None,
-    context: int = 0,
-) -> LogQuery:
-    """Raises InvalidRequest with the parameter, its value and the allowed values."""
-    _check("context", context, 0, MAX_CONTEXT)
-    if grep is not None:
-        _check_expression(grep)
-        if follow or cursor:
-            raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
-    if before is not None and (follow or grep is not None):
-        raise InvalidRequest("before reads older lines: it takes no follow and no grep")
-    _check("tail", tail, 0, MAX_TAIL)
-    _check("attempt", attempt, 1, None)
-    chosen_ranks, chosen_streams = frozenset(ranks), frozenset(streams)
-    for rank in chosen_ranks:
-        _check("rank", rank, 0, None)
-    for name in sorted(chosen_streams - frozenset(STREAMS)):
-        raise InvalidRequest(f"stream {name!r} is unknown", hint=f"there are: {', '.join(STREAMS)}")
-    return LogQuery(
-        follow=follow,
-        cursor=_cursor(cursor),
-        before=None if before is None else _cursor(before),
-        tail=tail,
-        since=None if since is None else parse_since(since, now),
-        ranks=chosen_ranks,
-        streams=chosen_streams,
-        attempt=attempt,
-        timestamps=timestamps,
-        grep=grep,
-        context=context,
-    )
 
 
 def parse_since(text: str, now: datetime) -> str:
@@ -131,11 +94,6 @@ def parse_since(text: str, now: datetime) -> str:
         ) from error
 
 
-def _check(name: str, value: int | None, least: int, most: int | None) -> None:
-    if value is not None and (value < least or (most is not None and value > most)):
-        raise InvalidRequest(f"{name}={value} is not {least}{f' to {most}' if most else ' or more'}")
-
-
 def _check_expression(text: str) -> None:
     try:
         if len(text) > MAX_EXPRESSION:
@@ -145,7 +103,8 @@ def _check_expression(text: str) -> None:
         raise InvalidRequest(f"grep={text[:100]!r} is not a regular expression: {error}") from error
 
 
-def _cursor(text: str) -> dict[Position, int]:
+def read_cursor(text: str) -> dict[Position, int]:
+    """The offsets in a cursor. Raises InvalidRequest."""
     try:
         return parse_cursor(text)
     except ValueError as error:

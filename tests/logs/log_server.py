@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 
-from client_lib.errors import ClientLibError, NotFound
+from client_lib.errors import NotFound
 from client_lib.spec.states import Reason, State
+from server_stub.http.api.answers import add_error_handlers, error, http_error, invalid_request
 from server_stub.http.api.logs import job_logs, log_hub, router
 from server_stub.logs import LogHub
 from server_stub.logs.file_events import FileEvents, PollingEvents
@@ -91,9 +92,7 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
     app.include_router(router)
     app.dependency_overrides = {log_hub: hub, job_logs: find}
 
-    @app.exception_handler(ClientLibError)
-    async def refuse(request: Request, error: ClientLibError) -> JSONResponse:
-        return JSONResponse(error.body(), error.http_status)
+    add_error_handlers(app, error, http_error, invalid_request)
 
     @app.get("/raw")
     async def raw(path: str):

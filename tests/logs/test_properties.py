@@ -15,13 +15,13 @@ from client_lib.log_reading.reader import log_entries, log_lines
 from client_lib.worker.format import parse
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.merge import Head, merge
-from server_stub.logs.query import parse_query
+from server_stub.logs.query import read_cursor
 from server_stub.logs.records import line_filter, missing_before
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import Block
 from tests.examples import examples
 from tests.logs.log_server import FileSource, log_directory, read_job, write_job
-from tests.logs.support import START, LogWriter
+from tests.logs.support import LogWriter
 
 texts = st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
     [b"", b"@end {}", b"1 2 3 + ~", "zwölf ✓".encode(), b"\r\x85\xe2\x80\xa8", b"x" * 5000]
@@ -66,7 +66,7 @@ class Scene:
         left = self.cuts.pop() if self.cuts else None
         asyncio.set_event_loop(self.loop)
         hub = self.loop.run_until_complete(self._hub())
-        query = parse_query(now=START, follow=True, cursor=str(params.get("cursor", "")))
+        query = LogQuery(follow=True, cursor=read_cursor(str(params.get("cursor", ""))))
         body = stream(hub, read_job(self.folder), query, Frames())
         try:
             for chunk in self._chunks(body):

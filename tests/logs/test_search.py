@@ -72,7 +72,7 @@ def test_too_many_lines(server: Server, writer: LogWriter, monkeypatch: pytest.M
         ({"grep": "("}, "grep='(' is not a regular expression: missing )"),
         ({"grep": "x" * 1001}, "longer than 1000 characters"),
         ({"grep": "x", "follow": "true"}, "takes no follow"),
-        ({"grep": "x", "context": 1001}, "context=1001 is not 0 to 1000"),
+        ({"grep": "x", "context": 1001}, "context='1001': input should be less than or equal to 1000"),
     ],
 )
 def test_wrong_requests(server: Server, wrong: dict[str, object], why: str) -> None:

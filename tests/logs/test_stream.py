@@ -324,10 +324,10 @@ def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"stream": "stdlog"}, "stream 'stdlog' is unknown"),
-        ({"tail": -1}, "tail=-1"),
-        ({"rank": -1}, "rank=-1"),
-        ({"attempt": 0}, "attempt=0"),
+        ({"stream": "stdlog"}, "stream='stdlog': is unknown; there are: stdout"),
+        ({"tail": -1}, "tail='-1'"),
+        ({"rank": -1}, "rank='-1'"),
+        ({"attempt": 0}, "attempt='0'"),
         ({"since": "yesterday"}, "since='yesterday'"),
         ({"cursor": "1:2"}, "cursor part '1:2'"),
         ({"before": "1:2"}, "cursor part '1:2'"),

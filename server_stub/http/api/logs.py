@@ -7,16 +7,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
+from pydantic import AfterValidator, NonNegativeInt
 
 from client_lib.spec.paths import JOBS, LOG_FRAMES, NDJSON
+from client_lib.worker.format import STREAMS
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Owner, Parts
-from server_stub.logs import LoggedJob, LogHub, LogQuery, parse_query, stream
+from server_stub.logs import LoggedJob, LogHub, LogQuery, stream
+from server_stub.logs.query import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
 from server_stub.logs.stream import logs
 
 router = APIRouter()
+
+
+def _known_stream(name: str) -> str:
+    if name not in STREAMS:
+        raise ValueError(f"is unknown; there are: {', '.join(STREAMS)}")
+    return name
+
+
+_Stream = Annotated[str, AfterValidator(_known_stream)]
 
 
 async def log_hub(parts: Parts) -> LogHub:
@@ -53,27 +65,28 @@ async def get_logs(
         str | None,
         Query(description="End here, at a cursor; with `tail` the page before it. Without `follow`, `grep`."),
     ] = None,
-    tail: Annotated[int | None, Query(description="Begin with this many last lines.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines.")] = None,
     since: Annotated[str | None, Query(description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")] = None,
-    rank: Annotated[list[int], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
-    stream: Annotated[list[str], Query(description="Only these streams.")] = [],  # noqa: B006
-    attempt: Annotated[int | None, Query(description="Only this attempt; default: all, in order.")] = None,
+    rank: Annotated[list[NonNegativeInt], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
+    stream: Annotated[list[_Stream], Query(description="Only these streams.")] = [],  # noqa: B006
+    attempt: Annotated[int | None, Query(ge=1, description="Only this attempt; default: all, in order.")] = None,
     timestamps: Annotated[bool, Query(description="Text: the time before each line.")] = False,
     grep: Annotated[
         str | None, Query(description="Only lines with this regular expression; without `follow` and `cursor`.")
     ] = None,
-    context: Annotated[int, Query(description="With `grep`: lines of the same rank before and after.")] = 0,
+    context: Annotated[
+        int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: lines of the same rank before and after.")
+    ] = 0,
 ) -> StreamingResponse:
     """The lines of the job so far, and with `follow` each new line as it is written."""
-    query = parse_query(
-        now=datetime.now(timezone.utc),
+    query = LogQuery(
         follow=follow,
-        cursor=cursor,
-        before=before,
+        cursor=read_cursor(cursor),
+        before=None if before is None else read_cursor(before),
         tail=tail,
-        since=since,
-        ranks=rank,
-        streams=stream,
+        since=None if since is None else parse_since(since, datetime.now(timezone.utc)),
+        ranks=frozenset(rank),
+        streams=frozenset(stream),
         attempt=attempt,
         timestamps=timestamps,
         grep=grep,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from datetime import datetime, timezone
 from time import monotonic
 from typing import Annotated, NamedTuple
 
@@ -27,7 +26,8 @@ from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2.jobs import JOBS, find_job
 from server_stub.http.api.public_v2.translate import closing_line
-from server_stub.logs import LoggedJob, LogQuery, parse_query, stream
+from server_stub.logs import LoggedJob, LogQuery, stream
+from server_stub.logs.query import MAX_TAIL
 from server_stub.logs.render import FIELDS
 
 STREAMS = frozenset({"stdout", "stderr"})
@@ -126,7 +126,9 @@ async def get_logs(
     user: CurrentUser,
     name: str,
     region: Annotated[str, Query(description="Required; any value is accepted.")],
-    tail: Annotated[int, Query(ge=0, description="Begin with this many last lines; 0: with the first line.")] = 0,
+    tail: Annotated[
+        int, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines; 0: with the first line.")
+    ] = 0,
     verbose: Annotated[bool, Query(description="The time before each line, and lines of the launcher.")] = True,
     x_client_library: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
@@ -141,12 +143,8 @@ async def get_logs(
         return PlainTextResponse(in_queue(name) + "\n")
     renderer = PlatformText(name, info.spec.type, verbose=verbose)
     job = await parts.service.lookup.find_logs(user, name)
-    pieces = stream(parts.hub, job, _query(tail, verbose), renderer)
+    streams = STREAMS | ({LAUNCHER} if verbose else frozenset())
+    pieces = stream(parts.hub, job, LogQuery(follow=True, tail=tail or None, streams=streams), renderer)
     if x_client_library.startswith("mls"):  # the platform's own clients
         pieces = line_by_line(pieces)
     return LiveResponse(pieces, TEXT)
-
-
-def _query(tail: int, verbose: bool) -> LogQuery:
-    streams = STREAMS | ({LAUNCHER} if verbose else frozenset())
-    return parse_query(now=datetime.now(timezone.utc), follow=True, tail=tail or None, streams=streams)
