@@ -27,7 +27,7 @@ from server_stub.http.api.public_v2.models import (
     RestartRequest,
     RunJobRequest,
 )
-from server_stub.http.api.public_v2.roots import Roots
+from server_stub.http.api.public_v2.roots import place
 from server_stub.service import JobFilters
 from server_stub.service.values import User
 
@@ -46,7 +46,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Crea
     translate.check_region(order.region, parts.settings.regions)
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
-    whole = await Roots.of(parts.settings).place(spec.model_copy(update={"instance_type": known}))
+    whole = await place(spec.model_copy(update={"instance_type": known}), parts.settings)
     job, _ = await parts.service.submit(user, whole, None, shared=True)
     return translate.created(JobInfo.model_validate_json(job.json))
 

@@ -25,51 +25,38 @@ _OF_ANY_LOGIN = (
 """Variables of the server that such a job gets: a REST request has no environment of its submitter."""
 
 
-class Roots:
-    """The folders of one server that may hold code."""
+async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
+    """The whole request for a job whose code lies on this server.
 
-    def __init__(self, roots: list[Path] | None, *, everything: bool) -> None:
-        """`everything`: without roots, allow all files that the server can read (it has one user)."""
-        self._everything = everything and roots is None
-        self._roots = [Path.home()] if self._everything else list(roots or ())
+    Raises InvalidRequest: there is no such file, or it is outside the folders that this server shares.
+    """
+    roots, script = _roots(settings), spec.python_script
+    first = str(roots[0]) if roots else None  # of relative paths and of commands; on the platform /home/jovyan
+    if script is None:
+        return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=_submitter(first))
+    path = os.path.join(first or "/", script)
+    real = await asyncio.to_thread(os.path.realpath, path)  # a network file system may be slow
+    if not _shares_everything(settings) and not any(_inside(real, root) for root in roots):
+        raise InvalidRequest(
+            f"script {path!r} lies outside of the folders that this server shares with /public/v2: "
+            f"{', '.join(map(str, roots)) or 'none'}",
+            hint="its setting public_v2_roots names them",
+        )
+    try:
+        content = await asyncio.to_thread(Path(real).read_bytes)
+    except OSError as error:
+        raise InvalidRequest(f"script {path!r} can't be read on this server: {error.strerror}") from error
+    code = CodeInPlace(sha256=hashlib.sha256(content).hexdigest())
+    return SubmitRequest(spec=spec, code=code, submitter=_submitter(None if os.path.isabs(script) else first))
 
-    @classmethod
-    def of(cls, settings: Settings) -> Roots:
-        return cls(settings.public_v2_roots, everything=settings.users_file is None)
 
-    async def place(self, spec: JobSpec) -> SubmitRequest:
-        """The whole request for a job whose code lies on this server.
+def _shares_everything(settings: Settings) -> bool:
+    """True if no folders are named, and the server has one user, who can read these files anyway."""
+    return settings.public_v2_roots is None and settings.users_file is None
 
-        Raises InvalidRequest: there is no such file, or it is outside the folders that this server shares.
-        """
-        script = spec.python_script
-        if script is None:
-            return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=_submitter(self._folder))
-        path = os.path.join(self._folder or "/", script)
-        digest = await asyncio.to_thread(self._digest, path)  # a network file system may be slow
-        folder = None if os.path.isabs(script) else self._folder
-        return SubmitRequest(spec=spec, code=CodeInPlace(sha256=digest), submitter=_submitter(folder))
 
-    @property
-    def _folder(self) -> str | None:
-        """The folder of relative paths and of commands; on the platform /home/jovyan."""
-        return str(self._roots[0]) if self._roots else None
-
-    def _digest(self, path: str) -> str:
-        real = os.path.realpath(path)
-        if not self._everything and not any(_inside(real, root) for root in self._roots):
-            raise InvalidRequest(
-                f"script {path!r} lies outside of the folders that this server shares with /public/v2: {self._names()}",
-                hint="its setting public_v2_roots names them",
-            )
-        try:
-            with open(real, "rb") as file:
-                return hashlib.sha256(file.read()).hexdigest()
-        except OSError as error:
-            raise InvalidRequest(f"script {path!r} can't be read on this server: {error.strerror}") from error
-
-    def _names(self) -> str:
-        return ", ".join(map(str, self._roots)) or "none"
+def _roots(settings: Settings) -> list[Path]:
+    return [Path.home()] if _shares_everything(settings) else settings.public_v2_roots or []
 
 
 def _inside(path: str, root: Path) -> bool:
