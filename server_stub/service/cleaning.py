@@ -87,7 +87,7 @@ class Cleanup:
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
         begun = await asyncio.to_thread(lambda: [path.stem for path in self.jobs_dir.glob(f"*{_REMOVED}")])
-        await self.remove(await self.store.read_all(rows.final_jobs, begun) + await self.store.read_all(rows.doomed))
+        await self.remove(await self.store.read_all(rows.doomed, begun))
         await self._finish_removals()
 
     async def run(self) -> None:

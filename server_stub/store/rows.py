@@ -276,21 +276,15 @@ def set_size(connection: Connection, seq: int, size_bytes: int) -> bool:
     return connection.execute(update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
 
 
-def final_jobs(connection: Connection, job_ids: Sequence[str]) -> list[int]:
-    """`seq` of those of the jobs that are final."""
-    query = select(jobs.c.seq).where(jobs.c.id.in_(job_ids), jobs.c.state.in_(_FINISHED))
-    return list(connection.execute(query).scalars())
-
-
 def final_ids(connection: Connection, seqs: Sequence[int]) -> list[str]:
     """`id` of those of the jobs that are final."""
     query = select(jobs.c.id).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
     return list(connection.execute(query).scalars())
 
 
-def doomed(connection: Connection) -> list[int]:
-    """Final jobs that are to be deleted, where a crash came between."""
-    query = select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.remove_at_end)
+def doomed(connection: Connection, job_ids: Sequence[str]) -> list[int]:
+    """Final jobs that are to be deleted, where a crash came between; `job_ids`: those whose removal had begun."""
+    query = select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end)
     return list(connection.execute(query).scalars())
 
 
