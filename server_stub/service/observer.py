@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from client_lib.errors import ClientLibError, Conflict, Forbidden, NotSupported
+from client_lib.errors import ClientLibError, Conflict, NotSupported
 from client_lib.spec.metrics import Curve, JobMetrics
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import State
@@ -18,7 +19,7 @@ from server_stub.curves import CurveReader
 from server_stub.logs import LoggedJob
 from server_stub.runtimes import Runtime
 from server_stub.service.clock import Clock
-from server_stub.service.values import User
+from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.stacks import StackDump
 
 log = logging.getLogger(__name__)
@@ -40,11 +41,7 @@ class Observer:
     async def stacks(self, user: User, job: JobInfo) -> JobStacks:
         """See `Service.stacks`."""
         self._check(user, job, "stacks")
-        if job.state != State.RUNNING:
-            raise Conflict(
-                f"job {job.name} is {job.state}: only running processes have stacks",
-                hint=f"`client-lib explain {job.name}` shows why it does not run",
-            )
+        check_running(job, "only running processes have stacks")
         return await self.take(job)
 
     async def metrics(self, user: User, job: JobInfo, logs: LoggedJob, rank: int | None, points: int) -> JobMetrics:
@@ -84,9 +81,12 @@ class Observer:
 
     async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
         """The progress of those of these jobs that run and that this user may observe, by their ids."""
-        chosen = [
-            logs for job, logs in jobs if job.state == State.RUNNING and self._refusal(user, job, "progress") is None
-        ]
+        chosen = []
+        for job, logs in jobs:
+            with suppress(ClientLibError):  # one that this user may not observe is left out
+                if job.state == State.RUNNING:
+                    self._check(user, job, "progress")
+                    chosen.append(logs)
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
     def _progress(self, jobs: Sequence[LoggedJob]) -> dict[str, JobProgress]:
@@ -109,20 +109,14 @@ class Observer:
         return await asyncio.shield(task)
 
     def _check(self, user: User, job: JobInfo, what: str) -> None:
-        if problem := self._refusal(user, job, what):
-            raise problem
-
-    def _refusal(self, user: User, job: JobInfo, what: str) -> ClientLibError | None:
-        if job.owner != user.name and not user.admin:
-            return Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins can see its {what}")
+        check_owner(user, job, f"can see its {what}")
         if not self._allowed:
-            return NotSupported(
+            raise NotSupported(
                 f"this server shows no {what} (observe=False)",
                 hint="its operator can set CLIENT_LIB_SERVER_OBSERVE=true",
             )
         if not job.spec.observe:
-            return Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
-        return None
+            raise Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
 
     async def _take(self, job: JobInfo) -> JobStacks:
         dumps = await self._runtime.stacks(job.id, job.attempt)

@@ -6,12 +6,11 @@ import shlex
 import socket
 from collections.abc import AsyncGenerator, Callable
 
-from client_lib.errors import Conflict, Forbidden, NotFound, NotSupported
-from client_lib.spec.states import State
+from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.wire import JobInfo
 from client_lib.spec.workers import SessionRequest
 from server_stub.runtimes import Runtime
-from server_stub.service.values import User
+from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.sessions import SessionEnd
 
 OPEN_MAX = 100  # sessions of one user; each holds a connection, and a process in a worker
@@ -76,18 +75,13 @@ class Sessions:
             end.close()
 
     def _check(self, user: User, job: JobInfo) -> None:
-        if job.owner != user.name and not user.admin:
-            raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins may enter its workers")
+        check_owner(user, job, "may enter its workers")
         if not self._allowed:
             raise NotSupported(
                 "sessions are switched off on this server (sessions=False)",
                 hint="its operator can set CLIENT_LIB_SERVER_SESSIONS=true",
             )
-        if job.state != State.RUNNING:
-            raise Conflict(
-                f"job {job.name} is {job.state}: only the workers of a running job can be entered",
-                hint=f"`client-lib explain {job.name}` shows why it does not run",
-            )
+        check_running(job, "only the workers of a running job can be entered")
 
 
 def _place(request: SessionRequest) -> str:
