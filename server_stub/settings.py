@@ -88,9 +88,6 @@ class Settings(BaseSettings):
     observe: bool = True
     """Stacks, metrics and progress of jobs are shown to their owners and to admins. False: for no job; a job can turn
     it off with `observe=False`."""
-    metrics_limit_points: Annotated[int, Field(ge=1000)] = 1_000_000
-    """Number of values of all metrics together that are kept of the log of one worker. Beyond it the curves lose
-    values, but not the smallest and the largest of each part."""
 
     sessions: bool = True
     """The owner of a running job, and admins, can enter its workers: `client-lib exec`, `shell` and `port-forward`.

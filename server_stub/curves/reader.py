@@ -116,9 +116,10 @@ class _Log:
 
 
 class CurveReader:
-    """One per server. `most`: points that are kept of the log of one worker."""
+    """One per server. `most`: points that are kept of the log of one worker. Beyond it the curves lose points, but not
+    the smallest and the largest of each part."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = 1_000_000) -> None:
         self._most = most
         self._logs: OrderedDict[Path, _Log] = OrderedDict()
         self._uncounted = 0  # points that were read since all points were counted, which takes 0.1 ms or more

@@ -88,8 +88,7 @@ class Service:
         self._cleanup = Cleanup(
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self.room
         )
-        curves = CurveReader(settings.metrics_limit_points)
-        self._observer = Observer(runtime, self._clock, curves, allowed=settings.observe)
+        self._observer = Observer(runtime, self._clock, CurveReader(), allowed=settings.observe)
         self.sessions = Sessions(runtime, allowed=settings.sessions)
         hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
         self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
