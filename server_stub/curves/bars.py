@@ -36,7 +36,6 @@ class Bar:
         return self._done[-1] / self.total
 
     def saved(self) -> list[object]:
-        """The arguments that make this bar again."""
         return [self.total, self.marks, self.restarted, self._times, self._done]
 
     def add(self, time: float, n: float) -> None:
@@ -73,14 +72,11 @@ class Bar:
 
 
 class Bars:
-    """The bars of one rank."""
-
     def __init__(self, saved: Iterable[Any] = ()) -> None:
         """`saved`: what `saved` of other bars returned, to continue them."""
         self._bars = {(name, bar[0]): Bar(*bar) for name, bar in saved}
 
     def saved(self) -> list[object]:
-        """All bars as JSON."""
         return [[name, bar.saved()] for (name, _), bar in self._bars.items()]
 
     def add(self, time: float, reading: Reading) -> None:

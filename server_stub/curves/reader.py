@@ -46,8 +46,6 @@ _LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.enc
 
 
 class Curves(NamedTuple):
-    """The curves of a job."""
-
     curves: dict[Key, Points]
     complete: bool
     """False: a part of the log was not read yet."""

@@ -21,8 +21,6 @@ _NAMED = 8  # places that a sentence lists
 
 
 class Hang(NamedTuple):
-    """The verdict on a job."""
-
     guilty: frozenset[int]
     """Ranks that others wait for; all ranks if none differs from the others."""
     message: str

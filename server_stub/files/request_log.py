@@ -25,8 +25,6 @@ _flush = getattr(os, "fdatasync", os.fsync)  # macOS has none
 
 
 class Place(NamedTuple):
-    """The place of one record."""
-
     segment: int
     offset: int
     length: int
@@ -47,7 +45,6 @@ class Heading(NamedTuple):
     fingerprint: str = ""
 
     def above(self, request: bytes) -> bytes:
-        """The whole record."""
         heading = self._replace(length=len(request))._asdict()
         return b"%s%s\n%s" % (_MARK, json.dumps(heading).encode(), request)
 

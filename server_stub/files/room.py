@@ -90,8 +90,6 @@ class Room:
 
 
 class Claim:
-    """Room for one writer."""
-
     def __init__(self, room: Room) -> None:
         self._room = room
         self.unwritten = 0

@@ -66,7 +66,6 @@ class FileTokens:
         return self._tokens
 
     def accounts(self) -> dict[str, str]:
-        """The name of the account of each user."""
         return _accounts(self())
 
     def _read(self) -> Tokens:

@@ -40,8 +40,6 @@ def http_protocol() -> Any:
     refuse = _Refusals()
 
     class Connection(HttpToolsProtocol):
-        """One connection."""
-
         _head: int | None = 0
         """Bytes fed since the head began; None while a body is read."""
         _body = 0

@@ -50,8 +50,6 @@ class UserEntry(BaseModel):
 
 
 class UsersFile(BaseModel):
-    """The whole file."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     users: list[UserEntry] = []

@@ -58,7 +58,6 @@ class Tail:
         self.end = self._reader.end()
 
     def look(self) -> None:
-        """Update `end`."""
         self.end = self._reader.end()
 
     def close(self) -> None:

@@ -35,7 +35,6 @@ class Head:
         return (self.time, self.position) < (other.time, other.position)
 
     def rest(self) -> Part:
-        """All of them."""
         return self._take(len(self._block.data))
 
     def take(self, other: Head) -> Part:

@@ -21,8 +21,6 @@ _KILLED = (Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.LAUNCHER_LOST)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of one attempt."""
-
     least: int
     """Number of workers sufficient to continue."""
     returns: int

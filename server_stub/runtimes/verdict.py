@@ -19,8 +19,6 @@ from server_stub.worker_gateway import Quiet
 
 
 class Stage(Enum):
-    """The progress of a worker."""
-
     STARTING = auto()
     READY = auto()
     """Prepared; its ranks wait for the other workers."""
@@ -95,8 +93,6 @@ def next_step(workers: Sequence[WorkerStatus], stopping: bool) -> Step:
 
 
 class Verdict(NamedTuple):
-    """The end of an attempt."""
-
     reason: Reason
     message: str
     first_failing: FailingRank | None = None

@@ -199,7 +199,6 @@ def from_row(row: JobRow) -> ActiveJob:
 
 
 def unreadable(error: Exception) -> str:
-    """The message of a job whose record can't be read."""
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
     return f"its record in the database can't be read: {what.splitlines()[0][:500]}"
 

@@ -54,7 +54,6 @@ class Attempts:
             return replace(unknown, unreadable=error.message, never_started=False, reload=None)
 
     def stored(self, row: JobRow) -> Attempt:
-        """The newest stored attempt."""
         return self._of_row(row, row.attempt)
 
     def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:

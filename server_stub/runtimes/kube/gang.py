@@ -90,7 +90,6 @@ class Gang:
 
     @property
     def _name(self) -> str:
-        """Name of the workload."""
         return self._record.name or self._cluster.name_of(self._attempt)
 
     @property

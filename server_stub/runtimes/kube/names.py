@@ -59,8 +59,6 @@ def launcher_name(launcher: bytes, job_id: str) -> str:
 
 @dataclass(frozen=True)
 class AttemptKey:
-    """The attempt that an object belongs to."""
-
     job_id: str
     attempt: int
 

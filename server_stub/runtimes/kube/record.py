@@ -20,8 +20,6 @@ from server_stub.runtimes.kube.names import AttemptKey
 
 @dataclass(frozen=True)
 class Record:
-    """The content of `attempt.json`."""
-
     uid: str | None = None
     """UID of the workload; None: none was created yet, as far as is known."""
     name: str | None = None

@@ -62,8 +62,6 @@ def rank_variables(index_label: str, master: str) -> list[Object]:
 
 
 class Made(NamedTuple):
-    """The manifest of an attempt."""
-
     workload: Object
     base: Object | None = None
     """Object that must exist before the workload, and that other workloads share; it is named by its content."""

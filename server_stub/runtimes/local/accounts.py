@@ -26,8 +26,6 @@ _USAGE = 2  # exit code of a launcher without arguments
 
 
 class Account(NamedTuple):
-    """An account of this machine."""
-
     name: str
     uid: int
     gid: int

@@ -191,7 +191,6 @@ class Gang:
 
     @property
     def over(self) -> bool:
-        """Its end was reported."""
         return self._last is not None and self._last.phase == "ended"
 
     async def give_up(self, why: str) -> None:
@@ -211,7 +210,6 @@ class Gang:
         self._stop_launchers(grace_s)
 
     async def stacks(self) -> list[StackDump]:
-        """The stacks of the ranks of each worker."""
         return list(await asyncio.gather(*(launcher.stacks() for launcher in self._launchers)))
 
     def begin_session(self, request: Mapping[str, Any]) -> socket.socket:

@@ -22,8 +22,6 @@ PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds memory of a GPU."""
-
     pid: int
     used_mib: int | None
     """None: the driver does not report it."""
@@ -80,7 +78,6 @@ def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
 
 
 def pids(processes: str) -> list[int]:
-    """The pids in nvidia-smi's list of processes."""
     return [int(pid) for _, pid, _ in _rows(processes, 3)]
 
 

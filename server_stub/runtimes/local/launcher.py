@@ -62,7 +62,6 @@ class Launcher:
         return read_json(self._files.lock, self._opener) is not None
 
     def has_begun(self) -> bool:
-        """Its ranks were started."""
         return os.path.exists(self._files.processes)
 
     async def fork(self, pool: WarmPool) -> str | None:

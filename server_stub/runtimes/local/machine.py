@@ -26,12 +26,10 @@ class Machine:
 
     @property
     def loopback(self) -> str:
-        """Name of the loopback device."""
         return "lo0" if self.system == "Darwin" else "lo"
 
 
 def look() -> Machine:
-    """The machine that this process runs on."""
     return Machine(socket.gethostname(), platform.system(), _cores(), _memory_gib(), boot_id())
 
 

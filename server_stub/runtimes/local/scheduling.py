@@ -25,8 +25,6 @@ Grant = tuple[tuple[int, ...], ...]
 
 @dataclass
 class Waiting:
-    """An attempt in the queue."""
-
     key: str
     priority: int
     """Higher values start first."""

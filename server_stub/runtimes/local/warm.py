@@ -84,7 +84,6 @@ class WarmPools:
         self._tasks.begin(self._learn(python, plan, worker_dir, fitted))
 
     def shown(self) -> list[WarmPoolInfo]:
-        """The living pools."""
         living = [*self._pools.values(), *self._next.values()]
         return [pool.info() for pool in living if pool.state != "ended"]
 
@@ -246,7 +245,6 @@ class WarmPool:
             self._waiting.pop(worker_dir, None)
 
     def info(self) -> WarmPoolInfo:
-        """Its description for people."""
         return WarmPoolInfo(
             python=self.python,
             state="ready" if self.state == "ready" else "starting",
@@ -258,7 +256,6 @@ class WarmPool:
         )
 
     def close(self) -> None:
-        """End the process."""
         self._end("it was replaced")
 
     def _read(self) -> None:

@@ -96,7 +96,6 @@ class Api:
         return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
-        """The bytes of the response. Raises ApiError."""
         return self._read(self._send("GET", path, None, query, READ_S))
 
     def stream(self, path: str, query: Query, read_s: float) -> Stream:

@@ -83,8 +83,6 @@ class Toleration(Strict):
 
 
 class Placement(Strict):
-    """The nodes for pods."""
-
     node_selector: Labels = {}
     """Labels that the node must have."""
     tolerations: list[Toleration] = []
@@ -112,8 +110,6 @@ class Node(Placement):
 
 
 class InstanceType(Size, Placement):
-    """The resources and nodes of a worker."""
-
     node: str | None = None
     """A name of `nodes`, whose placement is added and whose reserve is subtracted. None: the full size is requested."""
     gpu_resource: Label = "nvidia.com/gpu"

@@ -37,8 +37,6 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True)
 class ClusterState:
-    """The known state of one attempt."""
-
     n_workers: int
     workload: Workload | None
     pods: tuple[WorkerPod, ...] = ()
@@ -60,8 +58,6 @@ class Blocker(NamedTuple):
 
 @dataclass(frozen=True)
 class Interpretation:
-    """The meaning of a state."""
-
     workers: tuple[WorkerStatus, ...]
     """The workers by number."""
     infos: tuple[WorkerInfo, ...]

@@ -31,8 +31,6 @@ class StatusReason:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
-    """The end of a container."""
-
     exit_code: int
     reason: str
     message: str
@@ -60,8 +58,6 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPod:
-    """The pod of one worker."""
-
     key: AttemptKey
     worker: int
     name: str
@@ -116,8 +112,6 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event about a workload or a pod."""
-
     uid: str
     about: str
     """UID of the object that it is about."""

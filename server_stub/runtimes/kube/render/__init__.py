@@ -38,8 +38,6 @@ class Payload:
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects of one attempt."""
-
     launcher: Object
     """Immutable ConfigMap with the launcher, shared by jobs with the same launcher; named by its hash."""
     plan: Object
@@ -75,8 +73,6 @@ def needs_payload(attempt: Attempt, cluster: ClusterOptions) -> bool:
 
 @dataclass(frozen=True)
 class _Rendering:
-    """The input for each object."""
-
     attempt: Attempt
     kind: WorkloadKind
     cluster: ClusterOptions
@@ -95,7 +91,6 @@ class _Rendering:
         }
 
     def immutable(self, kind: str, name: str, **content: Any) -> Object:
-        """A ConfigMap or a Secret."""
         return {"apiVersion": "v1", "kind": kind, "metadata": self.metadata(name), "immutable": True, **content}
 
 
