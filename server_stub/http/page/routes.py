@@ -100,13 +100,13 @@ class Pages:
 
     async def _jobs(self, request: Request, user: User) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
-        page = await self._parts.service.page(user, views.filters(query), JOBS, query.get("cursor"))
+        page = await self._parts.service.lookup.page(user, views.filters(query), JOBS, query.get("cursor"))
         return _page(request, "jobs.html", **views.jobs(json.loads(page), query))
 
     async def _job(self, request: Request, user: User) -> Response:
         service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
         info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
-        events = EventList.model_validate_json(await service.events(user, name, owner)).events
+        events = EventList.model_validate_json(await service.lookup.events(user, name, owner)).events
         place = await service.find_outputs(user, name, owner)
         files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
         kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
