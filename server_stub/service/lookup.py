@@ -21,8 +21,9 @@ from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import ALL_OWNERS, JobText, User
-from server_stub.store import Store, rows
-from server_stub.store.rows import JobFilters, JobRow
+from server_stub.store import Store, rows, search
+from server_stub.store.rows import JobRow
+from server_stub.store.search import JobFilters
 
 _NAMES_COMPARED = 1000
 Found = ActiveJob | JobRow
@@ -100,7 +101,7 @@ class JobLookup:
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
         wanted, before = replace(wanted, owners=self._owners_of_list(user, wanted.owners)), _parse_cursor(cursor)
-        found = await self._store.read(rows.page, wanted, limit + 1, before)
+        found = await self._store.read(search.page, wanted, limit + 1, before)
         active = [job for row in found[:limit] if (job := self._reconciler.by_id(row.id))]
         progress = await self._progress_of(user, [(job.public, self.logs(job)) for job in active])
         texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found[:limit])
@@ -113,7 +114,7 @@ class JobLookup:
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
-        count, found = await self._store.read(rows.search, replace(wanted, owners=owners), limit, offset)
+        count, found = await self._store.read(search.search, replace(wanted, owners=owners), limit, offset)
         return count, [self._newest_text(stored).encode() for stored in found]
 
     def _newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> str:
@@ -208,13 +209,13 @@ class JobLookup:
         return self._shown(stored) if stored else None
 
     async def _find_of_any_owner(self, name: str) -> Found | None:
-        owners = await self._store.read(rows.find_anywhere, name)
+        owners = await self._store.read(search.find_anywhere, name)
         if len(owners) > 1:
             raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
         return await self._find_by_name(owners[0], name) if owners else None
 
     async def _not_found(self, user: User, name: str) -> NotFound:
-        known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
+        known = await self._store.read(search.names, user.name, _NAMES_COMPARED)
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)

@@ -1,31 +1,26 @@
 """Every statement on the tables, as functions of a connection; `Store.read` and `Store.write` run them.
 
 Functions that change something run in the writer's transaction, possibly twice (see `writer`), so they must have no
-effect outside of it. No statement reads all jobs of an owner, except `search`; lists seek by index.
+effect outside of it. `search` has the lists of jobs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    JSON,
     Column,
-    ColumnElement,
     Connection,
     Select,
     Table,
-    bindparam,
-    cast,
     delete,
     func,
     insert,
-    or_,
     select,
     union,
     update,
@@ -240,35 +235,16 @@ def find_by_id(connection: Connection, job_id: str) -> JobRow | None:
 
 def unfinished(connection: Connection) -> list[JobRow]:
     """Jobs that are not final, in the order of their acceptance."""
-    return _all(connection, _found.where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
+    return all_of(connection, _found.where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
 
 
 def unsent(connection: Connection) -> list[JobRow]:
     """Final jobs whose notification is not sent yet."""
-    return _all(connection, _found.where(jobs.c.unsent.is_not(None), jobs.c.state.in_(_FINISHED)))
+    return all_of(connection, _found.where(jobs.c.unsent.is_not(None), jobs.c.state.in_(_FINISHED)))
 
 
 def set_sent(connection: Connection, seq: int) -> None:
     connection.execute(update(jobs).where(jobs.c.seq == seq), {"unsent": None})
-
-
-def find_anywhere(connection: Connection, name: str) -> list[str]:
-    """Owners that have a job of this name, at most two of them."""
-    return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
-
-
-def _owners_of_name() -> Select[Any]:
-    """A query that steps from owner to owner in an index that begins with the owner, so that it reads only the jobs it
-    finds and needs no index of names."""
-    owners = select(func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
-    later = jobs.alias()
-    after = select(func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
-    owners = owners.union_all(select(after).where(owners.c.owner.is_not(None)))
-    named = select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
-    return named.where(jobs.c.name == bindparam("name")).limit(2)
-
-
-_OWNERS_OF_NAME = _owners_of_name()
 
 
 def set_size(connection: Connection, seq: int, size_bytes: int) -> bool:
@@ -286,63 +262,6 @@ def doomed(connection: Connection, job_ids: Sequence[str]) -> list[int]:
     """Final jobs that are to be deleted, where a crash came between; `job_ids`: those whose removal had begun."""
     query = select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end)
     return list(connection.execute(query).scalars())
-
-
-@dataclass(frozen=True)
-class JobFilters:
-    """The jobs of a list: those that match every filter. None or {}: no filter."""
-
-    owners: Sequence[str] | None = None
-    states: Collection[State] | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    name_prefix: str | None = None
-    since: datetime | None = None
-    """Accepted then or later."""
-    until: datetime | None = None
-    """Accepted then or before."""
-    fields: Sequence[tuple[str, str, bool]] = ()
-    """(field of the spec, its value, True if a job that does not set it matches too). These have no column of their
-    own, so every job of the owners is read (5 us each in SQLite)."""
-
-
-def page(
-    connection: Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
-) -> list[JobRow]:
-    """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of them."""
-    query = _found.where(*_conditions(connection, wanted))
-    if before is not None:
-        query = query.where(jobs.c.seq < before)
-    return _all(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
-
-
-def search(connection: Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
-    """The number of matching jobs, and a page of them."""
-    count = select(func.count()).select_from(jobs).where(*_conditions(connection, wanted))
-    return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
-
-
-def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnElement[bool]]:
-    if wanted.owners is not None:
-        yield jobs.c.owner.in_(wanted.owners)
-    if wanted.states is not None:
-        yield jobs.c.state.in_([str(state) for state in wanted.states])
-    if wanted.name_prefix:
-        yield jobs.c.name.startswith(wanted.name_prefix, autoescape=True)
-    if wanted.since is not None:
-        yield jobs.c.created_at >= wanted.since
-    if wanted.until is not None:
-        yield jobs.c.created_at <= wanted.until
-    for key, value in wanted.labels.items():
-        yield jobs.c.seq.in_(select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
-    for name, value, or_none in wanted.fields:
-        found = _field_of_spec(connection, name)
-        yield or_(found == value, found.is_(None)) if or_none else found == value
-
-
-def _field_of_spec(connection: Connection, name: str) -> ColumnElement[Any]:
-    """The field as text; NULL if the job doesn't set it. SQLite would read a cast to JSON as one to a number."""
-    in_sqlite: ColumnElement[Any] = func.json_extract(jobs.c.info, f"$.spec.{name}")
-    return in_sqlite if connection.dialect.name == "sqlite" else cast(jobs.c.info, JSON)["spec"][name].as_string()
 
 
 def list_events(connection: Connection, seq: int) -> list[Event]:
@@ -363,12 +282,6 @@ def counts(connection: Connection) -> dict[State, int]:
     """Jobs in each state; states without a job are left out."""
     rows = connection.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
     return {as_sent(State, state): number for state, number in rows}
-
-
-def names(connection: Connection, owner: str, limit: int) -> list[str]:
-    """The newest names of an owner."""
-    query = select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
-    return list(connection.execute(query).scalars())
 
 
 def knows_script(connection: Connection, owner: str, script_path: str) -> bool:
@@ -469,10 +382,10 @@ def _drop_key(connection: Connection, key: Key) -> None:
 
 
 def _one(connection: Connection, query: Select[Any]) -> JobRow | None:
-    return next(iter(_all(connection, query)), None)
+    return next(iter(all_of(connection, query)), None)
 
 
-def _all(connection: Connection, query: Select[Any]) -> list[JobRow]:
+def all_of(connection: Connection, query: Select[Any]) -> list[JobRow]:
     return [_job_row(row._asdict()) for row in connection.execute(query)]
 
 

@@ -18,8 +18,8 @@ from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeSnapshot, JobInfo
-from server_stub.store import rows
-from server_stub.store.rows import JobFilters
+from server_stub.store import rows, search
+from server_stub.store.search import JobFilters
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import until
 
@@ -261,7 +261,7 @@ async def _all_ids(folder: Path) -> list[str]:
         ids: list[str] = []
         before = None
         while True:
-            found = await service._store.read(rows.page, JobFilters(("ann",)), 1000, before)
+            found = await service._store.read(search.page, JobFilters(("ann",)), 1000, before)
             ids += [job.id for job in found]
             if not found:
                 break
