@@ -210,19 +210,19 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
 
 
 def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    if values := [_event_values(seq, event) for event in new_events]:
+    values = [
+        {
+            "job_seq": seq,
+            "time": event.time,
+            "attempt": event.attempt,
+            "state": str(event.state),
+            "reason": str(event.reason),
+            "message": event.message,
+        }
+        for event in new_events
+    ]
+    if values:
         connection.execute(_insert_events, values)
-
-
-def _event_values(seq: int, event: Event) -> dict[str, Any]:
-    return {
-        "job_seq": seq,
-        "time": event.time,
-        "attempt": event.attempt,
-        "state": str(event.state),
-        "reason": str(event.reason),
-        "message": event.message,
-    }
 
 
 def find(connection: Connection, owner: str, name: str) -> JobRow | None:

@@ -180,6 +180,7 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("DELETE", paths.job(name), {"params": {"force": "true"}}),
         ("POST", f"{JOBS}/restart", {"json": {"job_name": name}}),
         ("DELETE", f"{JOBS}/{name}", {"params": {"region": "x" * 1000}}),
+        ("POST", paths.LOGIN_LINKS, {}),
         ("POST", "/public/v2/service_auth", {"json": {"client_id": "root", "client_secret": "x" * 1000}}),
     ]
 
