@@ -134,22 +134,8 @@ class Connection:
         found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)["jobs"]
         return found
 
-    def events(self, name: str) -> list[Json]:
-        """The events of a job, oldest first."""
-        return self._list(paths.job_events(name), "events")
-
-    def metrics(self, name: str, rank: str, points: int) -> Json:
-        """The curves of a job: a JobMetrics."""
-        return read(self.rest, paths.job_metrics(name), "curves", {"rank": rank, "points": str(points)})
-
-    def instance_types(self) -> list[Json]:
-        return self._list(paths.INSTANCE_TYPES, "instance_types")
-
-    def checks(self) -> list[Json]:
-        """The findings of the server's doctor."""
-        return self._list(paths.DOCTOR, "checks")
-
-    def _list(self, path: str, key: str) -> list[Json]:
+    def items(self, path: str, key: str) -> list[Json]:
+        """The list under `key` in the answer to GET."""
         found: list[Json] = read(self.rest, path, key)[key]
         return found
 

@@ -18,7 +18,6 @@ def advise(text: str) -> None:
 
 
 def count() -> None:
-    """Count a run of this user."""
     if _count() > ADVISED:
         return
     try:

@@ -1,25 +1,10 @@
 """Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and events to text. Pure.
 
     job train-x7k2m is PENDING (Unschedulable), for 3m12s: 0/3 nodes have 8 nvidia.com/gpu free
-    worker 1 waiting: no node takes it
-    what happened:
-        2026-01-02T12:00:58Z  PENDING (Queued): accepted
-        2026-01-02T12:01:02Z  PENDING (Unschedulable): 0/3 nodes have 8 nvidia.com/gpu free
     next: it starts by itself as soon as there is what the message names; `client-lib instances` shows what there is
 
-They are the same for both runtimes, which put their observations into reason, message and events. `client-lib explain`
-prints this text, and with `-o json` the data. The report of a failure is raised by `wait()`:
-
-    job train-x7k2m FAILED (ExitCode): rank 3 on worker 1 ended with exit code 1
-    ValueError: too many values
-    The last lines of rank 3:
-        epoch 3
-        Traceback (most recent call last):
-        ...
-    hint: ...
-    next: `job.logs(rank=3)` has what it printed
-
-The server finds the causes and hints, because it has the reports of the ranks.
+They are the same for both runtimes, which put their observations into reason, message and events. `wait()` raises the
+report. The server finds the causes and hints, because it has the reports of the ranks.
 """
 
 from __future__ import annotations

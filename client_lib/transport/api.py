@@ -258,7 +258,6 @@ class Api:
         return self._read(model, self._rest.call("GET", path, params=params))
 
     def _newer(self, path: str, model: type[M], params: Params, lacks: str) -> M:
-        """GET; see `newer_path`."""
         with newer_path(lacks):
             return self._get(path, model, params)
 

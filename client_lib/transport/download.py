@@ -41,7 +41,6 @@ OnDownload = Callable[[Progress], None]
 def download(
     api: Api, info: JobInfo, folder: Path, pattern: str | None, on_download: OnDownload | None = None
 ) -> list[Path]:
-    """See `Job.download`."""
     for tries in range(_TRIES, 0, -1):
         listed = api.job_outputs(info.name, owner=info.owner)
         files = chosen(listed, pattern)

@@ -1,23 +1,5 @@
 """The directory of one worker: its files, and the lock that shows that its launcher is alive.
 
-    plan.json       the plan (plan.py); 0600, it holds the environment
-    lock            held by the launcher for its whole life; content: JSON {pid, start_time, boot_id, host}
-    control.sock    see control.py
-    processes.json  {rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher
-    log/            segments of the log (format.py)
-    metrics         pipe to which ranks write their metrics (client_lib.tracking); there if the plan allows to observe
-    imports         JSON list of installed modules that local rank 0 had imported at its end; empty before, and only
-                    there if the plan asks for it
-    ranks/          output pipes of an elastic worker's ranks (elastic.py)
-    errors/         TORCHELASTIC_ERROR_FILE of each rank
-    stacks/         a file per rank, to which it writes its stacks; there if the plan allows to take them (stacks.py)
-    stacks.json     the stacks of all ranks, as they were last taken
-    work/           the unpacked snapshot; complete as soon as it is there
-    outputs         files that were in the working directory before the ranks ran (outputs/find.py)
-    reserve         takes up room that is needed at the end on a full disk (disk.py); removed then
-    environment.json  path of the environment with the job's extra packages (requirements/)
-    report.json     the end of the worker (report.py); complete as soon as it is there
-
 Runtimes and the launcher share it.
 """
 
@@ -45,22 +27,28 @@ class Directory:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
-        self.plan = self._below("plan.json")
+        self.plan = self._below("plan.json")  # the plan (plan.py); 0600, it holds the environment
         self.lock = self._below("lock")
-        self.control = self._below("control.sock")
+        """Held by the launcher for its whole life; content: JSON {pid, start_time, boot_id, host}."""
+        self.control = self._below("control.sock")  # control.py
         self.processes = self._below("processes.json")
-        self.log = self._below("log")
-        self.errors = self._below("errors")
+        """{rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher."""
+        self.log = self._below("log")  # segments of the log (format.py)
+        self.errors = self._below("errors")  # TORCHELASTIC_ERROR_FILE of each rank
         self.metrics = self._below("metrics")
-        self.rank_pipes = self._below("ranks")
+        """Pipe to which ranks write their metrics (client_lib.tracking); there if the plan allows to observe."""
+        self.rank_pipes = self._below("ranks")  # output pipes of an elastic worker's ranks (elastic.py)
         self.imports = self._below(IMPORTS)
+        """JSON list of installed modules that local rank 0 had imported at its end; empty before, and only there if the
+        plan asks for it."""
         self.stacks = self._below(STACKS)
-        self.stacks_taken = self._below("stacks.json")
-        self.work = self._below("work")
-        self.outputs = self._below("outputs")
-        self.environment = self._below("environment.json")
-        self.reserve = self._below("reserve")
-        self.report = self._below("report.json")
+        """A file per rank, to which it writes its stacks; there if the plan allows to take them (stacks.py)."""
+        self.stacks_taken = self._below("stacks.json")  # the stacks of all ranks, as they were last taken
+        self.work = self._below("work")  # the unpacked snapshot; complete as soon as it is there
+        self.outputs = self._below("outputs")  # files of the working directory before the ranks ran (outputs/find.py)
+        self.environment = self._below("environment.json")  # the environment with extra packages (requirements/)
+        self.reserve = self._below("reserve")  # takes up room that is needed at the end on a full disk (disk.py)
+        self.report = self._below("report.json")  # the end of the worker (report.py); complete as soon as it is there
 
     def _below(self, name: str) -> str:
         return os.path.join(self.path, name)

@@ -1,20 +1,10 @@
 """Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses torch.
 
 The launcher starts it by path with the user's interpreter, which lacks this package, and copies it out of a zipapp as a
-single file: it must stay one module that imports nothing of the package. In addition to `python script.py` it
-
-- registers a signal handler in C that writes the stacks of all threads to a file, if the launcher requests it;
-- gives a rank of an elastic agent stdout and stderr pipes of its own (elastic.py);
-- disables garbage collection while torch is imported, and freezes the objects made meanwhile (never searched again);
-- makes ranks > 0 wait until MASTER_PORT listens before init_process_group: torch delays early ones by up to 0.7 s;
-- keeps process groups alive to the end of the process: gloo's threads race with a teardown;
-- writes the names of the imported installed modules to a file if the launcher requests it;
-- writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, also while the script destroys
-  its process group after it: that may take long or hang, and a rank that is killed meanwhile prints no traceback;
-- writes an exception from which the main thread unwinds to that file when the launcher asks for it, before SIGTERM: a
-  `finally` may take longer than the other ranks need to fail, and they only say that they lost this one;
-- ends a process that has loaded torch by hand: joins threads, calls atexit handlers, releases the script's objects and
-  files, flushes C's streams, then calls `_exit`. The interpreter's own teardown would take half a second.
+single file: it must stay one module that imports nothing of the package. In addition to `python script.py` it registers
+handlers for the launcher's questions (stacks, the exception from which it unwinds), writes an exception that ends the
+script to TORCHELASTIC_ERROR_FILE, in torch's format, makes torch start and end without waits, and ends the process by
+hand: the interpreter's own teardown of torch would take half a second.
 
 One difference from `python script.py` remains: its frames are below the script's (inspect.stack()). Standard library
 only, Python >= 3.8; few modules are imported before the script runs.
@@ -58,7 +48,6 @@ def main() -> None:
 
 
 def hook_imports() -> None:
-    """Install the hooks for the import of torch."""
     sys.meta_path.insert(0, _Hooks({"torch": _TorchImport, "torch.distributed.distributed_c10d": _Rendezvous}))
 
 
@@ -98,7 +87,9 @@ def _register_stacks() -> None:
 
 
 def _register_unwinding() -> None:
-    """Write the exception from which the main thread unwinds to the error file at a signal of the launcher."""
+    """Write the exception from which the main thread unwinds to the error file at a signal of the launcher, which comes
+    before SIGTERM: a `finally` may take longer than the other ranks need to fail, and they only say that they lost this
+    one."""
     try:
         _signals().signal(_UNWINDING_SIGNAL, _answer_unwinding)
     except (OSError, ValueError):  # no such signal here
@@ -380,7 +371,8 @@ class _TorchImport:
 
 
 class _Rendezvous:
-    """Wraps init_process_group: waits for the master before it, and keeps the groups that it makes. Wraps
+    """Wraps init_process_group: waits for the master before it, as torch delays early ranks by up to 0.7 s, and keeps
+    the groups that it makes to the end of the process: gloo's threads race with a teardown. Wraps
     destroy_process_group, too."""
 
     def __init__(self, module: Any) -> None:
@@ -412,7 +404,8 @@ class _Rendezvous:
 
 
 def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
-    """Wrap destroy_process_group: write the error file before it, if it runs because of an exception."""
+    """Wrap destroy_process_group: write the error file before it, if it runs because of an exception. It may take long
+    or hang, and a rank that is killed meanwhile prints no traceback."""
     import functools
 
     @functools.wraps(destroy)

@@ -11,6 +11,7 @@ from client_lib.cli import exits, printer, processes, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, CommandApp, TableOrJson
 from client_lib.errors import ClientLibError
+from client_lib.spec import paths
 
 IMPORT_S = 60.0  # torch from a cold disk
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
@@ -67,7 +68,7 @@ def _checks(connection: Connection) -> Iterator[dict[str, Any]]:
     facts = f"version {info['version']}, user {info['user']}"
     yield _check("server", True, f"{connection.running().url} answers ({facts})", None)
     try:
-        yield from connection.checks()
+        yield from connection.items(paths.DOCTOR, "checks")
     except ClientLibError as problem:
         yield _check("server", False, problem.message, problem.hint)
 

@@ -11,6 +11,7 @@ from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, key_value
 from client_lib.reports import table
+from client_lib.spec import paths
 from client_lib.spec.states import State
 
 LIMIT = 50
@@ -103,7 +104,7 @@ Examples:
 )
 def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
     """List the instance types of the server, and how many workers of each fit right now."""
-    kinds = connection.instance_types()
+    kinds = connection.items(paths.INSTANCE_TYPES, "instance_types")
     if output == JSON:
         printer.data_json(kinds)
     elif output == NAME:

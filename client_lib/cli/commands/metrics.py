@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from client_lib.cli import printer
-from client_lib.cli.connection import Connection
+from client_lib.cli.connection import Connection, read
 from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest
 from client_lib.reports import curves
+from client_lib.spec import paths
 from client_lib.spec.states import FINAL
 
 app = CommandApp()
@@ -54,8 +55,8 @@ def metrics(
     job = connection.job(name)
     if watch and output != "text":
         raise typer.BadParameter("--watch prints text; leave out -o")
-    points = _SHOWN if output == "text" else _WRITTEN
-    found = connection.metrics(job["name"], rank, points)
+    params = {"rank": rank, "points": str(_SHOWN if output == "text" else _WRITTEN)}
+    found = read(connection.rest, paths.job_metrics(job["name"]), "curves", params)
     if output == JSON:
         printer.data_json(found)
     elif output == "csv":
@@ -67,7 +68,7 @@ def metrics(
     while watch and job["state"] not in FINAL:
         time.sleep(_PAUSE_S)
         job, before = connection.job(job["name"]), found
-        found = connection.metrics(job["name"], rank, points)
+        found = read(connection.rest, paths.job_metrics(job["name"]), "curves", params)
         if found != before:
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[J")  # clears the screen

@@ -12,6 +12,7 @@ from client_lib.cli import first_runs, printer, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, CommandApp, JobOrNewest, TextJsonOrName, TextOrJson
 from client_lib.errors import NotFound
+from client_lib.spec import paths
 from client_lib.spec.states import FINAL, State
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _print_report(job: dict[str, Any]) -> None:
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
-    events = connection.events(name)
+    events = connection.items(paths.job_events(name), "events")
     if output == JSON:
         printer.data_json(events)
     else:
@@ -83,7 +84,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
 
     job = connection.job(name)
     info = JobInfo.model_validate(job)
-    events = EventList.model_validate({"events": connection.events(job["name"])}).events
+    events = EventList.model_validate({"events": connection.items(paths.job_events(job["name"]), "events")}).events
     now = datetime.now(timezone.utc)
     if output == JSON:
         printer.data_json(explanation.explained(info, events, now, explanation.SHELL).model_dump(mode="json"))

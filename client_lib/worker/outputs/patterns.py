@@ -31,7 +31,6 @@ class Patterns:
         return any(_matches(pattern, parts) for pattern in self._all)
 
     def may_lie_below(self, folder: str) -> bool:
-        """A file in this folder may match."""
         parts = _split(folder)
         return any(_leads_to(pattern, parts) for pattern in self._all)
 

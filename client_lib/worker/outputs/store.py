@@ -133,7 +133,6 @@ class DirectoryStore:
         _remove(self.incoming(name))
 
     def adopt(self, kept: Kept, complete: str) -> None:
-        """Move a complete file into the store."""
         before = self.index.kept.get(kept.path)
         os.replace(complete, os.path.join(self._data, kept.sha256))
         self._writer.keep(kept)

@@ -222,8 +222,6 @@ class StartBarrier:
 
 
 class _PeerConnection:
-    """One connection, to its end."""
-
     def __init__(self, barrier: StartBarrier, peer: socket.socket) -> None:
         self._barrier, self._peer = barrier, peer
         self._lines = Lines()
