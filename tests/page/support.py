@@ -26,6 +26,14 @@ def open_job(page: Any, server: Running, query: str = "", name: str = "train") -
     page.goto(f"{server.url}/jobs/{name}{query}")
 
 
+def violations(page: Any) -> list[str]:
+    """What axe finds on the page."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+
+
 def row(page: Any, text: str) -> Any:
     """The row of the log with this text."""
     return page.locator(".log-box .row", has_text=text)

@@ -15,6 +15,7 @@ from client_lib.transport import local_server as servers
 from tests.http.conftest import Api, Running
 from tests.local_server import own_configuration, until
 from tests.page.conftest import login, new_job
+from tests.page.support import violations
 
 __all__ = ["own_configuration"]
 
@@ -24,13 +25,6 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 def names(page: Any) -> list[str]:
     return page.eval_on_selector_all("#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)")  # type: ignore[no-any-return]
-
-
-def violations(page: Any) -> list[str]:
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
 
 
 def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: Running) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from client_lib.worker.format import metric_line
 from tests.http.conftest import Running
 from tests.logs.support import LogWriter
 from tests.page.support import log_of, open_job, row, running_job
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
 
 DUMP = 'Current thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line {line} in {function}\n'
 

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import Running
+from tests.local_server import until
 from tests.logs.support import LogWriter
-from tests.page.support import log_of, open_job, row, running_job
+from tests.page.support import log_of, open_job, row, running_job, violations
 
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt; \x1b]8;;javascript:hit()\x07x'
+
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
 
 
 @pytest.fixture
@@ -172,6 +176,44 @@ def test_the_log_goes_on_after_the_server_was_away(page: Any, server: Running, l
     row(page, "meanwhile").wait_for()
     assert row(page, "before").count() == 1
     page.wait_for_function("() => !document.body.innerText.includes('has not answered since')")
+
+
+def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_it_is_seen(
+    page: Any, server: Running, log: LogWriter
+) -> None:
+    page.add_init_script(
+        """Object.defineProperty(document, "hidden", { get: () => window.away === true });
+        const real = window.setTimeout;
+        window.setTimeout = (act, ms, ...rest) => real(act, ms === 10000 ? 0 : ms, ...rest);"""
+    )
+    log.write("before")
+    open_job(page, server)
+    row(page, "before").wait_for()
+    until(lambda: server.call(lambda: server.parts.hub.followers) == 1)
+    page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
+    until(lambda: server.call(lambda: server.parts.hub.followers) == 0)
+    log.write("meanwhile")
+    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    row(page, "meanwhile").wait_for()
+    assert row(page, "before").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_with_everything_on_it_is_accessible(page: Any, server: Running, log: LogWriter, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    colours = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (1, 2, 7, *range(30, 38), *range(90, 98), 41, 103))
+    for rank in range(9):
+        log.write(f"step {rank}/9 loss=0.{9 - rank}", at=rank)
+        log.write(f"rank {rank} {colours}", rank=rank, at=rank)
+        log.write(f"{rank}%", rank=rank, stream="stderr", kind="~", at=rank)
+    log.write("step 9/9 loss=nan", at=9)
+    open_job(page, server)
+    page.get_by_role("button", name="stacks").click()
+    page.locator(".stacks li").wait_for()
+    page.get_by_label("times").check()
+    row(page, "rank 8").click()
+    page.locator(".trouble").wait_for()
+    assert violations(page) == []
 
 
 def test_the_last_progress_of_a_job_is_a_line_at_its_end(

@@ -12,6 +12,7 @@ import { ApiError, call } from "./api.js";
 
 const FRAMES = "application/vnd.client-lib.log-frames";
 const SILENT_MS = 45_000; // three heartbeats of the server
+const HIDDEN_MS = 10_000; // a browser has six connections to a server: those of hidden pages are given back
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 5_000;
 
@@ -110,9 +111,24 @@ export async function readFrames(path, params, cursor, signal, take) {
   }
 }
 
+/** Waits until the page is seen; calls `hidden` when it was hidden for some time after that. @param {() => void} hidden */
+async function seen(hidden) {
+  while (document.hidden) await new Promise((wake) => document.addEventListener("visibilitychange", wake, { once: true }));
+  let timer = 0;
+  const changed = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = window.setTimeout(hidden, HIDDEN_MS);
+  };
+  document.addEventListener("visibilitychange", changed);
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", changed);
+  };
+}
+
 /**
  * Follows the log until its end, over as many connections as needed. `params` choose the beginning; from the first
- * frame on the cursor does. `away(true)` is called when the server does not answer, `away(false)` when it does again.
+ * frame on the cursor does. A hidden page does not follow. `away(true)` is called when the server does not answer, `away(false)` when it does again.
  * Raises ApiError, and AbortError after `signal`.
  * @param {string} path @param {Params} params @param {Cursor} cursor @param {AbortSignal} signal
  * @param {(frame: Frame) => void} take @param {(away: boolean) => void} away
@@ -122,9 +138,12 @@ export async function follow(path, params, cursor, signal, take, away) {
   let begun = cursor.size > 0;
   const { tail, since, ...kept } = params;
   for (;;) {
+    const hidden = new AbortController();
+    const done = await seen(() => hidden.abort());
+    const either = AbortSignal.any([signal, hidden.signal]);
     const beginning = begun ? { ...kept, cursor: formatCursor(cursor) } : { ...kept, tail, since };
     try {
-      const ended = await readFrames(path, { ...beginning, follow: true }, cursor, signal, (frame) => {
+      const ended = await readFrames(path, { ...beginning, follow: true }, cursor, either, (frame) => {
         if (pause > FIRST_PAUSE_MS || !begun) away(false);
         pause = FIRST_PAUSE_MS;
         begun = true;
@@ -134,7 +153,10 @@ export async function follow(path, params, cursor, signal, take, away) {
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof ApiError && error.status < 500 && error.status !== 429) throw error;
+    } finally {
+      done();
     }
+    if (hidden.signal.aborted) continue;
     away(true);
     await new Promise((wake) => setTimeout(wake, pause * (0.5 + Math.random() / 2)));
     signal.throwIfAborted();

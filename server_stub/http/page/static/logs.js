@@ -65,7 +65,10 @@ export function start(section) {
     if (results) {
       endSearch();
       void showTime(row.time, row);
-    } else list.mark(row, false);
+      return;
+    }
+    list.stick = live.checked = false; // it stays where it is
+    list.mark(row, false);
   }
 
   /** @returns {Params} */
