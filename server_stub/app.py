@@ -23,10 +23,10 @@ from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import Authentication, CurrentTokens
 from server_stub.http.limits import Limits
 from server_stub.http.logins import Logins
-from server_stub.http.page import is_page
 from server_stub.settings import is_loopback
 
 PUBLIC_V2 = "/public/v2/"
+PAGES = ("/login", "/logout", "/jobs/", "/static/")
 
 
 def rest_api() -> FastAPI:
@@ -76,7 +76,9 @@ def build(
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        chosen = public_v2() if path.startswith(PUBLIC_V2) else pages() if is_page(path) else app
+        chosen = (
+            public_v2() if path.startswith(PUBLIC_V2) else pages() if path == "/" or path.startswith(PAGES) else app
+        )
         await chosen(scope, receive, send)
 
     return AccessLog(by_path, parts.traffic, log_to)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -54,19 +55,15 @@ class Logins:
         self._links, code = _with_new(self._links, _hex(token), LINK_S)
         return code
 
-    def by_link(self, code: str) -> str:
-        """The value of a new cookie. Raises Unauthorized: the link was used, or is too old."""
-        token, ends = self._links.pop(_hex(code), ("", 0.0))
-        return self._log_in(token if ends > time.time() else "", "this link was used before, or is too old")
-
-    def by_token(self, token: str) -> str:
-        """The value of a new cookie. Raises Unauthorized: no user has this token."""
-        return self._log_in(_hex(token), "the server does not know this token")
-
-    def _log_in(self, token: str, refusal: str) -> str:
-        if bytes.fromhex(token) not in self._tokens():
-            raise Unauthorized(refusal, hint="`client-lib ui` makes a new link")
-        self._logins, value = _with_new(self._logins, token, LOGIN_S)
+    def log_in(self, token: str | None, code: str = "") -> str:
+        """The value of a new cookie, for a token or the code of a link. Raises Unauthorized."""
+        known, ends = self._links.pop(_hex(code), ("", 0.0)) if token is None else (_hex(token), math.inf)
+        if ends < time.time() or bytes.fromhex(known) not in self._tokens():
+            refused = (
+                "this link was used before, or is too old" if token is None else "the server does not know this token"
+            )
+            raise Unauthorized(refused, hint="`client-lib ui` makes a new link")
+        self._logins, value = _with_new(self._logins, known, LOGIN_S)
         write_json(str(self._file), self._logins)
         return value
 

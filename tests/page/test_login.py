@@ -127,7 +127,7 @@ def test_a_login_survives_a_restart_and_ends_with_its_token(
 def test_a_damaged_file_ends_all_logins(tmp_path: Path, text: str) -> None:
     file = tmp_path / "logins.json"
     file.write_text(text, encoding="latin-1")
-    assert Logins(file, dict, loopback=False).by_link is not None
+    assert Logins(file, dict, loopback=False).user(scope_of("x"), None) is None
 
 
 class Moved:
@@ -155,10 +155,10 @@ def scope_of(value: str, method: str = "GET") -> dict[str, Any]:
 def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> None:
     logins = Logins(tmp_path / "logins", lambda: {users_file.digest("t"): User("ann")}, loopback=True)
     link, late = logins.new_link("t"), logins.new_link("t")
-    value = logins.by_link(link)
+    value = logins.log_in(None, link)
     clock.now += LINK_S + 1
     with pytest.raises(Unauthorized, match="too old"):
-        logins.by_link(late)
+        logins.log_in(None, late)
     assert logins.user(scope_of(value), None) == User("ann")
     clock.now += LOGIN_S
     assert logins.user(scope_of(value), None) is None
@@ -167,20 +167,20 @@ def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> N
 def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tmp_path: Path, clock: Moved) -> None:
     known = {users_file.digest("t"): User("ann"), users_file.digest("other"): User("ben")}
     logins = Logins(tmp_path / "logins", lambda: known, loopback=True)
-    of_ben = logins.by_token("other")
-    values = [logins.by_token("t") for _ in range(KEPT + 5)]
+    of_ben = logins.log_in("other")
+    values = [logins.log_in("t") for _ in range(KEPT + 5)]
     valid = [logins.user(scope_of(value), None) is not None for value in values]
     assert valid == [False] * 5 + [True] * KEPT
     assert logins.user(scope_of(of_ben), None) == User("ben")
     assert len(json.loads((tmp_path / "logins").read_text())) == KEPT + 1
     links = [logins.new_link("t") for _ in range(KEPT + 1)]
     with pytest.raises(Unauthorized):
-        logins.by_link(links[0])
+        logins.log_in(None, links[0])
 
 
 def test_every_changing_method_needs_the_token_of_a_page(tmp_path: Path) -> None:
     logins = Logins(tmp_path / "logins", lambda: {users_file.digest("t"): User("ann")}, loopback=True)
-    value = logins.by_token("t")
+    value = logins.log_in("t")
     for method in ("POST", "PUT", "PATCH", "DELETE", "ANYTHING"):
         scope = scope_of(value, method)
         assert logins.user(scope, csrf_token(scope)) == User("ann")

@@ -57,7 +57,7 @@ def of_texts(text: str) -> str:
     file = OutputFile(path=text, size=1, sha256="0" * 64, modified_at=NOW, attempt=1, worker=0)
     left_out = OutputLeftOut(path=text, size=1, why=text, worker=0)
     page = {"jobs": [job.model_dump(mode="json")], "next_cursor": text}
-    table = views.render("jobs.html", **SHARED, **views.jobs(page, {"q": text, "owner": text}))
+    table = views.render("jobs.html", **SHARED, page=page, query={"q": text, "owner": text})
     problem = views.render("error.html", **SHARED, problem=InvalidRequest(text, hint=text))
     return table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem
 
@@ -119,15 +119,15 @@ def test_a_running_job_shows_how_much_is_done() -> None:
     }
     running = info(state="RUNNING", reason="Running", message="", failure=None, started_at=NOW.isoformat())
     job = json.loads(running.model_dump_json()) | {"progress": progress}
-    table = views.render("jobs.html", **SHARED, **views.jobs({"jobs": [job]}, {}))
+    table = views.render("jobs.html", **SHARED, page={"jobs": [job]}, query={})
     assert all(text in Page(table).text for text in ("45%", "12 min left", "loss 0.25"))
     assert "12 min left" in Page(job_page(JobInfo.model_validate(job), [])).text
 
 
 def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:
     empty = {"jobs": [], "next_cursor": None}
-    assert "client-lib submit" in views.render("jobs.html", **SHARED, **views.jobs(empty, {}))
-    assert "No job matches" in views.render("jobs.html", **SHARED, **views.jobs(empty, {"state": "FAILED"}))
+    assert "client-lib submit" in views.render("jobs.html", **SHARED, page=empty, query={})
+    assert "No job matches" in views.render("jobs.html", **SHARED, page=empty, query={"state": "FAILED"})
 
 
 def test_the_form_of_the_table_becomes_filters() -> None:

@@ -28,18 +28,17 @@ Examples:
 def ui(
     connection: Connection,
     name: JobOrAll = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser; or only print it.")] = True,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
     output: TextOrJson = "text",
 ) -> None:
     """Open the pages of the server in a browser: jobs, logs, curves. The link logs in, once."""
     job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
     link = connection.api.login_link()
     url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
-    can_show = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    # elsewhere on Linux there is no browser, or one that would run in the terminal
+    has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     if output == JSON:
         printer.data_json({"url": url, "expires_s": link.expires_s})
-    elif browser and can_show and webbrowser.open(url):
-        printer.hint("the browser opens; `client-lib ui --no-browser` prints the link")
-    else:
+    elif not (browser and has_screen and webbrowser.open(url)):
         printer.data(url)
         printer.hint(f"open it within {link.expires_s / 60:.0f} min; it works once")

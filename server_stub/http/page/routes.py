@@ -39,8 +39,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Handler = Callable[[Request, User], Awaitable[Response]]
-
 
 class Pages:
     """The pages of one server."""
@@ -64,7 +62,9 @@ class Pages:
         ]
         return Starlette(routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error))
 
-    def _for_user(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _for_user(
+        self, handler: Callable[[Request, User], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Only for those who are logged in; others get the form of the login."""
 
         async def endpoint(request: Request) -> Response:
@@ -82,9 +82,9 @@ class Pages:
         if request.method == "POST":
             if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 raise Forbidden("this form was sent by a page of another site")
-            value = self._logins.by_token((await _form(request)).get("token", "").strip())
+            value = self._logins.log_in((await _form(request)).get("token", "").strip())
         elif code:
-            value = self._logins.by_link(code)
+            value = self._logins.log_in(None, code)
         else:
             return _page(request, "login.html")
         # not a redirect: after a link on another site the browser would leave the new cookie out
@@ -101,7 +101,7 @@ class Pages:
     async def _jobs(self, request: Request, user: User) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
         page = await self._parts.service.lookup.page(user, views.filters(query), JOBS, query.get("cursor"))
-        return _page(request, "jobs.html", **views.jobs(json.loads(page), query))
+        return _page(request, "jobs.html", page=json.loads(page), query=query)
 
     async def _job(self, request: Request, user: User) -> Response:
         service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")

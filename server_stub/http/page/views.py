@@ -11,13 +11,11 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import jinja2
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
-from client_lib.reports.table import Json
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import JobFilters
@@ -40,7 +38,7 @@ SPELLING = {
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.FileSystemLoader(FOLDER / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
-_ENVIRONMENT.globals.update(table=table, words=shlex.join)
+_ENVIRONMENT.globals.update(table=table, words=shlex.join, states=list(State))
 
 
 def render(template: str, **view: object) -> str:
@@ -59,19 +57,6 @@ def filters(query: Mapping[str, str]) -> JobFilters:
         labels=dict(word.split("=", 1) for word in words if "=" in word),
         name_prefix=next((word for word in words if "=" not in word), None),
     )
-
-
-def jobs(page: Json, query: Mapping[str, str]) -> dict[str, Any]:
-    """The table of a JobPage."""
-    kept = {key: value for key, value in query.items() if key != "cursor"}
-    older = page.get("next_cursor")
-    return {
-        "jobs": page["jobs"],
-        "query": query,
-        "states": list(State),
-        "filtered": bool(kept),
-        "older": older and "?" + urlencode({**kept, "cursor": older}),
-    }
 
 
 def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]:

@@ -41,7 +41,6 @@ async function redraw() {
     document.dispatchEvent(new CustomEvent("job", { detail: job }));
   }
   narrow();
-  sparks();
 }
 
 /** HTML of each live part as the server sent it. @type {Map<string, string>} */
@@ -75,6 +74,7 @@ async function follow() {
       const now = await look();
       if (now !== before) await redraw();
       before = now;
+      await sparks();
       if (stale && since) stale.hidden = true;
       since = "";
     } catch (problem) {
@@ -202,5 +202,4 @@ function draw(cell, name, values) {
 narrow();
 if (table || job) {
   follow();
-  sparks().catch(() => undefined);
 }
