@@ -126,14 +126,15 @@ def list_jobs(
     name: str | None = None,
     limit: int | None = None,
     *,
+    group: str | None = None,
     client: Api | None = None,
 ) -> JobList:
     """The caller's jobs, newest first, at most `limit`, as a sequence of `Job` that fetches pages as they are needed.
 
-    `name` is the beginning of their names; of several labels all must match.
+    `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
     """
     api = client or configured()
-    return JobList(api, lambda: api.list_jobs(state, label, name, limit))
+    return JobList(api, lambda: api.list_jobs(state, label, name, limit, group))
 
 
 class JobList(Sequence[Job]):

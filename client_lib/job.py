@@ -7,6 +7,7 @@ every call asks.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import textwrap
 import threading
@@ -14,15 +15,16 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, cast
 
+from pydantic import ValidationError
 from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
 
-from client_lib.errors import ClientLibError, Conflict, JobFailed, WaitTimeout
+from client_lib.errors import ClientLibError, Conflict, InvalidRequest, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.mlspace import old_arguments
 from client_lib.reports import explanation
@@ -31,7 +33,8 @@ from client_lib.spec.bounds import Scalar
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
-from client_lib.spec.wire import Event, Explanation, JobInfo, Manifest
+from client_lib.spec.validation import invalid_request
+from client_lib.spec.wire import CodeInPlace, Event, Explanation, JobInfo, Manifest, SubmitRequest
 from client_lib.submit import arguments, request
 from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
 
@@ -310,6 +313,45 @@ class Job(Generic[R]):
                 request.check_script(prepared)
             self._last = request.submit(self._client, prepared, self._key, on_upload)
             return self._last
+
+    def each(
+        self,
+        group: str,
+        values: Mapping[str, Sequence[Any]],
+        *,
+        max_parallel: int | None = None,
+        python: str | None = None,
+        check: bool = True,
+    ) -> list[Job]:
+        """Submit a group: this job once for each combination of `values`, such as `{"lr": [0.1, 0.01]}`. ::
+
+            jobs = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)}, max_parallel=2)
+
+        `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The jobs are called
+        `<group>-0` and so on, and all of them are stored when this returns, or none is. `max_parallel`: so many run at
+        the same time. The rest is as in `submit`.
+        """
+        from client_lib.spec.groups import GroupRequest
+        from client_lib.submit import sweep
+
+        if self._draft.call or self._draft.spec.name:
+            raise InvalidRequest("a group is made of a script without `name`: its jobs are named after the group")
+        prepared, client = self._prepared(group, python), self.client
+        script, *words = prepared.spec.command()
+        runs = sweep.members(words, values)
+        spec = prepared.spec.model_copy(update={"script": shlex.quote(script), "args": words, "flags": {}})
+        sent = SubmitRequest(spec=spec, code=CodeInPlace())
+        asked = {"name": group, "request": sent, "members": runs, "max_parallel": max_parallel}
+        try:
+            order = GroupRequest.model_validate(asked)
+        except ValidationError as error:
+            raise invalid_request(error, GroupRequest) from None
+        prepared = replace(prepared, spec=spec)
+        if check:
+            request.check_script(replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})))
+        request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), self._key)
+        found = client.job_page(group=group, limit=len(runs)).jobs
+        return [Job.of(client, info) for info in reversed(found)]
 
     def render(self, *, python: str | None = None) -> Manifest:
         """The objects that the server would create (locally worker plans), secrets masked.

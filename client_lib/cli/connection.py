@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from client_lib.cli import http_client, printer
 from client_lib.errors import NotFound, ServerUnreachable
+from client_lib.reports import table
 from client_lib.spec import paths
 from client_lib.transport import config, local_server
 from client_lib.transport.config import Endpoint
@@ -65,7 +66,7 @@ class Connection:
     # --- reads
 
     def job(self, name: str | None) -> Json:
-        """One job by its name or an unambiguous beginning of it; None: the newest.
+        """One job, or a group, by its name or an unambiguous beginning of a job's; None: the newest.
 
         Raises NotFound: there is none; names the nearest.
         """
@@ -76,6 +77,8 @@ class Connection:
         try:
             return read(self.rest, paths.job(name), "name")
         except NotFound:
+            if group := self.group(name):
+                return group
             full = self.full_name(name)
         printer.hint(f"{name} is {full}")
         return read(self.rest, paths.job(full), "name")
@@ -113,19 +116,35 @@ class Connection:
         state: str | None = None,
         name: str | None = None,
         labels: Mapping[str, str] | None = None,
+        group: str | None = None,
+        grouped: bool = False,
     ) -> list[Json]:
-        """Newest first; all of them where `limit` is None. `name` is the beginning of their names."""
+        """Newest first; all of them where `limit` is None. `name` is the beginning of their names. `group`: members of
+        this one. `grouped`: groups in the place of their members."""
         wanted = [f"{key}={value}" for key, value in (labels or {}).items()]
-        asked = {"state": state, "name": name, "label": wanted}
+        asked = {"state": state, "name": name, "label": wanted, "group": group, "grouped": "true" if grouped else None}
         found: list[Json] = []
         cursor: str | None = ""
         while cursor is not None and (limit is None or len(found) < limit):
             size = PAGE if limit is None else min(PAGE, limit - len(found))
             params = {key: value for key, value in {**asked, "limit": str(size), "cursor": cursor}.items() if value}
             page = read(self.rest, paths.JOBS, "jobs", params)
-            found += page["jobs"]
+            both = [*page["jobs"], *map(table.group_as_job, page.get("groups", []))]
+            found += sorted(both, key=lambda job: job["created_at"], reverse=True) if grouped else both
             cursor = page.get("next_cursor")
         return found
+
+    def group(self, name: str) -> Json | None:
+        """A group as the row of a job; None: there is none, or the server is older than groups."""
+        try:
+            return table.group_as_job(read(self.rest, paths.group(name), "counts"))
+        except NotFound:
+            return None
+
+    def each_member(self, names: Sequence[str] | None) -> list[str]:
+        """The names, with the members of a group, by their index, in the place of its name."""
+        members = {name: self.jobs(limit=None, group=name) for name in names or () if self.group(name)}
+        return [each for name in names or () for each in [job["name"] for job in members.get(name, [])][::-1] or [name]]
 
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""

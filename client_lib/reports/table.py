@@ -69,6 +69,14 @@ def rows(jobs: Sequence[Json], now: datetime, columns: Sequence[str] = USUAL) ->
     return [[COLUMNS[name].text(job, now) for name in columns] for job in jobs]
 
 
+def group_as_job(group: Json) -> dict[str, Any]:
+    """The row of a group: its state, and how many of its members have succeeded."""
+    counts = group["counts"]
+    others = [f"{number} {state}" for state, number in counts.items() if state != "SUCCEEDED"]
+    told = ", ".join([f"{counts.get('SUCCEEDED', 0)}/{group['size']} SUCCEEDED", *others])
+    return {**group, "group": group, "told": told, "spec": {"script": group["script"]}}
+
+
 def sorted_by(jobs: Sequence[J], column: str, now: datetime, *, descending: bool = False) -> list[J]:
     """The jobs by the value in a column: numbers and durations by their size, all else as text."""
     found = COLUMNS[column]
@@ -103,6 +111,8 @@ def harmless(text: str) -> str:
 
 def why(job: Json) -> str:
     """The reason why the job waits or did not succeed, with the failing rank and its exception; "": all is well."""
+    if "told" in job:  # a group
+        return str(job["told"])
     reason, message, failure = job.get("reason", ""), str(job.get("message", "")), job.get("failure") or {}
     if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
         return ""
@@ -178,7 +188,10 @@ def _age(job: Json, now: datetime) -> float:
 
 
 def size(job: Json) -> str:
-    """`2x8`: workers and processes of each; `2`: one process each, or a number that only the server knows."""
+    """`2x8`: workers and processes of each; `2`: one process each, or a number that only the server knows; of a group
+    `10 jobs`."""
+    if "told" in job:
+        return f"{job['size']} jobs"
     workers, processes = _workers_and_processes(job)
     return f"{workers}x{processes}" if processes > 1 else str(workers)
 

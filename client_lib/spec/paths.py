@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 API = "/api/v1"
 JOBS = f"{API}/jobs"
+GROUPS = f"{API}/groups"
 RENDER = f"{API}/render"
 INFO = f"{API}/info"
 DOCTOR = f"{API}/doctor"
@@ -32,6 +33,10 @@ NO_SUCH_PATH = "there is nothing at"
 
 def job(name: str) -> str:
     return f"{JOBS}/{quote(name, safe='')}"
+
+
+def group(name: str) -> str:
+    return f"{GROUPS}/{quote(name, safe='')}"
 
 
 def job_logs(name: str) -> str:

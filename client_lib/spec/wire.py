@@ -283,6 +283,17 @@ class JobProgress(WithNan):
     """The newest value of each metric of rank 0, the loss first."""
 
 
+class Membership(Lenient):
+    """The place of a job in its group."""
+
+    name: str
+    id: str
+    index: int
+    """Number from 0; the member is called `<name>-<index>`."""
+    values: dict[str, str | int | float | bool | None] = {}
+    """Values that this member tries."""
+
+
 class JobInfo(Lenient):
     """Everything about one job, ready to show: secrets are masked."""
 
@@ -314,6 +325,8 @@ class JobInfo(Lenient):
     stacks: list[str] = []
     """The places of the ranks before the last attempt was stopped, if they had printed nothing for 10 s: a line for all
     ranks that were at the same place."""
+    group: Membership | None = None
+    """None: the job was submitted alone."""
     progress: JobProgress | None = None
     """None: the job does not run, shows none, or belongs to another user. The last field, which is not stored:
     `with_progress` adds it."""
@@ -341,8 +354,26 @@ def with_progress(job: bytes, progress: JobProgress) -> bytes:
     return b'%b"progress":%b}' % (job[: -len(_NO_PROGRESS)], progress.model_dump_json().encode())
 
 
+class GroupInfo(Seldom):
+    """A group as it is now."""
+
+    name: str
+    id: str
+    owner: str
+    script: str
+    size: int
+    """Members that were submitted; some may have been deleted since."""
+    max_parallel: int | None = None
+    created_at: datetime
+    state: SentState = State.PENDING
+    """SUCCEEDED: all members are; FAILED or CANCELLED: all have ended, and one of them so."""
+    counts: dict[str, int] = {}
+    """Number of members in each state."""
+
+
 class JobPage(Seldom):
     jobs: list[JobInfo]
+    groups: list[GroupInfo] = []
     next_cursor: str | None = None
     """None: this was the last page."""
 

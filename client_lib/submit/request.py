@@ -20,7 +20,16 @@ from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, Manifest, SubmitRequest, Submitter
+from client_lib.spec.wire import (
+    CodeInPlace,
+    CodeSnapshot,
+    FunctionCode,
+    GroupInfo,
+    JobInfo,
+    Manifest,
+    SubmitRequest,
+    Submitter,
+)
 from client_lib.submit import requirements
 from client_lib.submit.caller import submitter
 from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
@@ -29,6 +38,7 @@ from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:
     from client_lib.functions.payload import Payload
+    from client_lib.spec.groups import GroupRequest
     from client_lib.submit.snapshot import Packed
 
 T = TypeVar("T")
@@ -137,6 +147,13 @@ def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | Non
         lambda request: api.submit_request(request, key),
         lambda part: _upload(api, part, on_upload),
     )
+
+
+def submit_group(
+    api: Api, submission: Submission, order: Callable[[SubmitRequest], GroupRequest], key: str
+) -> GroupInfo:
+    """The group, accepted. `order` makes its request from that of the job. Raises as `submit`."""
+    return _send(submission, lambda job: api.submit_group(order(job), key), lambda part: _upload(api, part, None))
 
 
 def render(api: Api, submission: Submission) -> Manifest:

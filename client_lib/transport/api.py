@@ -24,6 +24,7 @@ from client_lib.spec.wire import (
     DoctorReport,
     Event,
     EventList,
+    GroupInfo,
     InstanceType,
     InstanceTypes,
     JobInfo,
@@ -40,6 +41,7 @@ from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
+    from client_lib.spec.groups import GroupRequest
     from client_lib.spec.metrics import JobMetrics
     from client_lib.spec.stacks import JobStacks
 
@@ -88,6 +90,11 @@ class Api:
     def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
         """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent."""
         return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
+
+    def submit_group(self, request: GroupRequest, key: str) -> GroupInfo:
+        """`POST /groups`. With the same `key` and request it is the same group, however often it is sent."""
+        with newer_path("has no groups"):
+            return self._post(paths.GROUPS, GroupInfo, request, {paths.IDEMPOTENCY_KEY: key})
 
     def job_info(
         self,
@@ -183,6 +190,7 @@ class Api:
         limit: int | None = None,
         cursor: str | None = None,
         owner: str | None = None,
+        group: str | None = None,
     ) -> JobPage:
         """One page, newest first. `name` is a prefix; all labels must match."""
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
@@ -193,6 +201,7 @@ class Api:
             limit=limit,
             cursor=cursor,
             owner=owner,
+            group=group,
         )
         return self._get(paths.JOBS, JobPage, params)
 
@@ -202,16 +211,17 @@ class Api:
         label: Mapping[str, str] | None = None,
         name: str | None = None,
         limit: int | None = None,
+        group: str | None = None,
     ) -> Iterator[JobInfo]:
         """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
 
-        `name` is the beginning of their names; of several labels all must match.
+        `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
         """
         cursor: str | None = None
         left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor)
+            page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor, group=group)
             yield from page.jobs
             if page.next_cursor is None:
                 return
@@ -261,7 +271,7 @@ class Api:
         with newer_path(lacks):
             return self._get(path, model, params)
 
-    def _post(self, path: str, model: type[M], request: SubmitRequest, headers: Mapping[str, str]) -> M:
+    def _post(self, path: str, model: type[M], request: BaseModel, headers: Mapping[str, str]) -> M:
         body, sent = (
             request.model_dump_json(exclude_unset=True).encode(),
             {"Content-Type": "application/json", **headers},

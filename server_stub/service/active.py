@@ -175,6 +175,7 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
         finished_at=info.finished_at,
         snapshot=info.code.sha256 if isinstance(info.code, CodeSnapshot) else None,
         function=info.function.sha256 if info.function else None,
+        group_id=info.group.id if info.group else None,
         **columns,
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
 from client_lib.spec.command_line import split_script
+from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
@@ -231,6 +232,12 @@ def fingerprint(request: SubmitRequest) -> str:
     function = request.function.sha256 if request.function else ""
     code = without_proof(request.code).model_dump_json()
     return hashlib.sha256(f"{spec}\n{code}\n{function}".encode()).hexdigest()
+
+
+def fingerprint_of_group(order: GroupRequest) -> str:
+    """The same of a group."""
+    rest = order.model_dump_json(exclude={"request": True}, exclude_defaults=True)
+    return hashlib.sha256(f"{fingerprint(order.request)}\n{rest}".encode()).hexdigest()
 
 
 def _sorted(spec: JobSpec) -> JobSpec:

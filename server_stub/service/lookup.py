@@ -12,7 +12,7 @@ from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
-from client_lib.spec.wire import EventList, JobInfo, JobProgress, with_progress
+from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, with_progress
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
 from server_stub.logs import LoggedJob
@@ -21,7 +21,7 @@ from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import ALL_OWNERS, JobText, User
-from server_stub.store import Store, rows, search
+from server_stub.store import Store, group_rows, rows, search
 from server_stub.store.rows import JobRow
 from server_stub.store.search import JobFilters
 
@@ -101,12 +101,28 @@ class JobLookup:
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
         wanted, before = replace(wanted, owners=self._owners_of_list(user, wanted.owners)), _parse_cursor(cursor)
-        found = await self._store.read(search.page, wanted, limit + 1, before)
-        active = [job for row in found[:limit] if (job := self._reconciler.by_id(row.id))]
+        if wanted.group:
+            owner = next(iter(wanted.owners or ()), None)
+            wanted = replace(wanted, group=(await self.group(user, wanted.group, owner)).id)
+        jobs = await self._store.read(search.page, wanted, limit + 1, before)
+        groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
+        seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
+        last = seqs[limit - 1] if len(seqs) > limit else 0
+        found = [row for row in jobs if row.seq >= last]
+        active = [job for row in found if (job := self._reconciler.by_id(row.id))]
         progress = await self._progress_of(user, [(job.public, self.logs(job)) for job in active])
-        texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found[:limit])
-        next_cursor = f'"{found[limit - 1].seq}"' if len(found) > limit else "null"
-        return f'{{"jobs":[{texts}],"next_cursor":{next_cursor}}}'.encode()
+        texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found)
+        infos = ",".join(info.model_dump_json() for seq, info in groups.items() if seq >= last)
+        next_cursor = f'"{last}"' if last else "null"
+        return f'{{"jobs":[{texts}],"groups":[{infos}],"next_cursor":{next_cursor}}}'.encode()
+
+    async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
+        """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
+        if owner is None or owner == user.name or self._sees_all(user):
+            found = await self._store.read(group_rows.find, owner or user.name, name)
+            if found:
+                return found
+        raise NotFound(f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have")
 
     async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
         """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners whose jobs the user

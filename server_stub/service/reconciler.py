@@ -22,6 +22,7 @@ from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob
 from server_stub.service.changes import Changes
 from server_stub.service.clock import Clock
+from server_stub.service.gate import Gate
 from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Told
@@ -55,6 +56,7 @@ class Reconciler:
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
         self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
+        self.gate = Gate()
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
@@ -231,6 +233,8 @@ class Reconciler:
         """Make the runtime match the stored status. It depends on the status alone, so it may be repeated."""
         if status.state.final:
             self._retire(active)
+        elif why := self.gate.holds(active):
+            self._hold(active, status, why)
         elif status.resume_at:
             self._wait_to_resume(active, status)
         else:
@@ -239,6 +243,12 @@ class Reconciler:
                 self._stop_attempt(active, status)
             elif status.state is State.RUNNING:
                 self._watch(active)
+
+    def _hold(self, active: ActiveJob, status: JobStatus, why: str) -> None:
+        if status.stop:
+            self._end(active, Reason.CANCELLED, "")
+        elif active.status.message != why:
+            self._refresh(active, active.status._replace(message=why))
 
     def _watch(self, active: ActiveJob) -> None:
         try:
@@ -291,6 +301,9 @@ class Reconciler:
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
         self._tasks.begin(self._on_end(active))
+        freed = self.gate.leave(active)
+        if freed and not freed.saving:  # else this follows when its newest decision is stored
+            self._carry_out(freed, freed.status)
 
 
 def _failed(active: ActiveJob, error: Exception) -> str:

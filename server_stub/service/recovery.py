@@ -26,7 +26,7 @@ from server_stub.service.admission import without_proof
 from server_stub.store.rows import JobRow, Key, NewJob
 
 JOB, STOP = "job.json", "stop.json"
-LOST = "lost are their events and the idempotency keys of deleted jobs"
+LOST = "lost are their events, their groups, and the idempotency keys of deleted jobs"
 _ID = re.compile(r"[0-9a-f]{32}")
 _NOTICE = "its row in the database was rebuilt from its files"
 
@@ -100,7 +100,8 @@ def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: H
 
 
 def _job(info: JobInfo, place: Place, stop: str | None = None) -> NewJob:
-    return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
+    alone = info.model_copy(update={"group": None})
+    return NewJob(row_of(alone, place=place, stop=stop), info.spec.labels, None)
 
 
 def _stop(folder: Path) -> str | None:

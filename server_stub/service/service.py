@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
+from client_lib.spec.groups import GroupRequest
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
@@ -23,6 +24,7 @@ from client_lib.spec.wire import (
     Check,
     CodeInPlace,
     DoctorReport,
+    GroupInfo,
     Manifest,
     SubmitRequest,
     Submitter,
@@ -53,7 +55,7 @@ from server_stub.service.sessions import Sessions
 from server_stub.service.submit import SubmitHandler
 from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
-from server_stub.store import Store, StoreDamaged, StoreError, rows
+from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 
 log = logging.getLogger(__name__)
 
@@ -147,8 +149,10 @@ class Service:
         await self._cleanup.start()
         await self.runtime.start(self._reconciler.observe)
         unfinished = await self._store.read_all(rows.unfinished)
-        # running jobs first: their GPUs must not be given to waiting jobs
-        for row in sorted(unfinished, key=lambda row: row.state is not State.RUNNING):
+        self._reconciler.gate.open(await self._store.read_all(group_rows.unfinished))
+        # running jobs first: their GPUs must not be given to waiting jobs, nor the places of their groups
+        order = {State.RUNNING: 0, State.RESTARTING: 1}
+        for row in sorted(unfinished, key=lambda row: order.get(row.state, 2)):
             self._reconciler.add(from_row(row))
         await self._notifier.start()
         self._retaining = asyncio.create_task(self._cleanup.run())
@@ -187,6 +191,12 @@ class Service:
             StorageFull: nothing was accepted.
         """
         return await self._submit.submit(user, request, key, sent=sent, shared=shared)
+
+    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> tuple[GroupInfo, bool]:
+        """Accept a group: all of its members are durable when this returns. Returns False if a group with this key
+        exists. Raises as `submit`, and then no member is stored."""
+        created = await self._submit.submit_group(user, order, key)
+        return await self.lookup.group(user, order.name, user.name), created
 
     async def resubmit(self, user: User, name: str, changes: Mapping[str, Any] | None = None) -> JobText:
         """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other

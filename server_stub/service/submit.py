@@ -4,6 +4,7 @@ repeated submit safe."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull, Unavailable
+from client_lib.spec.groups import GroupRequest
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, GroupInfo, JobInfo, Membership, SubmitRequest
 from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
 from server_stub.service.active import accepted, row_of
@@ -22,6 +24,7 @@ from server_stub.service.admission import (
     Admitted,
     draw_name,
     fingerprint,
+    fingerprint_of_group,
     folder_of,
     without_proof,
 )
@@ -31,6 +34,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, rows
+from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import JobRow, Key, NewJob
 
 _FOLDERS_CACHED = 1024
@@ -79,8 +83,47 @@ class SubmitHandler:
                 return await self._repeated(used, before), False
             raise
 
-    async def _admit(self, user: User, request: SubmitRequest, shared: bool) -> Admitted:
-        self._check_unfinished()
+    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> bool:
+        """False: an earlier request with this key has made the group. See `Service.submit_group`."""
+        used = Key(user.name, key, fingerprint_of_group(order)) if key else None
+        try:
+            admitted = await self._admit(user, order.request, False, len(order.members))
+            new = self._new_group(user, order, admitted, used)
+            with self._room.claim(sum(len(member.record) for member in new.members)):
+                added = await self._store.add_group(new)
+        except ClientLibError:
+            if used and (before := await self._store.read(rows.key_used, used)):
+                await self._repeated(used, before)
+                return False
+            raise
+        if added.seq is None:
+            if added.same_key and used:
+                await self._repeated(used, added.same_key)
+                return False
+            raise _taken(added.same_name, user)
+        self._reconciler.gate.open([new.info])
+        for seq, member in enumerate(new.members, added.seq):
+            request = _member(admitted.request, order, seq - added.seq)
+            self._reconciler.add(accepted(member.row._replace(seq=seq), request))
+        return True
+
+    def _new_group(self, user: User, order: GroupRequest, admitted: Admitted, key: Key | None) -> NewGroup:
+        named = {"name": order.name, "id": uuid.uuid4().hex}
+        script = shlex.join(admitted.request.spec.command())
+        asked = {"size": len(order.members), "max_parallel": order.max_parallel, "created_at": self._clock.now()}
+        group = GroupInfo.model_validate({**named, **asked, "owner": user.name, "script": script})
+        members = []
+        for index, run in enumerate(order.members):
+            request = _member(admitted.request, order, index)
+            sent = request.model_dump_json(exclude={"code": {"proof"}}).encode()
+            self._admission.check_size(request, len(sent))
+            place = Membership(**named, index=index, values=run.values)
+            info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
+            members.append(_new_job(info, sent, admitted.script_path, None if index else key))
+        return NewGroup(group, members)
+
+    async def _admit(self, user: User, request: SubmitRequest, shared: bool, new: int = 1) -> Admitted:
+        self._check_unfinished(new)
         admitted = self._admission.admit(user, request)
         if request.checkpoints_of is not None:
             admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
@@ -108,8 +151,8 @@ class SubmitHandler:
             self._admission.check_shared(request, script_path)
         await self._admission.check_visible(user, request, script_path)
 
-    def _check_unfinished(self) -> None:
-        if len(self._reconciler) >= MAX_UNFINISHED_JOBS:
+    def _check_unfinished(self, new: int) -> None:
+        if len(self._reconciler) + new > MAX_UNFINISHED_JOBS:
             raise StorageFull(
                 f"{len(self._reconciler)} jobs are not final yet, which is the limit of this server",
                 hint="cancel some, or wait until they have run",
@@ -126,11 +169,7 @@ class SubmitHandler:
         self._admission.check_size(admitted.request, len(sent))
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
-            heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat())
-            if key:
-                heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
-            row = row_of(info, script_path=_indexed(admitted.script_path))
-            new = NewJob(row, info.spec.labels, key, heading.above(sent + b"\n"))
+            new = _new_job(info, sent, admitted.script_path, key)
             with self._room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
@@ -142,10 +181,7 @@ class SubmitHandler:
                 return await self._repeated(key, added.same_key), False
             if admitted.request.spec.name:
                 break
-        raise Conflict(
-            f"the name {info.name} is taken by another job of {user.name}",
-            hint=f"choose another name, or remove the old job: client-lib delete {info.name}",
-        )
+        raise _taken(info.name, user)
 
     def _new_info(self, user: User, admitted: Admitted) -> JobInfo:
         """The job with a drawn name and id."""
@@ -180,6 +216,25 @@ class SubmitHandler:
         if isinstance(found, JobRow) and not found.state.final:  # its commit is in doubt, and will be undone
             raise Unavailable("the job is being accepted", hint="try again")
         return text_of(found)
+
+
+def _new_job(info: JobInfo, sent: bytes, script_path: str | None, key: Key | None) -> NewJob:
+    heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat())
+    if key:
+        heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
+    return NewJob(row_of(info, script_path=_indexed(script_path)), info.spec.labels, key, heading.above(sent + b"\n"))
+
+
+def _member(request: SubmitRequest, order: GroupRequest, index: int) -> SubmitRequest:
+    changes = {"name": f"{order.name}-{index}", "args": order.members[index].args}
+    return request.model_copy(update={"spec": request.spec.model_copy(update=changes)})
+
+
+def _taken(name: str, user: User) -> Conflict:
+    return Conflict(
+        f"the name {name} is taken by another job or group of {user.name}",
+        hint=f"choose another name, or remove the old one: client-lib delete {name}",
+    )
 
 
 def _indexed(path: str | None) -> str | None:

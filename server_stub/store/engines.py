@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from client_lib.errors import ServerError
 from server_stub.store.errors import StoreUnavailable
 
-HEAD = "0006"
+HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
 SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call

@@ -38,7 +38,7 @@ from client_lib.spec.states import (
 )
 from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
-from server_stub.store.tables import events, idempotency_keys, jobs, labels, removals, server
+from server_stub.store.tables import events, groups, idempotency_keys, jobs, labels, removals, server
 
 _FINISHED = [str(state) for state in State if state in FINAL]
 
@@ -65,6 +65,7 @@ class JobRow(NamedTuple):
     function: str | None = None
     size_bytes: int | None = None
     unsent: str | None = None
+    group_id: str | None = None
     seq: int = 0
 
 
@@ -94,7 +95,8 @@ class Added(NamedTuple):
     """None: nothing was stored."""
     same_key: tuple[str, str] | None = None
     """(fingerprint, job id) of the submit that used the key before."""
-    same_name: bool = False
+    same_name: str = ""
+    """The name that another job or a group has."""
 
 
 # made once, as SQLAlchemy keeps the compiled text of a statement object
@@ -141,13 +143,25 @@ def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = 
     keyed = _add_unless_taken(connection, idempotency_keys, keys, idempotency_keys.c.job_id)
     numbered = zip(new, count(first or next_seq(connection)), strict=False)
     seqs = {job.row.id: seq for job, seq in numbered if not job.key or job.row.id in keyed}
-    rows = {job.row.id: {"seq": seqs[job.row.id], **_job_values(job.row)} for job in new if job.row.id in seqs}
+    of_groups = _names_of_groups(connection, [job.row for job in new])
+    rows = {
+        job.row.id: {"seq": seqs[job.row.id], **_job_values(job.row)}
+        for job in new
+        if job.row.id in seqs and (job.row.owner, job.row.name) not in of_groups
+    }
     stored = _add_unless_taken(connection, jobs, rows, jobs.c.id)
     accepted = [job for job in new if job.row.id in stored]
     tags = [{"job_seq": seqs[job.row.id], "key": k, "value": v} for job in accepted for k, v in job.labels.items()]
     if tags:
         connection.execute(_insert_labels, tags)
     return [Added(seqs[job.row.id]) if job.row.id in stored else _refused(connection, job, keyed) for job in new]
+
+
+def _names_of_groups(connection: Connection, new: Sequence[JobRow]) -> set[tuple[str, str]]:
+    """(owner, name) of the groups that have the name of one of these jobs."""
+    owners, names = {row.owner for row in new}, {row.name for row in new}
+    query = select(groups.c.owner, groups.c.name).where(groups.c.owner.in_(owners), groups.c.name.in_(names))
+    return {(owner, name) for owner, name in connection.execute(query)}
 
 
 def add_lost(connection: Connection, lost: Sequence[NewJob]) -> int:
@@ -182,7 +196,7 @@ def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Add
         return Added(None, same_key=key_used(connection, job.key))
     if job.key:
         _drop_key(connection, job.key)
-    return Added(None, same_name=True)
+    return Added(None, same_name=job.row.name)
 
 
 def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -> None:
@@ -298,13 +312,15 @@ def remove_events(connection: Connection, seqs: Sequence[int], limit: int) -> bo
 
 
 def remove(connection: Connection, seqs: Iterable[int]) -> None:
-    """Delete final jobs with their events and labels, and note their files for removal.
+    """Delete final jobs with their events and labels, and note their files for removal. A group goes with its last
+    member.
 
     Raises:
         IllegalTransition: one of them is not final.
     """
+    left: set[str] = set()
     for seq in seqs:
-        columns = (jobs.c.id, jobs.c.state, jobs.c.segment, jobs.c.offset, jobs.c.length)
+        columns = (jobs.c.id, jobs.c.state, jobs.c.group_id, jobs.c.segment, jobs.c.offset, jobs.c.length)
         row = connection.execute(select(*columns).where(jobs.c.seq == seq)).one_or_none()
         if row is None:
             continue
@@ -313,6 +329,11 @@ def remove(connection: Connection, seqs: Iterable[int]) -> None:
         place = {"segment": row.segment, "offset": row.offset, "length": row.length}
         connection.execute(insert(removals), {"job_id": row.id, **place})
         connection.execute(delete(jobs).where(jobs.c.seq == seq))
+        if row.group_id:
+            left.add(row.group_id)
+    if left:
+        member = select(jobs.c.seq).where(jobs.c.group_id == groups.c.id).exists()
+        connection.execute(delete(groups).where(groups.c.id.in_(left), ~member))
 
 
 def discard(connection: Connection, job_id: str) -> None:

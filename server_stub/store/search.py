@@ -29,6 +29,8 @@ class JobFilters:
     """Accepted then or later."""
     until: datetime | None = None
     """Accepted then or before."""
+    group: str | None = None
+    """Members of the group of this id (for the lookup: name); "": jobs of no group, and groups beside them."""
     fields: Sequence[tuple[str, str, bool]] = ()
     """(field of the spec, its value, True if a job that does not set it matches too). These have no column of their
     own, so every job of the owners is read (5 us each in SQLite)."""
@@ -53,6 +55,8 @@ def search(connection: Connection, wanted: JobFilters, limit: int, offset: int) 
 def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnElement[bool]]:
     if wanted.owners is not None:
         yield jobs.c.owner.in_(wanted.owners)
+    if wanted.group is not None:
+        yield jobs.c.group_id == wanted.group if wanted.group else jobs.c.group_id.is_(None)
     if wanted.states is not None:
         yield jobs.c.state.in_([str(state) for state in wanted.states])
     if wanted.name_prefix:

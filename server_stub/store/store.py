@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
-from server_stub.store import engines, rows
+from server_stub.store import engines, group_rows, rows
 from server_stub.store.engines import Locked
 from server_stub.store.errors import (
     NO_ANSWER,
@@ -28,6 +28,7 @@ from server_stub.store.errors import (
     is_full,
     translated,
 )
+from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
 
@@ -137,6 +138,14 @@ class Store:
 
         return await self._written(self._writer.write_together(self._add_jobs, new, undo))
 
+    async def add_group(self, new: NewGroup) -> Added:
+        """Store a group, its members and their submit requests, all or none. Raises as `add_job`."""
+
+        def undo(connection: Connection) -> None:
+            group_rows.discard(connection, new)
+
+        return await self._written(self._writer.write_together(self._add_groups, new, undo))
+
     async def drop_unused_segments(self) -> None:
         """Remove files of submit requests that belong to no job."""
         await self.write(self._drop_unused_segments)
@@ -146,6 +155,17 @@ class Store:
         await asyncio.to_thread(self._close)
 
     def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
+        return rows.add_jobs(connection, new, self._with_records(connection, new))
+
+    def _add_groups(self, connection: Connection, new: Sequence[NewGroup]) -> list[Added]:
+        return [
+            group_rows.refusal(connection, group)
+            or group_rows.add_group(connection, group, self._with_records(connection, group.members))
+            for group in new
+        ]
+
+    def _with_records(self, connection: Connection, new: Sequence[NewJob]) -> int:
+        """Write the requests of the jobs and set their places; the `seq` of the first."""
         assert self._request_log
         unwritten = [job for job in new if job.row.place == UNWRITTEN]  # a repeated write has its record already
         places = self._request_log.append(*[job.record for job in unwritten])
@@ -153,7 +173,7 @@ class Store:
             job.row = job.row._replace(place=place)
         first = self._next_seq or rows.next_seq(connection)  # only this thread of the newest server adds jobs
         self._next_seq = first + len(new)  # also if the transaction fails: a number may stay unused
-        return rows.add_jobs(connection, new, first)
+        return first
 
     def _drop_unused_segments(self, connection: Connection) -> None:
         # in the writer's thread: no submit can be written to a segment between the query and its removal

@@ -76,6 +76,7 @@ _Number = BigInteger().with_variant(Integer, "sqlite")
 
 _has_snapshot = text("snapshot IS NOT NULL")
 _is_unsent = text("unsent IS NOT NULL")
+_in_group, _alone = text("group_id IS NOT NULL"), text("group_id IS NULL")
 
 jobs = Table(
     "jobs",
@@ -102,6 +103,7 @@ jobs = Table(
     Column("offset", BigNumber, nullable=False),
     Column("length", BigNumber, nullable=False),
     Column("info", Text, nullable=False),  # JobInfo
+    Column("group_id", String(32)),  # no foreign key: the group of the last member goes with it
     UniqueConstraint("owner", "name"),
     Index("ix_jobs_owner_seq", "owner", "seq"),
     Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
@@ -110,6 +112,19 @@ jobs = Table(
     Index("ix_jobs_unsent", "seq", sqlite_where=_is_unsent, postgresql_where=_is_unsent),
     Index("ix_jobs_segment", "segment"),
     Index("ix_jobs_owner_script_path", "owner", "script_path"),
+    Index("ix_jobs_group_id", "group_id", "state", sqlite_where=_in_group, postgresql_where=_in_group),
+    Index("ix_jobs_alone", "owner", "seq", sqlite_where=_alone, postgresql_where=_alone),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("seq", _Number, primary_key=True),  # that of its first member: lists of jobs and groups have one order
+    Column("id", String(32), nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("name", String(50), nullable=False),
+    Column("info", Text, nullable=False),  # GroupInfo
+    UniqueConstraint("owner", "name"),
 )
 
 labels = Table(

@@ -129,7 +129,7 @@ def test_a_list_is_narrowed_by_name_label_and_state(ann: Api) -> None:
         ({"limit": "0"}, "limit='0': input should be greater than or equal to 1"),
         ({"limit": "nan"}, "limit='nan'"),
         ({"limit": "many"}, "limit='many'"),
-        ({"stat": "FAILED"}, "unknown parameter 'stat'; there are: cursor, label, limit, name, owner, state"),
+        ({"stat": "FAILED"}, "unknown parameter 'stat'; there are: cursor, group, grouped, label, limit, name, owner,"),
         ({"cursor": "@@@"}, "cursor"),
     ],
 )

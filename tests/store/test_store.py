@@ -130,7 +130,7 @@ def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alon
             stored = await store.read(rows.unfinished)
             assert [job.name for job in stored] == ["job-1", "job-4"]
             assert [done.seq for done in many] == [stored[0].seq, None, None, stored[1].seq]
-            assert [done.same_name for done in many] == [False, True, False, False]
+            assert [bool(done.same_name) for done in many] == [False, True, False, False]
             assert many[2].same_key == ("f" * 64, row(1).id)
             assert await store.read(rows.key_used, Key("ann", "b", "f" * 64)) is None
             page = await store.read(search.page, JobFilters(("ann",), labels={"n": "4"}), 10)

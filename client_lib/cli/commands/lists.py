@@ -10,6 +10,7 @@ import typer
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, key_value
+from client_lib.errors import InvalidRequest
 from client_lib.reports import table
 from client_lib.spec import paths
 from client_lib.spec.states import State
@@ -43,12 +44,16 @@ app = CommandApp()
 Examples:
   client-lib list --state RUNNING
   client-lib list -l team=vision --name train -o name
+  client-lib list lr-scan                        the members of a group
   client-lib list --sort -took --columns name,took,script
   client-lib list --all -o json | jq '.[].name'
 """,
 )
 def list_jobs(
     connection: Connection,
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="Show the members of this group.", show_default=False)
+    ] = None,
     state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     labels: Annotated[
         list[Any] | None,  # pairs of key and value
@@ -69,13 +74,20 @@ def list_jobs(
         typer.Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
     ] = "table",
 ) -> None:
-    """List your jobs, newest first, one line each.
+    """List your jobs, newest first, one line each; a group is one line, unless --state, -l or -o asks for jobs.
 
     TOOK is the running time, SIZE the number of workers x processes of each. WHY is the reason why a job
     waits, hangs or failed; for other running jobs it is the progress, if known.
     """
     most = None if everything else limit
-    jobs = connection.jobs(limit=most, state=state, name=name, labels=dict(labels or ()))
+    asked: dict[str, Any] = {"limit": most, "state": state, "name": name, "labels": dict(labels or ()), "group": group}
+    grouped = not (state or labels or group) and output in ("table", "wide")
+    try:
+        jobs = connection.jobs(**asked, grouped=grouped)
+    except InvalidRequest:
+        if not grouped:
+            raise
+        jobs = connection.jobs(**asked)  # a server that is older than groups
     now = datetime.now(timezone.utc)
     if sort:
         jobs = table.sorted_by(jobs, sort[0], now, descending=sort[1])

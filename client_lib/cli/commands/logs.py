@@ -85,7 +85,8 @@ def logs(
     """
     if collapse and output == JSON:
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
-    if follow and (grep or len(names or ()) > 1):
+    names = connection.each_member(names)
+    if follow and (grep or len(names) > 1):
         ctx.fail("-f takes one job, and no --grep")
     params = log_params(
         follow=follow,
@@ -97,16 +98,16 @@ def logs(
         grep=grep,
         context=context,
     )
-    wanted: list[str | None] = [*names] if names else [None]
+    wanted: list[str | None] = [*names] or [None]
     for name in wanted:
         found = connection.job(name)
-        if len(names or ()) > 1 and output != JSON:
+        if len(names) > 1 and output != JSON:
             printer.data_at_once(f"==> {found['name']} <==")
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
             elif output == JSON:
-                _print_json(connection, found["name"], params, several=len(names or ()) > 1)
+                _print_json(connection, found["name"], params, several=len(names) > 1)
             else:
                 _print_text(connection, found, params, timestamps=timestamps, collapse=collapse)
 

@@ -26,6 +26,7 @@ Examples:
   client-lib cancel train-x7k2m
   client-lib cancel                              the newest job, after a question
   client-lib list --state PENDING -o name | xargs client-lib cancel
+  client-lib cancel lr-scan                      all members of a group
 """,
 )
 def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
@@ -37,7 +38,9 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
 
-    return _change_each(connection, names or _confirmed(connection.newest()), cancel_one)
+    # the last member of a group first: each that ends would let the next one start
+    chosen = [each for name in names or () for each in connection.each_member([name])[::-1]]
+    return _change_each(connection, chosen or _confirmed(connection.newest()), cancel_one)
 
 
 @app.command(
@@ -57,7 +60,7 @@ def delete(
     def delete_one(name: str) -> None:
         printer.data(connection.api.delete_job(name, force=force))
 
-    return _change_each(connection, names, delete_one)
+    return _change_each(connection, connection.each_member(names), delete_one)
 
 
 @app.command(
@@ -141,6 +144,7 @@ def _change_one(connection: Connection, name: str, change: Callable[[str], None]
 Examples:
   client-lib wait train-x7k2m && client-lib submit evaluate.py
   client-lib wait --timeout 600 a-job another-job
+  client-lib wait lr-scan                        all members of a group
 
 \b
 Exit code:
@@ -156,9 +160,13 @@ def wait(
     ] = None,
 ) -> int:
     """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
+    return wait_for_all(connection, connection.each_member(names) or [None], timeout_s)
+
+
+def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s: float | None = None) -> int:
+    """The exit code of the first of the jobs that did not succeed; 0: all did. None: the newest job."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     codes = []
-    wanted: Sequence[str | None] = names or [None]
     for name in wanted:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         codes.append(_wait(connection, name, left))

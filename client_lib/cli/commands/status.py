@@ -45,7 +45,9 @@ def status(
         printer.data(job["name"])
     else:
         printer.lines(show.job_lines(job, datetime.now(timezone.utc)))
-        if job["state"] == State.FAILED:
+        if "told" in job:
+            printer.hint(f"`client-lib list {job['name']}` shows its jobs")
+        elif job["state"] == State.FAILED:
             printer.data("")
             _print_report(job)
             return

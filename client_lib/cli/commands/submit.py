@@ -10,6 +10,7 @@ import typer
 
 from client_lib import client
 from client_lib.cli import exits, first_runs, job_options, printer, processes, submit_steps
+from client_lib.cli.commands import several_jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
@@ -22,11 +23,13 @@ from client_lib.cli.parameters import (
     JobName,
     TextJsonOrName,
     YamlOrJson,
+    key_value,
 )
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.submit import sweep
 from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
@@ -46,11 +49,13 @@ Examples:
   client-lib submit -c job.yaml --name night-run     fields from a file, one changed
   client-lib submit -t binary -- ./measure.sh -v     any program
   client-lib submit torchrun --nnodes 2 --nproc-per-node 4 train.py --lr 0.1
+  client-lib submit --group lr-scan --each lr=0.1,0.01 --each seed=0..4 --max-parallel 2 train.py
   client-lib submit --dry-run train.py               what would be created
 
 \b
 Exit code with -f:
-  that of the job: 0 SUCCEEDED, 1 FAILED, 3 CANCELLED; 130 after Ctrl-C, and the job keeps running
+  that of the job: 0 SUCCEEDED, 1 FAILED, 3 CANCELLED; 130 after Ctrl-C, and the job keeps running;
+  of a group 0 if all SUCCEEDED, else that of the first that did not, by its number
 """,
 )
 @with_job_options
@@ -62,6 +67,19 @@ def submit(
     collapse: CollapseFollowed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
     no_check: NoCheck = False,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the group of the jobs of --each.")] = None,
+    each: Annotated[
+        list[Any] | None,
+        typer.Option(
+            parser=key_value,
+            metavar="NAME=VALUES",
+            help="A job for each value, as in lr=0.1,0.01 or seed=0..4; of several, for each combination. "
+            "{lr} in ARGS is replaced; without it, --lr 0.1 is appended.",
+        ),
+    ] = None,
+    max_parallel: Annotated[
+        int | None, typer.Option("--max-parallel", min=1, metavar="N", help="Jobs of the group that run at a time.")
+    ] = None,
     output: TextJsonOrName = "text",
     **values: Any,
 ) -> int:
@@ -74,12 +92,33 @@ def submit(
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, connection, config, values)
+    if (each or group or max_parallel) and not (each and group):
+        ctx.fail("a group needs both --group NAME and --each NAME=VALUES")
+    if each and (dry_run or len(dict(each)) < len(each)):
+        ctx.fail("--dry-run shows one job, without --each" if dry_run else "--each names one argument twice")
+    if each and group:
+        jobs = _submit_group(described, group, dict(each), max_parallel, not no_check)
+        printer.hint(f'Group "{group}" created: {len(jobs)} jobs, {jobs[0].name} to {jobs[-1].name}')
+        if output == JSON:
+            printer.data_json([job.info().model_dump(mode="json") for job in jobs])
+        elif output == NAME or not follow:
+            printer.data(group)
+        return several_jobs.wait_for_all(connection, [job.name for job in jobs]) if follow else exits.DONE
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE
     info = _submitted(described, not no_check)
     _announce(info, output, follow)
     return _follow_to_end(described.job, collapse) if follow else exits.DONE
+
+
+def _submit_group(
+    described: DescribedJob, group: str, each: dict[str, str], max_parallel: int | None, check: bool
+) -> list[Job]:
+    values = {name: sweep.values(text) for name, text in each.items()}
+    python = described.python or processes.find_python(os.environ)
+    with printer.progress("submitting"):
+        return described.job.each(group, values, max_parallel=max_parallel, python=python, check=check)
 
 
 def _submitted(described: DescribedJob, check: bool) -> JobInfo:

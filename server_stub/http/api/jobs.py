@@ -1,4 +1,4 @@
-"""`/jobs`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `outputs`."""
+"""`/jobs` and `/groups`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `outputs`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
+from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from client_lib.spec.wire import Answer, EventList, JobInfo, JobPage, Manifest, SubmitRequest
+from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, Manifest, SubmitRequest
 from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
 from server_stub.service import JobFilters, JobText
@@ -42,6 +44,15 @@ _Labels = Annotated[
     list[Annotated[str, AfterValidator(_key_and_value)]],
     Query(max_length=LABELS_MAX, description="`key=value`; all that are given must match."),
 ]
+_IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias=paths.IDEMPOTENCY_KEY,
+        min_length=1,
+        max_length=255,
+        description="The same key and request: the same job or group (200); another request: 409 key_reused.",
+    ),
+]
 _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
 
 
@@ -56,19 +67,35 @@ async def submit_job(
     parts: Parts,
     user: CurrentUser,
     order: Annotated[SubmitRequest, JsonBody],
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            alias=paths.IDEMPOTENCY_KEY,
-            min_length=1,
-            max_length=255,
-            description="The same key and request: the same job (200); another request: 409 key_reused.",
-        ),
-    ] = None,
+    idempotency_key: _IdempotencyKey = None,
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
     job, created = await parts.service.submit(user, order, idempotency_key, sent=await request.body())
     return json_text(job.json, 201 if created else 200)
+
+
+@router.post(
+    paths.GROUPS,
+    status_code=201,
+    responses={200: {"model": GroupInfo, "description": "The group of an earlier request with this key."}},
+)
+async def submit_group(
+    response: Response,
+    parts: Parts,
+    user: CurrentUser,
+    order: Annotated[GroupRequest, JsonBody],
+    idempotency_key: _IdempotencyKey = None,
+) -> GroupInfo:
+    """Accept many runs of one job. All of its members are on disk before this answers, or none is."""
+    group, created = await parts.service.submit_group(user, order, idempotency_key)
+    response.status_code = 201 if created else 200
+    return group
+
+
+@router.get(f"{paths.GROUPS}/{{name}}")
+async def get_group(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> GroupInfo:
+    """The group, with the number of its members in each state; `GET /jobs?group=NAME` lists them."""
+    return await parts.service.lookup.group(user, name, owner)
 
 
 @router.get(paths.JOBS, response_model=JobPage)
@@ -87,13 +114,20 @@ async def list_jobs(
             "user of the token."
         ),
     ] = None,
+    group: Annotated[str | None, Query(min_length=1, description="Only members of this group.")] = None,
+    grouped: Annotated[
+        bool, Query(description="`groups` in the place of their members; with `name` and `owner` alone.")
+    ] = False,
 ) -> Response:
     """The jobs of a user, newest first."""
+    if grouped and (state or label or group):
+        raise InvalidRequest("grouped=true shows groups, to which state, label and group do not apply")
     wanted = JobFilters(
         owners=None if owner is None else (owner,),
         states=None if state is None else (state,),
         labels=dict(text.split("=", 1) for text in label),
         name_prefix=name,
+        group="" if grouped else group,
     )
     return json_text(await parts.service.lookup.page(user, wanted, limit, cursor))
 

@@ -1,0 +1,59 @@
+"""Decides which members of groups may start: at most `max_parallel` of a group at a time, in order of their index.
+
+A member that is held back is no job of the runtime and takes nothing of a machine. Pure: the reconciler acts by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from client_lib.spec.wire import GroupInfo
+from server_stub.service.active import ActiveJob
+
+
+@dataclass
+class _Group:
+    info: GroupInfo
+    admitted: set[str] = field(default_factory=set)
+    held: dict[str, ActiveJob] = field(default_factory=dict)
+    """Members by their ids, in the order in which they came."""
+
+
+class Gate:
+    """The groups of members that have not ended."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+
+    def open(self, groups: Iterable[GroupInfo]) -> None:
+        """Note groups, before the first of their members is asked for."""
+        self._groups.update((info.id, _Group(info)) for info in groups if info.max_parallel)
+
+    def holds(self, active: ActiveJob) -> str:
+        """The reason why the job must not start yet; "": it may start, and counts until it has ended."""
+        group = self._groups.get(active.row.group_id or "")
+        most = group.info.max_parallel if group else None
+        if group is None or most is None or active.row.id in group.admitted:
+            return ""
+        if len(group.admitted) < most:
+            group.admitted.add(active.row.id)
+            return ""
+        group.held[active.row.id] = active
+        return f"waits for its turn: the group {group.info.name} runs {most} at a time (max_parallel)"
+
+    def leave(self, active: ActiveJob) -> ActiveJob | None:
+        """Note that the job has ended; return the one that may start now."""
+        group = self._groups.get(active.row.group_id or "")
+        if group is None:
+            return None
+        group.held.pop(active.row.id, None)
+        if active.row.id not in group.admitted:
+            return None
+        group.admitted.remove(active.row.id)
+        following = next((job for job in group.held.values() if not job.status.stop), None)
+        if following:
+            group.admitted.add(group.held.pop(following.row.id).row.id)
+        elif not (group.held or group.admitted):
+            del self._groups[group.info.id]
+        return following

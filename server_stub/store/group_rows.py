@@ -1,0 +1,94 @@
+"""Every statement on groups, as functions of a connection like those of `rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, func, insert, select
+
+from client_lib.spec.groups import state_of
+from client_lib.spec.states import FINAL, State, as_sent
+from client_lib.spec.wire import GroupInfo
+from server_stub.store.rows import Added, NewJob, add_jobs, key_used
+from server_stub.store.search import JobFilters
+from server_stub.store.tables import groups, idempotency_keys, jobs
+
+
+@dataclass
+class NewGroup:
+    """Everything that is stored of a group when it is accepted. The first member has its key."""
+
+    info: GroupInfo
+    members: Sequence[NewJob]
+
+
+def refusal(connection: Connection, new: NewGroup) -> Added | None:
+    """The reason why the group can't be stored: its key or one of its names is used; None: there is none."""
+    key = new.members[0].key
+    if key and (used := key_used(connection, key)):
+        return Added(None, same_key=used)
+    names = [new.info.name, *(member.row.name for member in new.members)]
+    for table in (groups, jobs):
+        query = select(table.c.name).where(table.c.owner == new.info.owner, table.c.name.in_(names)).limit(1)
+        if taken := connection.execute(query).scalar():
+            return Added(None, same_name=taken)
+    return None
+
+
+def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
+    """Store a group that nothing refuses. `first`: the `seq` of its first member; the others follow."""
+    info = new.info
+    row = {"seq": first, "id": info.id, "owner": info.owner, "name": info.name, "info": info.model_dump_json()}
+    connection.execute(insert(groups), row)
+    return add_jobs(connection, new.members, first)[0]
+
+
+def discard(connection: Connection, new: NewGroup) -> None:
+    """Forget a group that was never accepted, its members and its key."""
+    first = new.members[0].row.id
+    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == first))
+    connection.execute(delete(jobs).where(jobs.c.group_id == new.info.id))
+    connection.execute(delete(groups).where(groups.c.id == new.info.id))
+
+
+def find(connection: Connection, owner: str, name: str) -> GroupInfo | None:
+    query = select(groups).where(groups.c.owner == owner, groups.c.name == name)
+    return next(iter(_counted(connection, query).values()), None)
+
+
+def page(connection: Connection, wanted: JobFilters, limit: int, before: int | None) -> dict[int, GroupInfo]:
+    """At most `limit` groups by their `seq`, newest first, older than `before`; none unless `wanted.group` is ""."""
+    if wanted.group != "":
+        return {}
+    query = select(groups)
+    if wanted.owners is not None:
+        query = query.where(groups.c.owner.in_(wanted.owners))
+    if wanted.name_prefix:
+        query = query.where(groups.c.name.startswith(wanted.name_prefix, autoescape=True))
+    if before is not None:
+        query = query.where(groups.c.seq < before)
+    return _counted(connection, query.order_by(groups.c.seq.desc()).limit(limit))
+
+
+def unfinished(connection: Connection) -> list[GroupInfo]:
+    """Groups with members that have not ended."""
+    waiting = select(jobs.c.group_id).where(
+        jobs.c.group_id.is_not(None), jobs.c.state.not_in([str(state) for state in FINAL])
+    )
+    return list(_counted(connection, select(groups).where(groups.c.id.in_(waiting))).values())
+
+
+def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:
+    """The groups with their states as they are now."""
+    found = {row.id: row for row in connection.execute(query)}
+    counts: dict[str, dict[State, int]] = {group_id: {} for group_id in found}
+    number = select(jobs.c.group_id, jobs.c.state, func.count()).where(jobs.c.group_id.in_(found))
+    for group_id, state, count in connection.execute(number.group_by(jobs.c.group_id, jobs.c.state)):
+        counts[group_id][as_sent(State, state)] = count
+    return {row.seq: _now(GroupInfo.model_validate_json(row.info), counts[row.id]) for row in found.values()}
+
+
+def _now(info: GroupInfo, counts: dict[State, int]) -> GroupInfo:
+    return info.model_copy(update={"state": state_of(counts), "counts": {str(k): v for k, v in counts.items()}})

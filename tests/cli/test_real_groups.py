@@ -1,0 +1,84 @@
+"""Groups by the command line, with the real local server and real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+from .test_real_jobs import fresh_shell, shell  # noqa: F401  # fixtures
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="jobs don't run on Windows itself"),
+]
+SCRIPT = "import sys; print('given', sys.argv[1:]); sys.exit(7 if '3' in sys.argv else 0)\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_group_is_submitted_followed_listed_read_and_removed_by_its_name(cli: Run, script: Path) -> None:
+    done = cli("submit", "-f", "--group", "real-a", "--each", "seed=1..2", "--each", "lr=0.1", str(script), "--lr={lr}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["real-a-0 SUCCEEDED", "real-a-1 SUCCEEDED"]
+    assert cli("wait", "real-a").returncode == 0
+    logs = cli("logs", "real-a").stdout
+    assert "given ['--lr=0.1', '--seed', '1']" in logs
+    assert "given ['--lr=0.1', '--seed', '2']" in logs
+    rows = [line.split() for line in cli("list").stdout.splitlines() if "real-a" in line]
+    assert [row[:2] for row in rows] == [["real-a", "SUCCEEDED"]], "one row"
+    assert rows[0][-2:] == ["2/2", "SUCCEEDED"]
+    assert [line.split()[0] for line in cli("list", "real-a").stdout.splitlines()[1:]] == ["real-a-1", "real-a-0"]
+    assert "2/2 SUCCEEDED" in cli("status", "real-a").stdout
+    assert cli("delete", "real-a").returncode == 0
+    assert cli("status", "real-a").returncode == 5
+
+
+@pytest.mark.usefixtures("shell")
+def test_the_exit_code_of_a_group_is_that_of_the_first_that_failed(cli: Run, script: Path) -> None:
+    done = cli("submit", "-f", "--group", "real-b", "--each", "seed=2..4", "--max-parallel", "1", str(script))
+    assert done.returncode == 1
+    assert "job real-b-1 FAILED" in done.stderr
+    assert done.stdout.splitlines() == ["real-b-0 SUCCEEDED", "real-b-2 SUCCEEDED"]
+    assert cli("wait", "real-b").returncode == 1
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_cancelled_group_starts_none_of_its_waiting_members(cli: Run, tmp_path: Path) -> None:
+    script = tmp_path / "sleep.py"
+    script.write_text("import time; time.sleep(600)\n")
+    assert (
+        cli("submit", "--group", "real-c", "--each", "n=0..3", "--max-parallel", "1", str(script)).stdout == "real-c\n"
+    )
+    assert cli("cancel", "real-c").returncode == 0
+    assert cli("wait", "real-c").returncode == 3
+    assert "4 CANCELLED" in cli("status", "real-c").stdout
+
+
+@pytest.mark.usefixtures("shell")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--each", "lr=1"], "a group needs both"),
+        (["--group", "real-x"], "a group needs both"),
+        (["--group", "real-x", "--each", "lr=1", "--each", "lr=2"], "--each names one argument twice"),
+        (["--group", "real-x", "--each", "lr=1,,2"], "is no value"),
+        (["--group", "Real", "--each", "lr=1"], "'Real' is not a DNS label"),
+        (["--group", "real-x", "--each", "lr=1", "--name", "other"], "named after the group"),
+        (["--group", "real-x", "--each", "lr=1", "--dry-run"], "--dry-run shows one job"),
+    ],
+)
+def test_a_wrong_group_is_refused_before_anything_is_submitted(
+    options: list[str], says: str, cli: Run, script: Path
+) -> None:
+    wrong = cli("submit", *options, str(script))
+    assert (wrong.returncode, says in wrong.stderr) == (2, True), wrong.stderr
+    assert "real-x" not in cli("list").stdout

@@ -1,0 +1,170 @@
+"""Groups over HTTP: stored whole or not at all, started as `max_parallel` allows, and seen by their owner alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+
+from client_lib.spec import paths
+from client_lib.spec.states import Reason
+from tests.http.conftest import Api, Running
+from tests.local_server import until
+
+JOB = {"spec": {"script": "echo", "type": "binary", "labels": {"team": "a"}}, "code": {"mode": "in_place"}}
+
+
+def submit(api: Api, name: str = "scan", runs: int = 3, key: str = "", **asked: Any) -> requests.Response:
+    members = [{"args": [f"--lr={number}"], "values": {"lr": number}} for number in range(runs)]
+    body = {"name": name, "request": JOB, "members": members} | asked
+    return api("POST", paths.GROUPS, json=body, headers={paths.IDEMPOTENCY_KEY: key} if key else {})
+
+
+def members(api: Api, name: str = "scan") -> list[dict[str, Any]]:
+    """By their index."""
+    found = api("GET", paths.JOBS, params={"group": name, "limit": 1000})
+    assert found.status_code == 200, found.text
+    jobs: list[dict[str, Any]] = found.json()["jobs"]
+    return jobs[::-1]
+
+
+def counts(api: Api, name: str = "scan") -> dict[str, int]:
+    found: dict[str, int] = api("GET", paths.group(name)).json()["counts"]
+    return found
+
+
+def started(server: Running) -> list[str]:
+    return [server.runtime.attempts[job_id].job_name for job_id, _ in server.runtime.started]
+
+
+def test_the_members_of_a_group_are_jobs_with_names_and_arguments_of_their_own(ann: Api) -> None:
+    answer = submit(ann)
+    assert (answer.status_code, answer.json()["size"], answer.json()["counts"]) == (201, 3, {"PENDING": 3})
+    found = members(ann)
+    assert [job["name"] for job in found] == ["scan-0", "scan-1", "scan-2"]
+    assert [job["spec"]["args"] for job in found] == [["--lr=0"], ["--lr=1"], ["--lr=2"]]
+    assert found[2]["group"] == {"name": "scan", "id": answer.json()["id"], "index": 2, "values": {"lr": 2}}
+    labelled = ann("GET", paths.JOBS, params={"label": "team=a"}).json()["jobs"]
+    assert len(labelled) == 3, "a list for older clients has them as jobs"
+
+
+def test_the_same_key_gives_the_same_group_and_another_group_is_409(ann: Api) -> None:
+    first, again = submit(ann, key="k"), submit(ann, key="k")
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert len(members(ann)) == 3
+    other = submit(ann, runs=4, key="k")
+    assert (other.status_code, other.json()["code"]) == (409, "key_reused")
+
+
+def test_groups_and_jobs_share_their_names_and_a_refused_group_leaves_nothing(ann: Api, ben: Api) -> None:
+    ann.submit(name="scan-1")
+    taken = submit(ann, key="k")
+    assert (taken.status_code, taken.json()["code"]) == (409, "conflict")
+    assert "scan-1" in taken.json()["message"]
+    assert [job["name"] for job in ann("GET", paths.JOBS).json()["jobs"]] == ["scan-1"]
+    assert ann("GET", paths.group("scan")).status_code == 404
+    assert ann("DELETE", paths.job("scan-1"), params={"force": "true"}).status_code == 200
+    until(lambda: ann("GET", paths.job("scan-1")).status_code == 404)
+    assert submit(ann, key="k").status_code == 201, "the key stayed free"
+    assert ann.submit(name="scan").status_code == 409, "no job gets the name of a group"
+    assert submit(ann).status_code == 409
+    assert submit(ben).status_code == 201, "names are those of one user"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"members": []}, "members"),
+        ({"members": [{"args": []}] * 1001}, "1001"),
+        ({"name": "Scan"}, "'Scan' is not a DNS label"),
+        ({"name": "s" * 47}, "name"),
+        ({"max_parallel": 0}, "max_parallel"),
+        ({"max_paralell": 2}, "max_paralell"),
+    ],
+)
+def test_what_is_wrong_with_a_group_is_one_readable_422(wrong: dict[str, Any], says: str, ann: Api) -> None:
+    answer = submit(ann, **wrong)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert says in answer.json()["message"]
+    assert ann("GET", paths.JOBS).json()["jobs"] == []
+
+
+def test_another_users_group_is_404_and_an_admin_names_its_owner(ann: Api, ben: Api, root: Api) -> None:
+    submit(ann)
+    assert ben("GET", paths.group("scan")).status_code == 404
+    assert ben("GET", paths.JOBS, params={"group": "scan"}).status_code == 404
+    assert ben("GET", paths.group("scan"), params={"owner": "ann"}).status_code == 404
+    assert root("GET", paths.group("scan"), params={"owner": "ann"}).json()["size"] == 3
+    assert len(root("GET", paths.JOBS, params={"group": "scan", "owner": "ann"}).json()["jobs"]) == 3
+
+
+def test_a_list_has_a_group_in_the_place_of_its_members_page_by_page(ann: Api) -> None:
+    for number in range(3):
+        ann.submit(name=f"alone-{number}")
+        submit(ann, f"scan{number}")
+    seen: list[str] = []
+    params: dict[str, Any] = {"grouped": "true", "limit": 2}
+    while True:
+        page = ann("GET", paths.JOBS, params=params).json()
+        assert len(page["jobs"]) + len(page["groups"]) <= 2
+        both = page["jobs"] + page["groups"]
+        seen += [each["name"] for each in sorted(both, key=lambda each: each["created_at"], reverse=True)]
+        if page["next_cursor"] is None:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert seen == ["scan2", "alone-2", "scan1", "alone-1", "scan0", "alone-0"]
+    assert ann("GET", paths.JOBS, params={"grouped": "true", "state": "FAILED"}).status_code == 422
+
+
+def test_max_parallel_members_run_and_each_that_ends_starts_the_next(ann: Api, server: Running) -> None:
+    submit(ann, runs=4, max_parallel=2)
+    first = [job["id"] for job in members(ann)]
+    assert started(server) == ["scan-0", "scan-1"]
+    until(lambda: "runs 2 at a time" in members(ann)[3]["message"])
+    server.call(lambda: server.runtime.end(first[1]))
+    until(lambda: started(server) == ["scan-0", "scan-1", "scan-2"])
+    server.call(lambda: server.runtime.end(first[0], Reason.EXIT_CODE, "exit code 1"))
+    until(lambda: started(server)[3:] == ["scan-3"])
+    assert counts(ann) == {"FAILED": 1, "PENDING": 2, "SUCCEEDED": 1}
+    for job_id in first[2:]:
+        server.call(lambda job_id=job_id: server.runtime.end(job_id))
+    until(lambda: ann("GET", paths.group("scan")).json()["state"] == "FAILED")
+
+
+def test_a_member_that_waits_for_its_turn_is_cancelled_without_a_start(ann: Api, server: Running) -> None:
+    submit(ann, max_parallel=1)
+    assert ann("POST", paths.job_cancel("scan-1")).status_code == 200
+    until(lambda: members(ann)[1]["state"] == "CANCELLED")
+    first = members(ann)[0]["id"]
+    server.call(lambda: server.runtime.end(first))
+    until(lambda: started(server) == ["scan-0", "scan-2"])
+
+
+def test_a_restarted_server_keeps_max_parallel(ann: Api, server: Running) -> None:
+    submit(ann, runs=5, max_parallel=2)
+    ids = [job["id"] for job in members(ann)]
+    server.call(lambda: server.runtime.runs(ids[1]))
+    until(lambda: members(ann)[1]["state"] == "RUNNING")
+    server.call(lambda: server.runtime.end(ids[0]))
+    until(lambda: started(server)[2:] == ["scan-2"])
+    server.stop()
+    again = Running(server.settings.state_dir)
+    try:
+        api = Api(again.url, again.tokens["ann"])
+        assert sorted(started(again)) == ["scan-1", "scan-2"]
+        again.call(lambda: again.runtime.end(ids[1]))
+        until(lambda: started(again)[2:] == ["scan-3"])
+        assert counts(api) == {"PENDING": 3, "SUCCEEDED": 2}
+    finally:
+        again.stop()
+
+
+def test_a_group_goes_with_its_last_member(ann: Api, server: Running) -> None:
+    submit(ann, runs=2)
+    for name in ("scan-1", "scan-0"):
+        assert ann("GET", paths.group("scan")).status_code == 200
+        ann("DELETE", paths.job(name), params={"force": "true"})
+    until(lambda: ann("GET", paths.group("scan")).status_code == 404)
+    assert submit(ann).status_code == 201, "its name is free"
