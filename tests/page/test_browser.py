@@ -53,16 +53,19 @@ def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, ser
     assert names(page) == ["train-a"]
 
 
-def test_the_page_says_since_when_it_is_stale_and_goes_on(page: Any, server: Running) -> None:
-    job = new_job(server, "ann", name="train")
+def test_the_page_says_since_when_it_is_stale_and_goes_on_after_a_restart(page: Any, server: Running) -> None:
+    new_job(server, "ann", name="train")
     login(page, server, "ann")
-    page.route("**/api/v1/**", lambda route: route.abort())
+    server.stop()
     page.wait_for_selector("#stale:not([hidden])")
     assert "as of" in page.inner_text("#stale")
-    server.call(lambda: server.runtime.runs(job["id"]))
-    page.unroute("**/api/v1/**")
-    page.wait_for_selector("#stale", state="hidden")
-    page.wait_for_selector(".state.running")
+    again = Running(server.settings.state_dir, port=int(server.url.rsplit(":", 1)[1]))
+    try:
+        new_job(again, "ann", name="second")
+        page.wait_for_selector("tr[data-name=second]")  # the login is still valid
+        page.wait_for_selector("#stale", state="hidden")
+    finally:
+        again.stop()
 
 
 def test_a_login_that_is_over_is_told(page: Any, server: Running) -> None:
