@@ -226,18 +226,13 @@ def _is_one_of(folder: str, folders: list[str | None]) -> bool:
     return os.path.realpath(folder) in {os.path.realpath(other) for other in folders if other}
 
 
-def fingerprint(request: SubmitRequest) -> str:
-    """SHA-256 of spec and code without the proof; the order of keys does not matter."""
+def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:
+    """SHA-256 of spec and code without the proof, and of the group; the order of keys does not matter."""
     spec = _sorted(request.spec).model_dump_json(exclude_defaults=True)
     function = request.function.sha256 if request.function else ""
     code = without_proof(request.code).model_dump_json()
-    return hashlib.sha256(f"{spec}\n{code}\n{function}".encode()).hexdigest()
-
-
-def fingerprint_of_group(order: GroupRequest) -> str:
-    """The same of a group."""
-    rest = order.model_dump_json(exclude={"request": True}, exclude_defaults=True)
-    return hashlib.sha256(f"{fingerprint(order.request)}\n{rest}".encode()).hexdigest()
+    runs = group.model_dump_json(exclude={"request": True}) if group else ""
+    return hashlib.sha256(f"{spec}\n{code}\n{function}{runs}".encode()).hexdigest()
 
 
 def _sorted(spec: JobSpec) -> JobSpec:

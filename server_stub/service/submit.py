@@ -24,7 +24,6 @@ from server_stub.service.admission import (
     Admitted,
     draw_name,
     fingerprint,
-    fingerprint_of_group,
     folder_of,
     without_proof,
 )
@@ -85,7 +84,7 @@ class SubmitHandler:
 
     async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> bool:
         """False: an earlier request with this key has made the group. See `Service.submit_group`."""
-        used = Key(user.name, key, fingerprint_of_group(order)) if key else None
+        used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
             admitted = await self._admit(user, order.request, False, len(order.members))
             new = self._new_group(user, order, admitted, used)

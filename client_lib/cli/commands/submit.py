@@ -97,10 +97,13 @@ def submit(
     if each and (dry_run or len(dict(each)) < len(each)):
         ctx.fail("--dry-run shows one job, without --each" if dry_run else "--each names one argument twice")
     if each and group:
-        jobs = _submit_group(described, group, dict(each), max_parallel, not no_check)
+        tried = {name: sweep.values(text) for name, text in each}
+        python = described.python or processes.find_python(os.environ)
+        with printer.progress("submitting"):
+            jobs = described.job.each(group, tried, max_parallel=max_parallel, python=python, check=not no_check)
         printer.hint(f'Group "{group}" created: {len(jobs)} jobs, {jobs[0].name} to {jobs[-1].name}')
         if output == JSON:
-            printer.data_json([job.info().model_dump(mode="json") for job in jobs])
+            printer.data_json([job.last_info.model_dump(mode="json") for job in jobs if job.last_info])
         elif output == NAME or not follow:
             printer.data(group)
         return several_jobs.wait_for_all(connection, [job.name for job in jobs]) if follow else exits.DONE
@@ -110,15 +113,6 @@ def submit(
     info = _submitted(described, not no_check)
     _announce(info, output, follow)
     return _follow_to_end(described.job, collapse) if follow else exits.DONE
-
-
-def _submit_group(
-    described: DescribedJob, group: str, each: dict[str, str], max_parallel: int | None, check: bool
-) -> list[Job]:
-    values = {name: sweep.values(text) for name, text in each.items()}
-    python = described.python or processes.find_python(os.environ)
-    with printer.progress("submitting"):
-        return described.job.each(group, values, max_parallel=max_parallel, python=python, check=check)
 
 
 def _submitted(described: DescribedJob, check: bool) -> JobInfo:
