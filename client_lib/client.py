@@ -6,15 +6,17 @@ import inspect
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial, update_wrapper
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from client_lib.errors import ClientLibError
 from client_lib.functions import call as functions
 from client_lib.job import Job
 from client_lib.spec.states import State
-from client_lib.spec.wire import JobInfo
+from client_lib.spec.wire import CodeSnapshot, JobInfo
 from client_lib.submit import arguments, changes, request
 from client_lib.transport.api import Api, configured
 from client_lib.transport.config import resolve
@@ -109,6 +111,9 @@ def resubmit(
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
     stored, before = api.job_request(name), api.job_info(name)
+    if isinstance(stored.code, CodeSnapshot):
+        with suppress(ClientLibError):  # an older server, or the job of another user
+            stored = stored.model_copy(update={"provenance": api.job_provenance(name).submitted})
     spec = changes.changed(stored.spec, fields, stored.function)
     spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
     digest = request.script_digest(stored)

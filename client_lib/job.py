@@ -15,6 +15,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -34,7 +35,16 @@ from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import CodeInPlace, Event, Explanation, JobInfo, Manifest, SubmitRequest
+from client_lib.spec.wire import (
+    CodeInPlace,
+    CodeSnapshot,
+    Event,
+    Explanation,
+    JobInfo,
+    JobProvenance,
+    Manifest,
+    SubmitRequest,
+)
 from client_lib.submit import arguments, request
 from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
 
@@ -44,6 +54,7 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from client_lib.functions.results import Outcome
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
+    from client_lib.reports.difference import JobDiff
     from client_lib.spec.metrics import JobMetrics
     from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
@@ -601,13 +612,55 @@ class Job(Generic[R]):
         """The job's events, oldest first; every change of its state is one."""
         return self.client.job_events(self._submitted)
 
+    def provenance(self) -> JobProvenance:
+        """Return what the job ran: commit and uncommitted changes as the submit saw them, packages, hardware, images.
+
+        Raises Forbidden: it belongs to another user; NotSupported: the server's version does not record it.
+        """
+        return self.client.job_provenance(self._submitted)
+
+    def code(self, folder: str | os.PathLike[str]) -> str:
+        """Write the code that the job ran into a new folder, and return a sentence about it: the snapshot; of a job in
+        place the uncommitted changes as `changes.diff`, with the commit in the sentence.
+
+        Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept; and as `provenance`.
+        """
+        from client_lib.transport import code
+
+        return code.fetch(self.client, self.info(), self.provenance(), Path(folder).absolute())
+
+    def diff(self, other: Job[Any] | str) -> JobDiff:
+        """Compare this job with another: code, arguments, variables, packages, hardware, metrics. Raises
+        as `provenance`."""
+        from client_lib.reports import difference
+        from client_lib.transport import code
+
+        second = other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other))
+        ran = [difference.Ran(job.info(), job.provenance()) for job in (self, second)]
+        with suppress(ClientLibError):  # one was submitted with observe=False
+            ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
+        with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
+            if ran[0].info.code != ran[1].info.code or not isinstance(ran[0].info.code, CodeSnapshot):
+                ran = [each._replace(texts=code.texts(self.client, each.info, each.provenance)) for each in ran]
+        return difference.compare(*ran)
+
+    def changed_since_success(self) -> str:
+        """Say what has changed since the script of a failed job last succeeded, in a sentence; "": nothing is known."""
+        with suppress(ClientLibError):  # an older server, or the job of another user
+            before = self.provenance().last_success if self.state is State.FAILED else None
+            return Job.of(self.client, self.client.job_info(before)).diff(self).sentence() if before else ""
+        return ""
+
     def explain(self) -> str:
-        """Explain why the job waits, runs or failed: the reason, the last events and the next step, on some lines."""
-        return explanation.as_text(explanation.explain(self.info(), self.events(), datetime.now(timezone.utc)))
+        """Explain why the job waits, runs or failed: the reason, the last events, the next step, and what has changed
+        since the script of a failed job last succeeded; on some lines."""
+        why = explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
+        return f"{explanation.as_text(why)}\n{self.changed_since_success()}".rstrip()
 
     def explanation(self) -> Explanation:
         """The explanation as data, for programs. `docs/explanation.schema.json` describes it."""
-        return explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
+        found = explanation.explained(self.info(), self.events(), datetime.now(timezone.utc))
+        return found.model_copy(update={"changed": self.changed_since_success()})
 
     def __repr__(self) -> str:
         state = f"{self._last.state} when last asked" if self._last else "not submitted"

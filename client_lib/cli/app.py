@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("status", "Explain why a job waits, or why it failed."),
     "stacks": ("status", "Show what a running job does, rank by rank."),
     "metrics": ("metrics", "Show the losses and other metrics that a job prints."),
+    "diff": ("download", "Show what differs between two jobs."),
+    "code": ("download", "Fetch the code that a job ran."),
     "exec": ("sessions", "Run a command in a worker of a running job."),
     "shell": ("sessions", "Open a shell in a worker of a running job."),
     "port-forward": ("sessions", "Reach a port of a worker of a running job."),

@@ -28,7 +28,7 @@ STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, 
 RESTARTS_MAX = 1_000_000
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
 MASK = "***"
 SLACK = "slack+"
@@ -399,7 +399,7 @@ class JobSpec(Strict):
     def masked(self) -> JobSpec:
         """The spec for display: `notify`, and values of variables whose name contains TOKEN, KEY, SECRET or PASSWORD,
         are `***`."""
-        secret = [name for name in self.env_variables if _SECRET_NAME.search(name)]
+        secret = [name for name in self.env_variables if SECRET_NAME.search(name)]
         masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
         if secret:
             masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)

@@ -59,6 +59,10 @@ def job_metrics(name: str) -> str:
     return f"{job(name)}/metrics"
 
 
+def job_provenance(name: str) -> str:
+    return f"{job(name)}/provenance"
+
+
 def job_session(name: str, session: str) -> str:
     return f"{job(name)}/sessions/{session}"
 

@@ -192,6 +192,24 @@ class Submitter(Strict):
     """Device indices or UUIDs that the caller may use (CUDA_VISIBLE_DEVICES, SLURM); None: no bound."""
 
 
+DIFF_MAX = 256 * 1024
+
+
+class Provenance(Strict):
+    """Origin of the code of a job, as its submitter saw it; None: not known, or it is in no git repository."""
+
+    command_line: Line = ""
+    """The command that submitted it; values that are named like secrets are `***`."""
+    commit: Line | None = None
+    branch: Line | None = None
+    remote: Line | None = None
+    """URL of the repository `origin`, without credentials."""
+    diff: Annotated[str, Field(max_length=DIFF_MAX)] | None = None
+    """The uncommitted changes as a patch, with new files that git does not ignore."""
+    missing: Line | None = None
+    """The reason why a part is missing, as a sentence."""
+
+
 class SubmitRequest(Strict):
     """`POST /jobs` and `POST /render`."""
 
@@ -207,6 +225,8 @@ class SubmitRequest(Strict):
     names a `checkpoint_dir`."""
     checkpoints_name: Line | None = None
     """Name of that job. The server sets it."""
+    provenance: Provenance | None = None
+    """None: an earlier client sent the request."""
 
 
 class RankReport(Seldom):
@@ -369,6 +389,31 @@ class GroupInfo(Seldom):
     """SUCCEEDED: all members are; FAILED or CANCELLED: all have ended, and one of them so."""
     counts: dict[str, int] = {}
     """Number of members in each state."""
+
+
+class WorkerMachine(Seldom):
+    """Interpreter, packages and hardware of one worker, as its launcher has read it."""
+
+    worker: int = 0
+    hardware: dict[str, str] = {}
+    """python, torch, cuda, driver, gpus, cpu and cores, as far as they are known."""
+    seeds: dict[str, str] = {}
+    """Variables of the ranks that make a run repeatable, such as PYTHONHASHSEED."""
+    packages: dict[str, str] = {}
+    """Names and versions of the packages that the interpreter of the ranks finds."""
+
+
+class JobProvenance(Seldom):
+    """`GET /jobs/{name}/provenance`: what a job ran, for its owner and admins."""
+
+    submitted: Provenance | None = None
+    """None: an older client submitted it."""
+    machines: list[WorkerMachine] = []
+    """The first workers of the newest attempt, up to 64, by number."""
+    images: list[str] = []
+    """The container images that the workers ran, with their digests."""
+    last_success: str | None = None
+    """The newest earlier job of the same owner and script that succeeded, if this one failed."""
 
 
 class JobPage(Seldom):
@@ -536,6 +581,8 @@ class Explanation(Seldom):
     """All events, oldest first."""
     next: list[str]
     """Next steps: at least one, the likeliest first."""
+    changed: str = ""
+    """A sentence about what has changed since the script of a failed job last succeeded."""
 
     def __repr__(self) -> str:
         return brief("Explanation", self.job, f"{self.summary}; next: {self.next[0]}")

@@ -32,6 +32,7 @@ from client_lib.spec.wire import (
 )
 from client_lib.submit import requirements
 from client_lib.submit.caller import submitter
+from client_lib.submit.provenance import GitReading
 from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.transport.api import Api, OnUpload
 from client_lib.worker.disk import megabytes
@@ -57,6 +58,7 @@ class Submission:
     secret_values: dict[str, str]
     call: Call | None = None
     """The function that runs instead of a script."""
+    provenance: GitReading | None = None
 
     def request(self, code: CodeInPlace | CodeSnapshot, function: FunctionCode | None = None) -> SubmitRequest:
         request = SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
@@ -71,15 +73,16 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
     if spec.notify is None and api.config.notify:
         spec = spec.model_copy(update={"notify": api.config.notify})
     if call is not None:
-        here = _submitter(api, python)
+        reading, here = GitReading(Path.cwd()), _submitter(api, python)
         spec = spec.model_copy(update=_requirements(spec, None))
-        return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call)
+        return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call, reading)
     source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
+    reading = GitReading(source.folder)
     here = _submitter(api, python)
     if source.script is None and not spec.conda_env and not spec.requirements and api.runs_here():
         check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
     changed = {"script": source.text} | _requirements(spec, source.script)
-    return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec))
+    return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec), provenance=reading)
 
 
 def check_script(submission: Submission) -> None:
@@ -122,6 +125,10 @@ def resubmit(
         request = request.model_copy(update={"function": stored.function})
     if before is not None:
         request = request.model_copy(update={"checkpoints_of": before.id})
+    ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
+    if isinstance(stored.code, CodeSnapshot) and stored.provenance:
+        ran = stored.provenance.model_copy(update={"command_line": ran.command_line})
+    request = request.model_copy(update={"provenance": ran})
     if isinstance(stored.code, CodeSnapshot):
         return api.submit_request(request, key)
     if spec.python_script is not None:  # the server knows the script
@@ -142,9 +149,10 @@ def script_digest(stored: SubmitRequest) -> str | None:
 
 def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
     """The job, accepted. Raises what the server refuses it for."""
+    ran = submission.provenance
     return _send(
         submission,
-        lambda request: api.submit_request(request, key),
+        lambda request: api.submit_request(request.model_copy(update={"provenance": ran and ran.result}), key),
         lambda part: _upload(api, part, on_upload),
     )
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from client_lib.errors import NotFound
+from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
 from client_lib.spec.bounds import STORED
 from client_lib.spec.states import State
@@ -29,6 +29,7 @@ from client_lib.spec.wire import (
     InstanceTypes,
     JobInfo,
     JobPage,
+    JobProvenance,
     LoginLink,
     Manifest,
     OutputList,
@@ -88,8 +89,15 @@ class Api:
     # --- one job
 
     def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
-        """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent."""
-        return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
+        """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent. An older server
+        refuses its provenance, and gets it without."""
+        try:
+            return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
+        except InvalidRequest as refused:
+            if "provenance" not in request.model_fields_set or "provenance" not in refused.message:
+                raise
+            bare = request.model_fields_set - {"provenance"}
+            return self.submit_request(SubmitRequest.model_construct(bare, **dict(request) | {"provenance": None}), key)
 
     def submit_group(self, request: GroupRequest, key: str) -> GroupInfo:
         """`POST /groups`. With the same `key` and request it is the same group, however often it is sent."""
@@ -141,6 +149,11 @@ class Api:
 
         params = _given(rank=rank, points=points, owner=owner)
         return self._newer(paths.job_metrics(name), JobMetrics, params, "can't read metrics")
+
+    def job_provenance(self, name: str, *, owner: str | None = None) -> JobProvenance:
+        """The record of what a job ran: see `Job.provenance`."""
+        what = "does not record what jobs run"
+        return self._newer(paths.job_provenance(name), JobProvenance, _given(owner=owner), what)
 
     def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
         """The objects that the newest attempt was started from."""
@@ -241,6 +254,11 @@ class Api:
         """Send the archive, in blocks. The server checks the digest; sending what it has already is harmless."""
         body, headers = _Archive(archive, on_upload), {"Content-Type": "application/gzip"}
         self._rest.call("PUT", paths.snapshot(sha256), body=body, headers=headers, read_s=_UPLOAD_S)
+
+    def download_snapshot(self, sha256: str, target: Path) -> None:
+        """Write the archive to a file. Raises NotFound: the server has none of this user."""
+        with self._rest.stream(paths.snapshot(sha256), read_s=READ_S) as answer, target.open("wb") as file:
+            file.writelines(answer.blocks)
 
     # --- the server
 

@@ -187,7 +187,7 @@ class Launcher:
             sessions=True,
             threads=default_threads(self._plan),
         )
-        self._observer.start()
+        self._observer.start(self._processes[0], warm)
 
     def _record(self) -> None:
         """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""

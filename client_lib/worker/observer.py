@@ -1,18 +1,21 @@
-"""Observes the running ranks for their launcher: stacks on request, quiet ranks, files of metrics.
+"""Observes the running ranks for their launcher: their machine, stacks on request, quiet ranks, files of metrics.
 
 A rank must not end because it is observed: where no descriptor or process is free, less is seen.
 """
 
+import os
 import time
 from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory
+from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import others_may_wait, working_dir
-from client_lib.worker.ranks import Ranks
+from client_lib.worker.prepare import runner_file
+from client_lib.worker.rank_environment import Process, of_no_rank, others_may_wait, working_dir
+from client_lib.worker.ranks import Ranks, start
 from client_lib.worker.system import System
 from client_lib.worker.worker_log import WorkerLog
 
@@ -41,8 +44,9 @@ class Observer:
         self._quiet: Optional[QuietRanks] = None
         self._metric_files: Optional[MetricFiles] = None
 
-    def start(self) -> None:
-        """The ranks run."""
+    def start(self, process: Process, warm: bool) -> None:
+        """The ranks run; `process`: one of them."""
+        self._loop.call_later(0.0, lambda: self._read_machine(process, warm))
         if self._plan.observe and self._plan.python:
             self._loop.call_later(_WATCH_S, self._watch)
 
@@ -70,6 +74,22 @@ class Observer:
             self._stacks.take(self._ranks.pids(), taken)
         except (OSError, ImportError):
             on_taken()
+
+    def _read_machine(self, process: Process, warm: bool) -> None:
+        """Log what this worker runs on, as the interpreter of the ranks sees it."""
+        try:
+            if self._plan.python is None or warm:
+                from client_lib.worker import machine
+
+                self._log.add_metrics(machine.read(process.environment, has_python=warm))
+                return
+            argv = [self._plan.python, runner_file("machine.py", self._directory)]
+            environment = {**of_no_rank(process.environment), MARKER: ""}
+            reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
+            os.close(reader.stderr)
+            self._log.listen(reader.stdout, METRICS)
+        except (OSError, ImportError):
+            pass
 
     def _watch(self) -> None:
         try:

@@ -79,9 +79,9 @@ class WorkerLog:
         if not self.stalled:
             self._loop.watch(fd, lambda: self._read(fd))
 
-    def listen(self, fd: int) -> None:
-        """Read `fd` to its end, and log its lines as messages of the launcher."""
-        self._pipes[fd] = self._stamper(NO_RANK, LAUNCHER)
+    def listen(self, fd: int, stream: str = LAUNCHER) -> None:
+        """Read `fd` to its end, and log its lines, by default as messages of the launcher."""
+        self._pipes[fd] = self._stamper(NO_RANK, stream)
         if not self.stalled:
             self._loop.watch(fd, lambda: self._read(fd))
 

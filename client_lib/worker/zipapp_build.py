@@ -19,6 +19,7 @@ _RARE = (
     "requirements/",
     "elastic",
     "function_runner",
+    "machine",
     "pod/peer_channel",
     "rank_runner",
     "stacks",

@@ -122,6 +122,9 @@ def checked(name: str, message: str, fix: str | None = None) -> Check:
     return Check(name=name, ok=fix is None, message=message, fix=fix)
 
 
+RAN_IMAGE = "the image of its workers is "
+"""Beginning of the note that a runtime adds for each container image; the digest follows."""
+
 STACKS_S = 5.0
 """Time in which a worker must send its stacks. Its launcher takes at most 1.8 s of it."""
 

@@ -25,6 +25,7 @@ from client_lib.spec.wire import (
     CodeInPlace,
     DoctorReport,
     GroupInfo,
+    JobProvenance,
     Manifest,
     SubmitRequest,
     Submitter,
@@ -38,6 +39,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
+from server_stub.service import provenance
 from server_stub.service.active import ActiveJob, from_row
 from server_stub.service.admission import Admission, name_stem
 from server_stub.service.attempts import Attempts
@@ -244,8 +246,19 @@ class Service:
         if row.owner != user.name:
             shown = shown.model_copy(update={"spec": shown.spec.masked()})
         # a client of version 0.1.0 refuses the request if it has a field that it does not know
-        unknown: dict[str, bool | set[str]] = {"checkpoints_name": True, "spec": newer_defaults(shown.spec)}
-        return shown.model_dump_json(exclude=unknown).encode()
+        unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
+        return shown.model_dump_json(exclude={"checkpoints_name": True, "provenance": True, **unknown}).encode()
+
+    async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
+        """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""
+        found = await self.lookup.find(user, name, owner)
+        row, info, logs = stored_row(found), info_of(found), self.lookup.logs(found)
+        if row.owner != user.name and not user.admin:
+            raise Forbidden(f"only {row.owner}, the owner of job {name}, and admins can see what it ran")
+        request = await asyncio.to_thread(self._attempts.request_of, row)
+        events = await self._store.read(rows.list_events, row.seq)
+        succeeded = await self._store.read(rows.succeeded_before, row) if info.state is State.FAILED else []
+        return await asyncio.to_thread(provenance.find, info, request, logs, events, succeeded)
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The

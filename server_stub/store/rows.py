@@ -40,6 +40,7 @@ from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
 from server_stub.store.tables import events, groups, idempotency_keys, jobs, labels, removals, server
 
+_SUCCEEDED = 500  # jobs that are searched for the last success of a script
 _FINISHED = [str(state) for state in State if state in FINAL]
 
 
@@ -296,6 +297,13 @@ def counts(connection: Connection) -> dict[State, int]:
     """Jobs in each state; states without a job are left out."""
     rows = connection.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
     return {as_sent(State, state): number for state, number in rows}
+
+
+def succeeded_before(connection: Connection, row: JobRow) -> list[str]:
+    """The newest jobs of the owner that succeeded and were accepted before this one, as JSON."""
+    wanted = (jobs.c.owner == row.owner, jobs.c.state == str(State.SUCCEEDED), jobs.c.seq < row.seq)
+    query = select(jobs.c.info).where(*wanted).order_by(jobs.c.seq.desc()).limit(_SUCCEEDED)
+    return list(connection.execute(query).scalars())
 
 
 def knows_script(connection: Connection, owner: str, script_path: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.files.room import Spare
-from server_stub.runtimes import Observation, attempt_dir
+from server_stub.runtimes import RAN_IMAGE, Observation, attempt_dir
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
@@ -73,7 +73,8 @@ class Site:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
         replica = ("worker", str(worker - 1)) if worker else ("master", "0")
         labels |= dict(zip((manifest.REPLICA_TYPE, manifest.REPLICA_INDEX), replica, strict=True))
-        state = {"containerStatuses": [{"name": PYTORCHJOB.container, "state": status}]}
+        container = {"name": PYTORCHJOB.container, "state": status, "imageID": "docker-pullable://x@sha256:1"}
+        state = {"containerStatuses": [container]}
         meta = {"uid": f"pod-{worker}", "labels": labels}
         pod = parse.pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
         assert pod is not None
@@ -134,7 +135,9 @@ async def test_it_waits_runs_ends_and_is_removed(tmp_path: Path) -> None:
     site.put_pod(terminated={"exitCode": 0, "message": json.dumps(report())})
     await run
     assert site.phases() == [("waiting", Reason.QUEUED), ("running", Reason.RUNNING), ("ended", Reason.COMPLETED)]
-    assert "logs come from the Kubernetes API alone" in site.said[-1].notes[0]
+    image, logs = site.said[-1].notes
+    assert image == f"{RAN_IMAGE}x@sha256:1"
+    assert "logs come from the Kubernetes API alone" in logs
     assert site.inventory.workload(site.key) is None
 
 

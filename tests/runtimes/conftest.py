@@ -16,6 +16,7 @@ import pytest
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, Submitter
+from client_lib.worker.format import METRICS
 from server_stub.runtimes import Attempt, Observation, log_dir, worker_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.settings import Settings
@@ -94,10 +95,11 @@ class Site:
         return await self.phase(attempt, "ended")
 
     def lines(self, attempt: Attempt, worker: int = 0) -> list[str]:
-        """The text of all log records of a worker."""
+        """The text of all lines of a worker, without its metrics."""
         folder = log_dir(attempt.job_dir, attempt.number, worker)
         raw = b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
-        return [line.split(b" ", 4)[4].decode() for line in raw.splitlines()]
+        records = [line.decode().split(" ", 4) for line in raw.splitlines()]
+        return [text for _, _, _, stream, text in records if stream != METRICS]
 
     def directory(self, attempt: Attempt, worker: int = 0) -> Path:
         return worker_dir(attempt.job_dir, attempt.number, worker)

@@ -1,4 +1,4 @@
-"""`client-lib download`."""
+"""`client-lib download`, `client-lib code` and `client-lib diff`: what a job wrote, and what it ran."""
 
 from __future__ import annotations
 
@@ -49,6 +49,47 @@ def download(
         printer.lines(str(path) for path in paths)
         if paths:
             printer.hint(f"{len(paths)} files of {full}")
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib code train-x7k2m                    into the folder train-x7k2m-code
+  client-lib code train-x7k2m /tmp/then
+"""
+)
+def code(
+    connection: Connection,
+    name: JobName,
+    folder: Annotated[str | None, typer.Argument(metavar="[DIR]", help="A new folder. Default: NAME-code.")] = None,
+) -> None:
+    """Fetch the code that a job ran: the files of its snapshot, or of a job in place the commit and a patch."""
+    from client_lib.client import get_job
+
+    full = connection.job(name)["name"]
+    printer.data(get_job(full, client=connection.api).code(folder or f"{full}-code"))
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib diff train-x7k2m train-p4c9d
+  client-lib diff train-x7k2m train-p4c9d -o json | jq .parts.packages
+"""
+)
+def diff(connection: Connection, name: JobName, other: JobName, output: TextOrJson = "text") -> None:
+    """Show what differs between two jobs: code, arguments, variables, packages, hardware, last and best metrics.
+
+    Of jobs in place the uncommitted changes are compared. What was recorded of one job alone is left out.
+    """
+    from client_lib.client import get_job
+
+    first, second = (get_job(connection.job(each)["name"], client=connection.api) for each in (name, other))
+    found = first.diff(second)
+    if output == JSON:
+        printer.data_json(found._asdict())
+    else:
+        printer.lines(str(found).splitlines())
 
 
 def _show(connection: Connection, name: str, pattern: str | None, output: str) -> None:

@@ -81,17 +81,21 @@ Examples:
 def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
     from client_lib.cli import report
+    from client_lib.job import Job
     from client_lib.reports import explanation
     from client_lib.spec.wire import EventList, JobInfo
 
     job = connection.job(name)
     info = JobInfo.model_validate(job)
+    changed = Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
     events = EventList.model_validate({"events": connection.items(paths.job_events(job["name"]), "events")}).events
     now = datetime.now(timezone.utc)
     if output == JSON:
-        printer.data_json(explanation.explained(info, events, now, explanation.SHELL).model_dump(mode="json"))
+        found = explanation.explained(info, events, now, explanation.SHELL).model_copy(update={"changed": changed})
+        printer.data_json(found.model_dump(mode="json"))
     else:
-        report.write(explanation.explain(info, events, now, explanation.SHELL), sys.stdout)
+        why = explanation.explain(info, events, now, explanation.SHELL)
+        report.write([*why, *([explanation.Part("line", changed)] if changed else [])], sys.stdout)
 
 
 @app.command(

@@ -18,7 +18,16 @@ from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, Manifest, SubmitRequest
+from client_lib.spec.wire import (
+    Answer,
+    EventList,
+    GroupInfo,
+    JobInfo,
+    JobPage,
+    JobProvenance,
+    Manifest,
+    SubmitRequest,
+)
 from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
 from server_stub.service import JobFilters, JobText
@@ -203,6 +212,12 @@ async def get_result(
 async def get_stacks(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobStacks:
     """The stacks of all threads of the running job, for its owner and admins."""
     return await parts.service.stacks(user, name, owner)
+
+
+@router.get(f"{JOB}/provenance")
+async def get_provenance(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobProvenance:
+    """The record of what the job ran: code, packages, hardware and images; for its owner and admins."""
+    return await parts.service.provenance(user, name, owner)
 
 
 @router.get(f"{JOB}/metrics", response_model=JobMetrics)

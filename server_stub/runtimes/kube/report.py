@@ -11,7 +11,7 @@ from typing import Literal
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.files import outputs
-from server_stub.runtimes import Attempt, Observation, verdict
+from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.observe import Interpretation, ending, messages
 from server_stub.runtimes.verdict import Stage, Verdict
@@ -76,7 +76,8 @@ class Reporter:
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
         cluster = self._cluster
-        return (*seen.unknown, *ending.notes(self._attempt, lost_lines, cluster.options, cluster.catalogue))
+        images = (f"{RAN_IMAGE}{image}" for image in seen.images)
+        return (*seen.unknown, *images, *ending.notes(self._attempt, lost_lines, cluster.options, cluster.catalogue))
 
     def _observation(
         self,

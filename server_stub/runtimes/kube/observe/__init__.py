@@ -65,6 +65,8 @@ class Interpretation:
     """Reason why the attempt does not run yet, if it does not."""
     unknown: tuple[str, ...] = field(default=())
     """Messages about status words that the table lacks."""
+    images: tuple[str, ...] = field(default=())
+    """Digests of the images that the workers run."""
 
 
 def observe(state: ClusterState) -> Interpretation:
@@ -78,6 +80,7 @@ def observe(state: ClusterState) -> Interpretation:
         infos=tuple(_info(*each) for each in zip(workers, pods, blockers, strict=True)),
         blocker=_worst(state, workers, pods, blockers, events),
         unknown=tuple(dict.fromkeys(_unknown(state))),
+        images=tuple(sorted({pod.main.digest for pod in pods if pod is not None and pod.main.digest})),
     )
 
 

@@ -49,6 +49,8 @@ class Container:
     """Image of a container that waits."""
     before: ContainerEnd | None = None
     """End of the container before its last restart."""
+    digest: str = ""
+    """Name of the image with its digest; "": the image was not pulled yet."""
 
     @property
     def crashes(self) -> bool:
@@ -217,6 +219,7 @@ def _container(status: Json) -> Container:
         ended=_ended(ended) if ended else None,
         image=_text(status, "image"),
         before=_ended(before) if before else None,
+        digest=_text(status, "imageID").rpartition("://")[2],
     )
 
 

@@ -1,0 +1,95 @@
+"""Compares what two jobs ran. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from client_lib.reports import curves
+from client_lib.spec.metrics import JobMetrics
+from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance
+from client_lib.submit.changes import differences
+
+_LINES = 200  # of the difference of one file
+_SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of each
+
+
+class Ran(NamedTuple):
+    """All that is known of one job. `texts`: of the files of its code; {}: they need not be compared."""
+
+    info: JobInfo
+    provenance: JobProvenance
+    metrics: JobMetrics | None = None
+    texts: Mapping[str, str] = {}
+
+
+class JobDiff(NamedTuple):
+    """The differences between two jobs. Parts without a difference are left out."""
+
+    first: str
+    second: str
+    parts: dict[str, list[str]]
+    """`name: before -> after` by `code`, `fields` (also arguments and variables), `seeds`, `packages`, `hardware`,
+    `metrics`."""
+    files: dict[str, str]
+    """The files of the code that differ, as unified differences of up to 200 lines."""
+
+    def __str__(self) -> str:
+        parts = ["\n    ".join([f"{part}:", *lines]) for part, lines in self.parts.items()]
+        same = "" if parts or self.files else ": nothing that is recorded differs"
+        return "\n".join([f"{self.first} -> {self.second}{same}", *parts, *self.files.values()])
+
+    def sentence(self) -> str:
+        """A sentence about what may have made the second job fail; "": nothing has changed."""
+        known = {"files": list(self.files), **self.parts, "metrics": [], **({"code": []} if self.files else {})}
+        shown = [f"{part} {_few(found)}".removeprefix("fields ") for part, found in known.items() if found]
+        return f"changed since {self.first}, which succeeded: {'; '.join(shown)}" if shown else ""
+
+
+def compare(first: Ran, second: Ran) -> JobDiff:
+    """A part that is known of one job alone, as an older client or worker recorded none, is left out."""
+    parts = {"code": [], "fields": differences(first.info.spec, second.info.spec)}
+    before, after = _facts(first), _facts(second)
+    for part in before:
+        old, new = before[part], after[part]
+        names = sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys()) if old and new else []
+        pairs = [(name, old.get(name, "none"), new.get(name, "none")) for name in names]
+        parts[part] = [f"{name}: {one} -> {other}" for name, one, other in pairs if one != other]
+    names = sorted({*first.texts, *second.texts})
+    files = {name: _unified(name, first.texts.get(name, ""), second.texts.get(name, "")) for name in names}
+    parts = {part: lines for part, lines in parts.items() if lines}
+    return JobDiff(first.info.name, second.info.name, parts, {name: text for name, text in files.items() if text})
+
+
+def _facts(ran: Ran) -> dict[str, dict[str, str]]:
+    """Values by part and name."""
+    code, submitted, machines = ran.info.code, ran.provenance.submitted, ran.provenance.machines
+    source = {"snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "")[:12]}
+    if submitted and submitted.commit:
+        source |= {"commit": submitted.commit[:12], "branch": submitted.branch or ""}
+    hardware: dict[str, str] = {}
+    for name, value in (item for machine in machines for item in machine.hardware.items()):
+        hardware[name] = ", ".join(dict.fromkeys([*filter(None, hardware.get(name, "").split(", ")), value]))
+    if ran.provenance.images:
+        hardware["image"] = ", ".join(ran.provenance.images)
+    rows = curves.rows(ran.metrics.model_dump(mode="json")) if ran.metrics else []
+    return {
+        "code": source,
+        "seeds": {"": "", **machines[0].seeds} if machines else {},
+        "packages": machines[0].packages if machines else {},
+        "hardware": hardware,
+        "metrics": {row[0]: f"{row[3]}" + (f", best {row[5]}" if row[5] else "") for row in rows},
+    }
+
+
+def _unified(name: str, before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm="")
+    shown = list(lines)
+    return "\n".join([*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])])
+
+
+def _few(lines: Sequence[str]) -> str:
+    return ", ".join(line[:_WIDE] for line in lines[:_SHOWN]) + (
+        f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    )

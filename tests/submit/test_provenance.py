@@ -1,0 +1,120 @@
+"""What a submit reads of git, in real repositories."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client_lib.submit import provenance
+from client_lib.submit.provenance import GitReading
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load of a machine must not fail a test."""
+    monkeypatch.setattr(provenance, "PATIENCE_S", 60.0)
+
+
+def git(folder: Path, *words: str) -> str:
+    as_user = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", *words]
+    return subprocess.run(as_user, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    git(root, "init", "-q", "-b", "wide/branch")
+    (root / "src" / "train.py").write_text("print(1)\n")
+    (root / ".gitignore").write_text("data\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "one")
+    git(root, "remote", "add", "origin", "https://ann:t0ken@git.example.org/x.git?private=1")
+    return root
+
+
+def test_the_commit_and_changed_and_new_files_can_be_made_again_from_the_record(
+    repository: Path, tmp_path: Path
+) -> None:
+    (repository / "src" / "train.py").write_text("print(2)\n")
+    (repository / "src" / "new file.py").write_text("x = 1")
+    (repository / "data").write_text("ignored")
+    found = GitReading(repository / "src").result
+    assert (found.commit, found.branch, found.missing) == (git(repository, "rev-parse", "HEAD"), "wide/branch", None)
+    assert found.remote == "https://git.example.org/x.git"
+    git(tmp_path, "clone", "-q", str(repository), "again")
+    (tmp_path / "patch").write_text(found.diff or "")
+    git(tmp_path / "again", "apply", str(tmp_path / "patch"))
+    assert (tmp_path / "again/src/train.py").read_text() == "print(2)\n"
+    assert (tmp_path / "again/src/new file.py").read_text() == "x = 1"
+    assert not (tmp_path / "again/data").exists()
+
+
+def test_a_clean_repository_has_an_empty_patch_and_a_folder_outside_of_git_none(
+    repository: Path, tmp_path: Path
+) -> None:
+    assert GitReading(repository).result.diff == ""
+    outside = GitReading(tmp_path).result
+    assert (outside.commit, outside.diff, outside.missing) == (None, None, None)
+
+
+def test_a_repository_without_a_commit_is_no_error(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    found = GitReading(tmp_path).result
+    assert (found.commit, found.diff, found.missing) == (None, None, None)
+
+
+def test_a_large_patch_is_cut_and_a_program_of_the_configuration_is_not_run(repository: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    program.chmod(0o755)
+    for name in ("core.fsmonitor", "diff.external"):
+        git(repository, "config", name, str(program))
+    (repository / "src" / "train.py").write_text("x = 1\n" * 200_000)
+    found = GitReading(repository).result
+    assert len(found.diff or "") == provenance.DIFF_MAX
+    assert "first 262144 characters" in (found.missing or "")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_submit_by_a_hook_of_another_repository_is_read_as_what_it_is(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "src" / "train.py").write_text("print(2)\n")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    assert "+print(2)" in (GitReading(repository).result.diff or "")
+
+
+def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(repository: Path, tmp_path: Path) -> None:
+    git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "tree"))
+    found = GitReading(tmp_path / "tree").result
+    assert (found.commit, found.branch) == (git(repository, "rev-parse", "other"), "other")
+    git(repository, "pack-refs", "--all")
+    assert GitReading(repository).result.commit == found.commit
+    git(repository, "checkout", "-q", "--detach")
+    detached = GitReading(repository).result
+    assert (detached.commit, detached.branch, detached.remote) == (found.commit, None, "https://git.example.org/x.git")
+
+
+def test_a_submit_does_not_wait_for_a_slow_git(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(provenance, "PATIENCE_S", 0.01)
+    found = GitReading(repository).result
+    assert (found.branch, found.diff) == ("wide/branch", None)
+    assert found.missing == "git did not print all in the time that a submit waits for it"
+
+
+def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["python", "run.py", "--env", "API_TOKEN=a b", "--api-key", "c", "--lr", "0.1", "line\n\udc80"]
+    monkeypatch.setattr(provenance.sys, "orig_argv", words)
+    shown = GitReading(tmp_path).result.command_line
+    assert shown.startswith("python run.py --env 'API_TOKEN=***")
+    assert "--api-key *** --lr 0.1" in shown
+    assert "a b" not in shown
+    assert shown.isprintable()
