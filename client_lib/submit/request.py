@@ -21,6 +21,7 @@ from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import (
+    DIFF_MAX,
     CodeInPlace,
     CodeSnapshot,
     FunctionCode,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Post = Callable[[SubmitRequest], T]
 Upload = Callable[["Packed | Payload"], None]
+_MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
 
 
@@ -149,10 +151,9 @@ def script_digest(stored: SubmitRequest) -> str | None:
 
 def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
     """The job, accepted. Raises what the server refuses it for."""
-    ran = submission.provenance
     return _send(
         submission,
-        lambda request: api.submit_request(request.model_copy(update={"provenance": ran and ran.result}), key),
+        lambda request: api.submit_request(_recorded(submission, request), key),
         lambda part: _upload(api, part, on_upload),
     )
 
@@ -161,7 +162,20 @@ def submit_group(
     api: Api, submission: Submission, order: Callable[[SubmitRequest], GroupRequest], key: str
 ) -> GroupInfo:
     """The group, accepted. `order` makes its request from that of the job. Raises as `submit`."""
-    return _send(submission, lambda job: api.submit_group(order(job), key), lambda part: _upload(api, part, None))
+
+    def post(job: SubmitRequest) -> GroupInfo:
+        return api.submit_group(order(_recorded(submission, job, _MEMBER_DIFF_MAX)), key)
+
+    return _send(submission, post, lambda part: _upload(api, part, None))
+
+
+def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
+    """The request with its provenance, without a patch that is longer than `most` characters."""
+    ran = submission.provenance.result if submission.provenance else None
+    if ran and len(ran.diff or "") > most:
+        missing = f"the uncommitted changes are larger than the {most} characters that each job of a group keeps"
+        ran = ran.model_copy(update={"diff": None, "missing": missing})
+    return request.model_copy(update={"provenance": ran})
 
 
 def render(api: Api, submission: Submission) -> Manifest:

@@ -112,3 +112,24 @@ def test_of_jobs_in_place_the_patches_are_kept(
     git(root, "stash", "-qu")
     git(root, "apply", str(tmp_path / "back" / "changes.diff"))
     assert ((root / "part.py").read_text(), (root / "train.py").read_text()) == ("X = 9\n", TRAIN)
+
+
+def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
+    local_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "PATIENCE_S", 60.0)
+    root = tmp_path / "group"
+    root.mkdir()
+    (root / "train.py").write_text("print(1)\n")
+    git(root, "init", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "one")
+    for name, text, kept in (("small", "x = 1\n", True), ("large", "x = 1\n" * 10_000, False)):
+        (root / "new.py").write_text(text)
+        job = Job(script=root / "train.py", client=local_place.client, instance_type=local_place.instance_type)
+        for member in job.each(name, {"lr": [1, 2]}):
+            found = member.provenance().submitted
+            assert found
+            assert found.commit == git(root, "rev-parse", "HEAD")
+            assert (found.diff is not None, found.missing is None) == (kept, kept)
+            ended(member)
