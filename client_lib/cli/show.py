@@ -30,6 +30,7 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "state", table.state(job, now)
     yield "why", table.why(job)
     yield from zip(("progress", "metrics"), table.progress_facts(job), strict=True)
+    yield "hint", (job.get("progress") or {}).get("nan") or ""
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
     yield "workers", _size(spec)

@@ -179,7 +179,8 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
     given = {"name": info.name, "rank": "" if rank is None else spelling["rank"].format(rank=rank)}
     step = NEXT.get(info.reason, _LOGS).format(**{key: words.format(**given) for key, words in spelling.items()})
     known = info.failure.hint if info.failure else None
-    return [*([Part("hint", known)] if known else []), Part("next", step)]
+    nan = info.progress.nan if info.progress else None
+    return [*(Part("hint", hint) for hint in (known, nan) if hint), Part("next", step)]
 
 
 # --- the report of a failure

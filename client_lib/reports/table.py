@@ -137,7 +137,7 @@ def progress_facts(job: Json) -> tuple[str, str]:
     parts = _done(found)
     if found.get("left_s") is not None:
         parts[-1] += f" ({about(found['left_from_s'])} to {about(found['left_to_s'])})"
-        parts.append(f"{number(found['rate'])} steps/s")
+        parts += [f"{number(found['rate'])} steps/s"] if found.get("rate") is not None else []
     return " · ".join(parts), ", ".join(f"{k} {number(v)}" for k, v in (found.get("metrics") or {}).items())
 
 

@@ -301,6 +301,8 @@ class JobProgress(WithNan):
     """Steps in a second."""
     metrics: dict[str, float] = {}
     """The newest value of each metric of rank 0, the loss first."""
+    nan: str | None = None
+    """The first metric of rank 0 that was NaN, and its step; also of a job that has ended."""
 
 
 class Membership(Lenient):

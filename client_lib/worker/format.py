@@ -80,22 +80,25 @@ def parse(line: bytes) -> Record:
     )
 
 
-def metric_line(rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0) -> bytes:
-    """A line of the stream `metrics`. `rank` None: not known; `dropped`: number of values lost before this line."""
-    return json.dumps([rank, step, dropped, values]).encode() + b"\n"
+def metric_line(
+    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
+) -> bytes:
+    """A line of the stream `metrics`. `rank` None: not known; `dropped`: number of values lost before this line;
+    `posted`: [percent done, seconds left] of values that a library posts now and then (trainer_status.py)."""
+    return json.dumps([rank, step, dropped, values, *posted]).encode() + b"\n"
 
 
 def metric_lines(
-    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0
+    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
 ) -> "list[bytes]":
     """Lines of `metric_line` with these values, `dropped` in the first; only one with a single value may be longer than
     METRICS_MAX."""
-    line = metric_line(rank, step, values, dropped)
+    line = metric_line(rank, step, values, dropped, *posted)
     if len(line) <= METRICS_MAX or len(values) < 2:
         return [line]
     items = list(values.items())
     first, second = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
-    return metric_lines(rank, step, first, dropped) + metric_lines(rank, step, second)
+    return metric_lines(rank, step, first, dropped, *posted) + metric_lines(rank, step, second, 0, *posted)
 
 
 def segment_name(offset: int) -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Callable, List, Optional, cast
 
-from client_lib.worker import control, disk, report
+from client_lib.worker import control, disk, report, trainer_status
 from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, Taken, acquire, write_json
 from client_lib.worker.ending import Ending
@@ -161,6 +161,7 @@ class Launcher:
         if self._plan.observe:
             with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
                 self._log.take_metrics(self._directory.metrics)
+                trainer_status.offer(self._plan, self._processes, self._loop, self._directory, self._log.add_metrics)
             if self._plan.metrics:
                 self._log.read_metrics(self._plan.metrics)
         self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()

@@ -10,6 +10,8 @@ from client_lib.worker.plan import ELASTIC, WorkerPlan
 RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
 STDIN = "CLIENT_LIB_STDIN"
 """Variable of a plan: a terminal, pipe or file of the submitter that rank 0 reads. Ranks do not get the variable."""
+TRAINER_STATUS = tuple("KUBEFLOW_TRAINER_SERVER_" + name for name in ("URL", "TOKEN", "CA_CERT"))
+"""Variables of the ranks: address, file of the token, file of authorities; see trainer_status.py."""
 RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
 """Variable of a job: with 0 its process gets no variables of ranks if it is the only one. No process gets this one."""
 
@@ -29,6 +31,7 @@ _STALE = frozenset(
         "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
         "OMPI_COMM_WORLD_NODE_RANK PMIX_RANK PMIX_HOSTNAME PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS",
         "MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_SIZE",
+        " ".join(TRAINER_STATUS),
     )
     for name in names.split()
 )

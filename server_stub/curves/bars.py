@@ -75,6 +75,7 @@ class Bars:
     def __init__(self, saved: Iterable[Any] = ()) -> None:
         """`saved`: what `saved` of other bars returned, to continue them."""
         self._bars = {(name, bar[0]): Bar(*bar) for name, bar in saved}
+        self._posted: tuple[float, float, float | None] | None = None
 
     def saved(self) -> list[object]:
         return [[name, bar.saved()] for (name, _), bar in self._bars.items()]
@@ -95,7 +96,16 @@ class Bars:
         """The progress by the first bar that is not complete; without values if there are no counters."""
         whole = [bar for bar in self._bars.values() if bar.marks >= _MARKS and not bar.restarted]
         bar = next((bar for bar in whole if bar.done < 1), whole[-1] if whole else None)
-        return bar.progress(now) if bar else JobProgress()
+        if bar or self._posted is None:
+            return bar.progress(now) if bar else JobProgress()
+        at, done, left_s = self._posted
+        left_s = None if left_s is None else max(0.0, left_s - (now - at))
+        return JobProgress(done=done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
+
+    def post(self, time: float, percent: float | None, left_s: float | None) -> None:
+        """Note the progress that a library has computed. It counts where there are no counters."""
+        if percent is not None:
+            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), None if left_s is None else float(left_s)
 
     def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
         if key not in self._bars and len(self._bars) < _BARS_MAX:

@@ -42,6 +42,10 @@ class Points:
         for column, number in zip(self.columns, point, strict=True):
             column.append(number)
 
+    def first_nan(self) -> float | None:
+        """The step of the first value that is NaN."""
+        return next((step for step, value in zip(self.steps, self.values, strict=True) if value != value), None)
+
     def thinned_to(self, most: int) -> Points:
         """At most `most` of the points, at least 4: the first and last, and the smallest and largest of each part."""
         if len(self) <= most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import GOES_ON, METRICS
@@ -12,6 +13,8 @@ from server_stub.curves.points import Axis, Points
 
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
 _CURVES_MAX, _NAME_MAX = 500, 200
+POSTED = "posted"
+"""The source of values that a library posts now and then: those of all other sources are more."""
 PROGRESS_OF = (0, None)
 """The ranks whose counters are the progress of a job."""
 Key = tuple[int | None, str]
@@ -35,18 +38,31 @@ class Tracker:
         self._most = most
         self.count = sum(map(len, self.points.values()))
         self.bars = bars or {rank: Bars() for rank in PROGRESS_OF}
+        self._nan = {key: step for key, curve in self.points.items() if (step := curve.first_nan()) is not None}
+        """First step at which each curve was NaN."""
         self._begun: dict[tuple[int | None, str], str] = {}
         """Text of unfinished lines by rank and stream."""
         self._in_traceback: set[tuple[int | None, str]] = set()
 
     def curves(self) -> dict[Key, Points]:
-        return {key: curve for key, curve in self.points.items() if len(curve) >= LEAST or curve.source == METRICS}
+        return {
+            key: curve for key, curve in self.points.items() if len(curve) >= LEAST or curve.source in (METRICS, POSTED)
+        }
 
     def progress(self, rank: int | None, now: float) -> JobProgress:
         """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
         values = {name: points.values[-1] for (of, name), points in self.curves().items() if of == rank}
         metrics = {name: values[name] for name in grammar.by_weight(values)}
-        return self.bars[rank].progress(now).model_copy(update={"metrics": metrics})
+        found = self.bars[rank].progress(now)
+        return found.model_copy(update={"metrics": metrics, "nan": self._first_nan(rank, metrics)})
+
+    def _first_nan(self, rank: int | None, names: Iterable[str]) -> str | None:
+        """The first step at which one of these curves was NaN, as a sentence."""
+        found = [(step, name) for name in names if (step := self._nan.get((rank, name))) is not None]
+        if not found:
+            return None
+        step, name = min(found, key=lambda each: each[0])
+        return f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {step:g}"
 
     def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
         """Read a record of the log; `time` in seconds since 1970."""
@@ -76,16 +92,18 @@ class Tracker:
     def _exact(self, time: float, text: str) -> None:
         """Read a line as `metric_line` makes it; a script may write anything."""
         try:
-            rank, step, dropped, values = json.loads(text)
+            rank, step, dropped, values, *posted = json.loads(text)
             # names without halves of characters, which no answer could hold
             known = {name.encode("utf-8", "replace").decode(): float(value) for name, value in values.items()}
             reading = grammar.Reading(known, None if step is None else float(step))
             rank = None if rank is None else int(rank)
             self.dropped += int(dropped)
+            if posted and rank in self.bars:
+                self.bars[rank].post(time, *posted[0])
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return
         for name, value in known.items():
-            self._point((rank, name), METRICS, time, value, reading)
+            self._point((rank, name), POSTED if posted else METRICS, time, value, reading)
 
     def _point(self, key: Key, source: str, time: float, value: float, reading: grammar.Reading) -> None:
         points = self.points.get(key)
@@ -95,7 +113,7 @@ class Tracker:
                 return
             points = self.points[key] = Points(_axis(reading), source)
         if points.source != source:
-            if source != METRICS:
+            if source != METRICS and points.source != POSTED:
                 return
             points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
         step = _step(points, reading)
@@ -103,6 +121,8 @@ class Tracker:
             return  # a bar that was drawn again
         points.add(step, time, value)
         self.count += 1
+        if value != value:
+            self._nan.setdefault(key, step)
         if self.count > self._most:
             self._thin()
 

@@ -19,6 +19,9 @@ class Tasks:
         self._log, self._failed, self._level = log, failed, level
         self._running: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        return len(self._running)
+
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)

@@ -17,7 +17,7 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
 from server_stub.service.clock import Timer
 from server_stub.service.lifecycle import JobStatus, Stop, Transition
-from server_stub.service.notifications import end_of
+from server_stub.service.notifications import message_of
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow
 
@@ -136,7 +136,7 @@ class ActiveJob:
             finished_at=self.info.finished_at,
             stop=_stop_text(self.status.stop),
             remove_at_end=self.remove_at_end,
-            unsent=end_of(self.info) if self._tells_end() else None,
+            unsent=json.dumps(message_of(self.info, "ended")) if self._tells_end() else None,
         )
 
     def _tells_end(self) -> bool:

@@ -22,7 +22,7 @@ from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
-from server_stub.service.notifications import AllowedHosts, check
+from server_stub.service.notifications import AllowedHosts
 from server_stub.service.values import User
 
 if sys.version_info >= (3, 11):
@@ -72,7 +72,7 @@ class Admission:
             Forbidden: `notify` names a host that the settings do not allow.
             NotFound: the snapshot was not uploaded by this user.
         """
-        check(request.spec.notify, self._hosts)
+        self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         notices = [*self._runtime.check(request.spec, user.name, request.submitter), *_watchdog_notice(request.spec)]
         if request.function is not None:

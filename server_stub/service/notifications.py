@@ -15,7 +15,6 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -32,7 +31,7 @@ PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Seconds between the tries of one notification."""
 _TRY_S = 10.0
 _AT_ONCE = 64  # tries of all jobs
-_TEMPORARY = (408, 425, 429)  # and all from 500 on
+_TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
 _SECRET_MIN = 4  # characters: shorter values are words of any text
 
@@ -56,15 +55,16 @@ class AllowedHosts:
             except ValueError:
                 self._names.append(entry.lower())
 
-    def check(self, url: str) -> None:
-        """Raises Forbidden: no job may name this host."""
-        host = _parts(url).hostname or ""
-        if self._any or any(fnmatchcase(host, name) for name in self._names) or self._is_listed(host):
-            return
-        raise Forbidden(
-            f"notify names the host {host}, to which this server sends nothing",
-            hint="its operator can add it to CLIENT_LIB_SERVER_NOTIFY_HOSTS",
-        )
+    def check(self, url: str | None) -> None:
+        """Check the field `notify`. Raises Forbidden: no job may name this host."""
+        host = urlsplit((url or "").removeprefix(SLACK)).hostname or ""
+        if url == MASK:
+            raise Forbidden(f"notify={MASK!r} stands for an address that is not shown", hint="give the address itself")
+        if url and not (self._any or any(fnmatchcase(host, name) for name in self._names) or self._is_listed(host)):
+            raise Forbidden(
+                f"notify names the host {host}, to which this server sends nothing",
+                hint="its operator can add it to CLIENT_LIB_SERVER_NOTIFY_HOSTS",
+            )
 
     def check_address(self, address: str) -> None:
         """Raises Refused: the server must not connect to this address."""
@@ -72,30 +72,18 @@ class AllowedHosts:
         if not (self._any or self._is_listed(address) or (found.is_global and not found.is_multicast)):
             raise Refused(f"its address {address} is not public, and in no network of notify_hosts")
 
-    def _is_listed(self, address: str) -> bool:
+    def _is_listed(self, host: str) -> bool:
         try:
-            found = _address(address)
-        except ValueError:
+            found = _address(host)
+        except ValueError:  # a name
             return False
-        return any(found.version == network.version and found in network for network in self._networks)
+        return any(found in network for network in self._networks)
 
 
-def end_of(info: JobInfo) -> str:
-    """The notification of the end of a job, as it is stored."""
-    return json.dumps(_message(info, "ended"))
-
-
-def _message(info: JobInfo, event: Told) -> dict[str, Any]:
-    return {
-        "text": summary(info),
-        "event": event,
-        "id": f"{info.id}-{info.version}",
-        "job": info.name,
-        "owner": info.owner,
-        "state": info.state,
-        "reason": info.reason,
-        "attempt": info.attempt,
-    }
+def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
+    """The notification of a job in its present state."""
+    fields = {name: getattr(info, name) for name in ("owner", "state", "reason", "attempt")}
+    return {"text": summary(info), "event": event, "id": f"{info.id}-{info.version}", "job": info.name, **fields}
 
 
 class Notifier:
@@ -106,7 +94,6 @@ class Notifier:
         self._store, self._request_of, self._hosts = store, request_of, hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._open = 0
 
     async def start(self) -> None:
         """Send what an earlier server could not send."""
@@ -119,60 +106,46 @@ class Notifier:
 
     def busy(self) -> bool:
         """True while a notification waits for its receiver."""
-        return self._open > 0
+        return len(self._tasks) > 0
 
     def ended(self, row: JobRow) -> None:
         """Send what is stored with the final state of a job."""
         if row.unsent:
-            try:
-                message = json.loads(row.unsent) | {"event": "ended"}
-            except (ValueError, TypeError):
-                log.warning("job %s: the notification of its end is damaged", row.id)
-            else:
-                self._tasks.begin(self._send(row, message))
+            self._tasks.begin(self._send_end(row, row.unsent))
 
     def tell(self, row: JobRow, info: JobInfo, event: Told) -> None:
         """Send that a running job hangs, or moves again. A server that ends meanwhile does not send it."""
         if info.spec.notify:
-            self._tasks.begin(self._send(row, _message(info, event)))
+            self._tasks.begin(self._send(row, message_of(info, event)))
+
+    async def _send_end(self, row: JobRow, stored: str) -> None:
+        await self._send(row, json.loads(stored))
+        await self._store.write(rows.set_sent, row.seq)
 
     async def _send(self, row: JobRow, message: dict[str, Any]) -> None:
-        self._open += 1
-        try:
-            await self._deliver(row, message)
-            if message["event"] == "ended":
-                await self._store.write(rows.set_sent, row.seq)
-        finally:
-            self._open -= 1
-
-    async def _deliver(self, row: JobRow, message: dict[str, Any]) -> None:
         """Send the message, or give up and log why."""
         try:
             request = await asyncio.to_thread(self._request_of, row)
-            url = request.spec.notify or ""
-            self._hosts.check(url)  # the setting may have changed
-            problem = await self._tried(url, _body(url, message, request))
-        except (ClientLibError, Refused) as error:
-            problem = str(error)
-        if problem:
-            log.warning("job %s: its notification %r was not sent: %s", row.id, message["event"], problem)
+            self._hosts.check(request.spec.notify)  # the setting may have changed
+            await self._deliver(request.spec.notify or "", _body(message, request))
+        except (ClientLibError, Refused, OSError, ValueError, LookupError) as error:
+            log.warning("job %s: its notification %r was not sent: %s", row.id, message["event"], error)
 
-    async def _tried(self, url: str, body: bytes) -> str:
-        """Try until the receiver has taken the body; the problem if it never does. Raises Refused."""
+    async def _deliver(self, url: str, body: bytes) -> None:
+        """Try until the receiver has taken the body. Raises the last problem."""
         for pause_s in (*PAUSES_S, None):
             try:
                 async with self._limit:
                     await self._try(url, body)
-                return ""
-            except (OSError, ValueError) as error:
-                problem = str(error)
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
-        return problem
+                return
+            except (OSError, ValueError, LookupError):
+                if pause_s is None:
+                    raise
+            await asyncio.sleep(pause_s)
 
     async def _try(self, url: str, body: bytes) -> None:
         """One try, of bounded time. Raises as `_post` does."""
-        posting = asyncio.ensure_future(_post(_parts(url), body, self._hosts))
+        posting = asyncio.ensure_future(_post(urlsplit(url.removeprefix(SLACK)), body, self._hosts))
         try:  # wait_for of Python 3.11 forgets a cancellation that comes together with the end of the call
             if not (await asyncio.wait({posting}, timeout=_TRY_S))[0]:
                 raise OSError(f"no answer within {_TRY_S:g} s")
@@ -181,23 +154,14 @@ class Notifier:
             posting.cancel()
 
 
-def check(url: str | None, hosts: AllowedHosts) -> None:
-    """Check the field `notify` of a submit. Raises Forbidden."""
-    if url == MASK:
-        raise Forbidden(f"notify={MASK!r} stands for an address that is not shown", hint="give the address itself")
-    if url:
-        hosts.check(url)
-
-
-def _body(url: str, message: dict[str, Any], request: SubmitRequest) -> bytes:
-    """The message in the form that the receiver of this URL takes, without the values of secrets."""
-    host = _parts(url).hostname
+def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
+    """The message in the form that the receiver takes, without the values of secrets."""
+    url, shown = request.spec.notify or "", request.spec.masked().env_variables
+    private = [str(value) for name, value in request.spec.env_variables.items() if shown[name] == MASK]
     text = message["text"]
-    hidden = request.spec.model_copy(update={"notify": None}).masked().env_variables
-    private = [str(value) for name, value in request.spec.env_variables.items() if hidden[name] == MASK]
     for secret in sorted([*private, *request.secret_values.values()], key=len, reverse=True):
         text = text.replace(secret, MASK) if len(secret) >= _SECRET_MIN else text
-    slack = url.startswith(SLACK) or host == _SLACK_HOST
+    slack = url.startswith(SLACK) or urlsplit(url).hostname == _SLACK_HOST
     return json.dumps({"text": text} if slack else message | {"text": text}).encode()
 
 
@@ -207,49 +171,28 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts) -> None:
 
     Raises:
         Refused: the receiver will never take it.
-        OSError, ValueError: try again.
+        OSError, ValueError, LookupError: try again; the latter two for an answer that is no HTTP.
     """
-    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    tls = {"ssl": ssl.create_default_context(), "server_hostname": url.hostname} if url.scheme == "https" else {}
+    port = url.port or (443 if tls else 80)
+    found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
     addresses = [str(address[0]) for *_, address in found]
     for address in addresses:
         hosts.check_address(address)
-    tls = {"ssl": _tls(), "server_hostname": host} if url.scheme == "https" else {}
-    for left, address in enumerate(addresses, 1 - len(addresses)):
-        try:
-            reader, writer = await asyncio.open_connection(address, port, **tls)  # type: ignore[arg-type]
-            break
-        except OSError:
-            if left == 0:
-                raise
+    # the first answer of the name server is the one that its machine prefers
+    reader, writer = await asyncio.open_connection(addresses[0], port, **tls)  # type: ignore[arg-type]
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    lines = [
-        f"POST {path} HTTP/1.1",
-        f"Host: {url.netloc}",
-        "User-Agent: client_lib",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    ]
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: client_lib\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with closing(writer):
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        _judge(await reader.readline())
-
-
-def _judge(status_line: bytes) -> None:
-    """Raises Refused, OSError: by the status of an answer."""
-    version, _, rest = status_line.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-        raise OSError("it does not answer in HTTP")
-    status = int(rest[:3])
-    if status in _TEMPORARY or status >= 500:
+        writer.write(head.encode() + body)
+        status = int((await reader.readline()).split()[1])
+    if status in _TEMPORARY:
         raise OSError(f"it answered {status}")
     if not 200 <= status < 300:
         raise Refused(f"it answered {status}")
-
-
-def _parts(url: str) -> SplitResult:
-    return urlsplit(url.removeprefix(SLACK))
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -257,8 +200,3 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     found = ipaddress.ip_address(text)
     wrapped = (found.ipv4_mapped or found.sixtofour) if isinstance(found, ipaddress.IPv6Address) else None
     return wrapped or found
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()

@@ -230,6 +230,8 @@ class Service:
         if isinstance(found, ActiveJob):
             for progress in (await self._observer.progress(user, [(found.public, self.lookup.logs(found))])).values():
                 return text._replace(json=with_progress(text.json, progress))
+        elif nan := await self._observer.first_nan(user, info_of(found), self._lookup.logs(found)):
+            return text._replace(json=with_progress(text.json, nan))
         return text
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:

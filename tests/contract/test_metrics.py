@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
+from client_lib.cli.show import job_lines
 from client_lib.spec.states import State
-from tests.contract.places import Place
+from tests.contract.places import Place, ended, prints
 
 pytestmark = pytest.mark.process
 
@@ -37,3 +40,61 @@ def test_an_expression_without_an_end_stops_neither_log_nor_job(place: Place) ->
     lines = [entry.text for entry in job.log_entries(follow=False)]
     assert "the end" in lines
     assert "the expression of `metrics` takes too long, and is not applied any more" in lines
+
+
+POSTS = """
+import json, os, time, urllib.error, urllib.request
+
+def post(body, token=open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read()):
+    headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["KUBEFLOW_TRAINER_SERVER_URL"], body, headers, method="POST")
+    try:
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+for step in range(1, 4):
+    metrics = {"loss": 1 / step, "note": "a text", "current_step": step, "total_steps": 10, "train_runtime": 1}
+    named = [{"name": name, "value": str(value)} for name, value in metrics.items()]
+    status = {"progressPercentage": 10 * step, "estimatedRemainingSeconds": 1000, "metrics": named}
+    assert post(json.dumps({"trainerStatus": status}).encode()) == 200
+assert post(json.dumps({"trainerStatus": {"progressPercentage": 31}}).encode(), "other") == 401
+assert [post(b"{"), post(b"[]"), post(b'{"trainerStatus": {"progressPercentage": []}}')] == [422] * 3
+print("posted", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_library_posts_by_kubeflows_protocol_is_progress_and_metrics(place: Place) -> None:
+    job = place.job(POSTS, grace_s=1)
+    job.submit()
+    prints(job, "posted")
+    progress = job.info().progress
+    assert progress is not None
+    assert progress.done == 0.3
+    assert progress.left_s is not None
+    assert 900 < progress.left_s <= 1000
+    shown = job_lines(job.info().model_dump(mode="json"), datetime.now(timezone.utc))
+    assert any("30% · 1" in line and "min left" in line for line in shown), shown
+    job.cancel()
+    ended(job)
+    metrics = job.metrics()
+    assert [curve.name for curve in metrics.curves] == ["loss"]
+    assert (metrics["loss"].steps, metrics["loss"].values) == ([1, 2, 3], [1, 1 / 2, 1 / 3])
+
+
+def test_an_address_of_the_users_own_stays(place: Place) -> None:
+    show = "import os; print([os.environ.get(f'KUBEFLOW_TRAINER_SERVER_{n}') for n in ('URL', 'TOKEN', 'CA_CERT')])"
+    own = {"KUBEFLOW_TRAINER_SERVER_URL": "http://mine"}
+    proxy = {"http_proxy": "http://proxy"}  # behind which our address would be looked for
+    for variables, expected in ((own, "['http://mine', None, None]"), (proxy, "[None, None, None]")):
+        job = place.run(show, env_variables=variables)
+        assert [entry.text for entry in job.log_entries(follow=False, stream="stdout")] == [expected]
+
+
+def test_the_first_step_that_is_nan_is_a_hint_of_the_failed_job(place: Place) -> None:
+    script = "for step in range(6): print('step', step, 'loss =', 1 if step < 2 else 'nan')\nraise SystemExit(3)"
+    job = place.run(script)
+    assert "hint: loss is NaN since step 2" in job.explain().splitlines()
+    shown = job_lines(job.info().model_dump(mode="json"), datetime.now(timezone.utc))
+    assert any(line.split(None, 1) == ["hint", "loss is NaN since step 2"] for line in shown), shown

@@ -149,3 +149,39 @@ def test_values_of_a_script_take_the_places_of_printed_names_without_a_curve() -
     assert len(tracker.curves()) == 500
     assert tracker.dropped == 1
     assert tracker.count == 500
+
+
+def test_what_a_library_posts_now_and_then_gives_way_to_other_sources() -> None:
+    tracker = Tracker(10**6)
+
+    def posts(step: int, percent: int, left_s: float | None = None) -> None:
+        line = metric_line(0, step, {"loss": 9.0, "lr": 0.1}, 0, [percent, left_s])
+        tracker.add(100.0 + step, 0, "metrics", "", line.decode())
+
+    posts(5, 10, 60.0)
+    assert tracker.progress(0, 115.0).model_dump(exclude={"metrics"}, exclude_none=True) == {
+        "done": 0.1,
+        "left_s": 50.0,
+        "left_from_s": 50.0,
+        "left_to_s": 50.0,
+    }
+    posts(20, 250)
+    assert tracker.progress(0, 130.0).done == 1
+    assert columns(tracker.curves(), "loss") == ([5, 20], [9, 9])
+    for n in range(3):
+        tracker.add(200.0 + n, 0, "stdout", "", f"step {n}/9 loss={n}")
+    posts(3, 50)
+    assert columns(tracker.curves(), "loss") == ([0, 1, 2], [0, 1, 2])
+    assert columns(tracker.curves(), "lr") == ([5, 20, 3], [0.1] * 3)
+    assert tracker.progress(0, 203.0).done == pytest.approx(2 / 9)
+    for wrong in ("[0, 1, 0, {}, 3]", '[0, 1, 0, {}, ["x", 1]]', "[0, 1, 0, {}, [1, 2, 3]]"):
+        tracker.add(300.0, 0, "metrics", "", wrong)
+
+
+def test_the_first_nan_is_told_with_its_step_also_after_a_restart() -> None:
+    lines = [f"step {n} loss={'nan' if n > 4 else n} grad_norm={'nan' if n > 3 else n}" for n in range(9)]
+    tracker = tracked(lines)
+    assert tracker.progress(0, 9.0).nan == "grad_norm is NaN since step 4"
+    assert Tracker(10**6, tracker.points).progress(0, 9.0).nan == "grad_norm is NaN since step 4"
+    assert tracked(["loss: 1", "loss: nan", "loss: 1"]).progress(0, 9.0).nan == "loss is NaN since value 2"
+    assert tracked(["loss: 1"] * 3).progress(0, 9.0).nan is None

@@ -39,10 +39,13 @@ def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server
     for progress in (listed["progress"], job["progress"]):
         assert progress["done"] == 0.03
         assert list(progress["metrics"].items()) == [("loss", "NaN"), ("acc", 50)]
+        assert progress["nan"] == "loss is NaN since step 3"
     server.call(lambda: server.runtime.end(running))
     while job["state"] != "SUCCEEDED":
         job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
-    assert ann("GET", paths.job("train")).json()["progress"] is None
+    left = ann("GET", paths.job("train")).json()["progress"]
+    assert {name: value for name, value in left.items() if value} == {"nan": "loss is NaN since step 3"}
+    assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"] is None
 
 
 def test_the_curves_of_a_job(running: str, server: Running, ann: Api, root: Api) -> None:
