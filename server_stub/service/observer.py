@@ -80,11 +80,12 @@ class Observer:
         )
 
     async def first_nan(self, user: User, job: JobInfo, logs: LoggedJob) -> JobProgress | None:
-        """What is left of the progress of a job that has ended: the first metric that was NaN."""
-        if job.started_at is None or self._refusal(user, job, "progress"):
-            return None
-        found = (await asyncio.to_thread(self._progress, [logs])).get(job.id)
-        return JobProgress(nan=found.nan) if found and found.nan else None
+        """The progress of a job that has ended: only the first metric that was NaN."""
+        with suppress(ClientLibError):  # this user may not observe it
+            self._check(user, job, "progress")
+            found = (await asyncio.to_thread(self._progress, [logs])).get(job.id)
+            return JobProgress(nan=found.nan) if found and found.nan else None
+        return None
 
     async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
         """The progress of those of these jobs that run and that this user may observe, by their ids."""

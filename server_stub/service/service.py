@@ -230,7 +230,7 @@ class Service:
         if isinstance(found, ActiveJob):
             for progress in (await self._observer.progress(user, [(found.public, self.lookup.logs(found))])).values():
                 return text._replace(json=with_progress(text.json, progress))
-        elif nan := await self._observer.first_nan(user, info_of(found), self._lookup.logs(found)):
+        elif nan := await self._observer.first_nan(user, info_of(found), self.lookup.logs(found)):
             return text._replace(json=with_progress(text.json, nan))
         return text
 
