@@ -3,6 +3,7 @@
 import { ApiError, call, job, jobPath } from "./api.js";
 
 const PAUSE_MS = 2000;
+const SOON_MS = 200;
 const RETRY_MS = 1000;
 const PROGRESS_S = 10;
 const WAIT_S = 30;
@@ -47,6 +48,13 @@ async function redraw() {
 const drawn = new Map();
 for (const part of document.querySelectorAll("[data-live]")) drawn.set(part.id, part.innerHTML);
 
+// a page that nobody sees leaves its connection to others: a browser has six for a server
+let waits = new AbortController();
+document.addEventListener("visibilitychange", () => {
+  waits.abort();
+  waits = new AbortController();
+});
+
 /** What the API says of the page's jobs, as a text that is compared; waits for a change where the API can. */
 async function look() {
   if (!job) {
@@ -61,7 +69,7 @@ async function look() {
   }
   const running = job.state === "RUNNING"; // its progress changes without a new version
   const params = { owner: job.owner, after_version: job.version, wait: running ? PROGRESS_S : WAIT_S };
-  const now = await (await call("GET", jobPath(), params)).text();
+  const now = await (await call("GET", jobPath(), params, { signal: waits.signal })).text();
   return running ? `${now}${Date.now()}` : now;
 }
 
@@ -74,10 +82,11 @@ async function follow() {
       const now = await look();
       if (now !== before) await redraw();
       before = now;
-      await sparks();
+      drawSparks();
       if (stale && since) stale.hidden = true;
       since = "";
     } catch (problem) {
+      if (problem instanceof DOMException && problem.name === "AbortError") continue;
       if (problem instanceof ApiError && problem.status === 401) {
         tell("The login is over: ", "log in again");
         return;
@@ -87,7 +96,7 @@ async function follow() {
       await pause(RETRY_MS);
       continue;
     }
-    if (!job) await pause(PAUSE_MS);
+    await pause(job ? SOON_MS : PAUSE_MS);
   }
 }
 
@@ -145,6 +154,15 @@ document.addEventListener("keydown", (event) => {
 
 /** Curves that were fetched: of an ended job once. @type {Map<string, {at: number, values: number[], name: string}>} */
 const curves = new Map();
+
+let drawing = false;
+
+/** Draw the losses, while the table goes on. */
+function drawSparks() {
+  if (drawing) return;
+  drawing = true;
+  sparks().catch(() => undefined).finally(() => (drawing = false)); // the next pass asks again
+}
 
 /** Draw the loss of each job that has one. */
 async function sparks() {
