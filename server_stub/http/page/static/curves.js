@@ -11,8 +11,9 @@ import { parts, trouble } from "./series.js";
 const FIRST = 12; // diagrams that are shown without a question
 const POINTS = 1000; // of a curve
 const POINTS_OF_ALL = 60_000; // of a metric, where all ranks are shown
-const POLL_MS = [2_000, 30_000];
-const OLDER = 200; // the pause is this part of the time that the curves span
+const POLL_MS = [4_000, 30_000];
+const SOON_MS = 1_000; // after an answer with a part of the log
+const OLDER = 60; // the pause is this part of the time that the curves span
 
 /** @param {HTMLElement} section */
 export function start(section) {
@@ -75,7 +76,7 @@ export function start(section) {
     message.say(said);
     if (found.get(name)?.curves.length || others.length) await loadPlot();
     draw();
-    if (again || !complete) timer = window.setTimeout(refreshIfSeen, complete ? pause() : POLL_MS[0]);
+    if (again || !complete) timer = window.setTimeout(refreshIfSeen, complete ? pause() : SOON_MS);
   }
 
   /** Milliseconds until the next request: the longer the curves, the less a moment changes them. */
