@@ -22,7 +22,7 @@ from client_lib.spec.job import MASK, SECRET_NAME
 from client_lib.spec.wire import DIFF_MAX, Provenance
 from client_lib.submit.ignore import PROOF_PREFIX
 
-PATIENCE_S = 0.012
+PATIENCE_S = 0.010
 _GIT = "git -c core.fsmonitor=false"  # else git runs what the repository's configuration names
 _DIFF = f"{_GIT} diff --no-ext-diff --no-textconv --no-color"
 _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*' -z"
