@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "metrics": ("metrics", "Show the losses and other metrics that a job prints."),
     "diff": ("download", "Show what differs between two jobs."),
     "code": ("download", "Fetch the code that a job ran."),
+    "best": ("metrics", "Rank jobs by a metric."),
     "exec": ("sessions", "Run a command in a worker of a running job."),
     "shell": ("sessions", "Open a shell in a worker of a running job."),
     "port-forward": ("sessions", "Reach a port of a worker of a running job."),

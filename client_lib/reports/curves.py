@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from client_lib.reports.table import Json, Row, harmless, number, progress
+from client_lib.reports.table import Json, Row, harmless, number, progress, script
 
 HEADINGS = ("METRIC", "RANK", "CURVE", "LAST", "AT", "BEST", "AT", "VALUES")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -48,21 +48,63 @@ def csv_rows(metrics: Json) -> Iterator[Row]:
             yield harmless(curve["name"]), rank, f"{float(step):.15g}", f"{time:.6f}", repr(float(value))
 
 
-def _row(curve: Json) -> Row:
+RANKING = ("NAME", "STATE", "BEST", "AT", "LAST", "SCRIPT")
+
+
+def ranked(jobs: Sequence[tuple[Json, Json | None]], *, grows: bool) -> list[Json]:
+    """The jobs by the best value of one metric, the best first. Each comes with its curve of that metric; None: it has
+    no such metric, and stands at the end. `grows`: the largest value is the best."""
+    found = []
+    for job, curve in jobs:
+        at = best_at(curve, grows) if curve else None
+        known = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
+        if curve and at is not None:
+            best, step, last = curve["values"][at], curve["steps"][at], curve["values"][-1]
+            known |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
+        found.append(known)
+    sign = -1 if grows else 1
+    return sorted(found, key=lambda job: sign * job["best"] if "best" in job else math.inf)
+
+
+def ranking(jobs: Sequence[Json]) -> list[Row]:
+    """The cells of RANKING for jobs from `ranked`."""
+    cells = [
+        (number(job["best"]), _place(job["axis"], job["step"]), number(job["last"])) if "best" in job else ("-",) * 3
+        for job in jobs
+    ]
+    return [(job["name"], job["state"], *known, job["script"]) for job, known in zip(jobs, cells, strict=True)]
+
+
+def grows(name: str) -> bool | None:
+    """True if the largest value of a metric of this name is the best; None: the name does not tell."""
+    known = [
+        is_larger for is_larger, words in ((False, _FALLS), (True, _GROWS)) if any(w in name.lower() for w in words)
+    ]
+    return known[-1] if known else None
+
+
+def best_at(curve: Json, grows: bool) -> int | None:
+    """Index of the best value; None: all are NaN or infinite."""
     values = [float(value) for value in curve["values"]]
     finite = [at for at, value in enumerate(values) if math.isfinite(value)]
-    name = curve["name"].lower()
-    best = ("", "")
-    for choose, words in ((min, _FALLS), (max, _GROWS)):
-        if finite and any(word in name for word in words):
-            best = _value(curve, choose(finite, key=values.__getitem__))
+    return (max if grows else min)(finite, key=values.__getitem__, default=None)
+
+
+def _row(curve: Json) -> Row:
+    is_larger = grows(curve["name"])
+    at = None if is_larger is None else best_at(curve, is_larger)
+    best = ("", "") if at is None else _value(curve, at)
     rank = "-" if curve["rank"] is None else str(curve["rank"])
+    values = [float(value) for value in curve["values"]]
     return (curve["name"], rank, spark(values), *_value(curve, -1), *best, str(curve["points"]))
 
 
 def _value(curve: Json, index: int) -> tuple[str, str]:
-    axis = "value" if curve["axis"] == "count" else curve["axis"]
-    return number(curve["values"][index]), f"{axis} {float(curve['steps'][index]):.10g}"
+    return number(curve["values"][index]), _place(curve["axis"], curve["steps"][index])
+
+
+def _place(axis: str, step: float) -> str:
+    return f"{'value' if axis == 'count' else axis} {float(step):.10g}"
 
 
 def spark(values: Sequence[float], width: int = _WIDTH) -> str:

@@ -115,7 +115,7 @@ def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:
 
 ACTING = {
     *("init", "run", "wait", "cancel", "delete", "prune", "serve", "server stop", "server restart", "server token"),
-    *("server check", "config set", "config use", "mls-config", "completion", "exec", "shell", "port-forward"),
+    *("server check", "code", "config set", "config use", "mls-config", "completion", "exec", "shell", "port-forward"),
 }
 """Commands that do something instead of reading jobs or settings: they print at most a sentence for each thing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -82,3 +83,17 @@ def test_a_wrong_group_is_refused_before_anything_is_submitted(
     wrong = cli("submit", *options, str(script))
     assert (wrong.returncode, says in wrong.stderr) == (2, True), wrong.stderr
     assert "real-x" not in cli("list").stdout
+
+
+@pytest.mark.usefixtures("shell")
+def test_the_best_of_a_group_is_found_by_a_metric(cli: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nfor i in range(4): print(f'step {i} loss={float(sys.argv[2]) / (i + 1)}')\n")
+    assert cli("submit", "-f", "--group", "real-d", "--each", "lr=0.4,0.1,0.2", str(script)).returncode == 0
+    found = cli("best", "real-d", "--by", "loss")
+    assert [line.split()[0] for line in found.stdout.splitlines()[1:]] == ["real-d-1", "real-d-2", "real-d-0"]
+    largest = json.loads(cli("best", "real-d", "--by", "loss", "--max", "-o", "json").stdout)
+    assert (largest[0]["name"], largest[0]["best"]) == ("real-d-0", 0.4)
+    wrong = cli("best", "real-d", "--by", "acc")
+    assert wrong.returncode == 5
+    assert "no job of these has the metric 'acc'; they have loss" in wrong.stderr

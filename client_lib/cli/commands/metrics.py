@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from client_lib.cli import printer
-from client_lib.cli.connection import Connection, read
-from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest
+from client_lib.cli.connection import Connection, Json, read
+from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, TextOrJson, WholeJobNames
+from client_lib.errors import NotFound
 from client_lib.reports import curves
 from client_lib.spec import paths
 from client_lib.spec.states import FINAL
@@ -73,6 +74,45 @@ def metrics(
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[J")  # clears the screen
             _print(found)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib best lr-scan --by val_loss
+  client-lib best lr-scan first-try --by accuracy -o json | jq -r '.[0].name'
+""",
+)
+def best(
+    connection: Connection,
+    names: WholeJobNames,
+    by: Annotated[str, typer.Option("--by", metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
+    largest: Annotated[
+        bool | None,
+        typer.Option("--max/--min", help="Which value is the best. Default: by the name, as BEST of `metrics`."),
+    ] = None,
+    output: TextOrJson = "text",
+) -> None:
+    """Rank jobs, or the members of groups, by the best value of a metric of rank 0."""
+    jobs = [connection.job(name) for name in connection.each_member(names)]
+    params = {"rank": "0", "points": str(_SHOWN)}
+    found = [read(connection.rest, paths.job_metrics(job["name"]), "curves", params)["curves"] for job in jobs]
+    measured = [(job, _named(of_job, by)) for job, of_job in zip(jobs, found, strict=True)]
+    if all(curve is None for _, curve in measured):
+        known = sorted({curve["name"] for of_job in found for curve in of_job})
+        raise NotFound(f"no job of these has the metric {by!r}; they have {', '.join(known) or 'none'}")
+    grows = curves.grows(by) if largest is None else largest
+    ranked = curves.ranked(measured, grows=bool(grows))
+    if output == JSON:
+        printer.data_json(ranked)
+    else:
+        printer.table(curves.RANKING, curves.ranking(ranked), cut=("SCRIPT",))
+    if grows is None:
+        printer.hint(f"the smallest {by} is taken for the best; --max: the largest")
+
+
+def _named(found: list[Json], name: str) -> Json | None:
+    return next((curve for curve in found if curve["name"] == name), None)
 
 
 def _print(found: dict[str, Any]) -> None:
