@@ -19,6 +19,7 @@ from client_lib.spec.state_dir import state_dir
 PREFIX = "CLIENT_LIB_SERVER_"
 MIB, GIB = 2**20, 2**30
 Positive = Annotated[int, Field(gt=0)]
+PodSecurity = Literal["restricted", "baseline", "privileged"]
 
 
 def _data_dir(fields: dict[str, Any]) -> Path:
@@ -112,7 +113,7 @@ class Settings(BaseSettings):
     job_kind: Literal["auto", "pytorchjob", "trainjob"] = "auto"
     """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob of Kubeflow Trainer
     2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
-    pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
+    pod_security: PodSecurity = "restricted"
     """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
     gang_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     """Time in which all workers of a job must become ready, without the time of image pulls; after it the job releases

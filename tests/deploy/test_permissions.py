@@ -112,15 +112,15 @@ def current_role(kubectl: Kubectl) -> dict[str, Any]:
 
 def look(api: Api, namespace: str = NAMESPACE) -> dict[str, Any]:
     catalogue = load(BASE / "catalogue.yaml")
-    options = replace(cases.CLUSTER, namespace=namespace)
-    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, options, catalogue)}
+    options = replace(cases.CLUSTER, namespace=namespace, catalogue=catalogue)
+    return {check.name: check for check in doctor.checks(api, options)}
 
 
 def exercise(api: Api) -> None:
     """All that the runtime does, by its own modules: an attempt made twice over, watched, looked into, deleted."""
     objects_api, case = ObjectsApi(api, NAMESPACE, PYTORCHJOB), cases.case("gang")
     attempt = replace(case.attempt, job_name=f"job-{uuid.uuid4().hex[:8]}", job_id=uuid.uuid4().hex)
-    objects = render(attempt, PYTORCHJOB, replace(case.cluster, namespace=NAMESPACE), case.catalogue, "token")
+    objects = render(attempt, replace(case.cluster, namespace=NAMESPACE), "token")
     assert objects.policy is not None
     for _ in range(2):
         job = objects_api.create_workload(objects.workload)

@@ -31,17 +31,19 @@ GOLDEN_TRAINJOB = GOLDEN / "trainjob"
 TOKEN = "the-workers-token"
 SNAPSHOT = CodeSnapshot(sha256="5" * 64, root="/home/me/proj", script="src/train.py", working_dir="src")
 LAPTOP = Submitter(python="/venv/bin/python", environment={"SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj")
-CLUSTER = ClusterOptions(
-    Settings(state_dir=Path("/none"), worker_server_url="http://client-lib-server.client-lib.svc:8000"),
-    namespace="jobs",
-    launcher=b"zipapp",
-)
 SMALL = """
 defaults: {instance_type: cpu.2C.8G}
 images: {default: "python:3.12"}
 instance_types:
   - {name: cpu.2C.8G, cpu: 2, memory_gib: 8}
 """
+CLUSTER = ClusterOptions(
+    Settings(state_dir=Path("/none"), worker_server_url="http://client-lib-server.client-lib.svc:8000"),
+    PYTORCHJOB,
+    read(SMALL),
+    namespace="jobs",
+    launcher=b"zipapp",
+)
 VOLUMES = """
 volumes:
   - {name: scratch, claim: scratch, sub_path: jobs}
@@ -65,15 +67,18 @@ class Case:
 
     attempt: Attempt
     cluster: ClusterOptions
-    catalogue: ClusterCatalogue
     payload: Payload | None = None
 
+    @property
+    def catalogue(self) -> ClusterCatalogue:
+        return self.cluster.catalogue
+
     def objects(self, kind: WorkloadKind = PYTORCHJOB) -> Objects:
-        return render(self.attempt, kind, self.cluster, self.catalogue, TOKEN, self.payload)
+        return render(self.attempt, replace(self.cluster, kind=kind), TOKEN, self.payload)
 
     def notices(self) -> list[str]:
         attempt = self.attempt
-        return check(attempt.spec, attempt.owner, attempt.submitter, PYTORCHJOB, self.cluster, self.catalogue)
+        return check(attempt.spec, attempt.owner, attempt.submitter, self.cluster)
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class Builder:
             checkpoints_name=self.parent,
         )
         catalogue = read(self.catalogue, pod_security=self.cluster.settings.pod_security)
-        return Case(attempt, self.cluster, catalogue, self.payload)
+        return Case(attempt, replace(self.cluster, catalogue=catalogue), self.payload)
 
 
 BUILDERS: dict[str, Builder] = {

@@ -63,7 +63,7 @@ async def test_changes_reach_the_inventory(anyio_backend: str) -> None:
         lists={PODS: [pod("a"), found("foreign")], JOBS: [found("job", job="x")]},
         changes={PODS: [("ADDED", pod("b")), ("MODIFIED", found("foreign")), ("DELETED", pod("a"))]},
     )
-    cluster = Cluster.of(cast(Any, api), PYTORCHJOB, case.cluster, case.catalogue, cast(Any, None))
+    cluster = Cluster.of(cast(Any, api), case.cluster, cast(Any, None))
     listed: list[Workload] = []
     changed = asyncio.Event()
     cluster.inventory.follow(KEY, changed.set)

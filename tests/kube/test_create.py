@@ -61,7 +61,7 @@ class Site:
         self.made: list[str] = []
         api: Any = self.api
         unused: Any = None
-        cluster = replace(Cluster.of(unused, kind, case.cluster, case.catalogue, unused), objects=api)
+        cluster = replace(Cluster.of(unused, replace(case.cluster, kind=kind), unused), objects=api)
         self._creator = ObjectCreator(
             case.attempt, cluster, self._take, lambda *said: self.said.append(said), self._pause
         )

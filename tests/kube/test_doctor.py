@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Network, Volume
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
-from server_stub.runtimes.kube.options import PodSecurity
 from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
+from server_stub.settings import PodSecurity
 from tests.kube.cases import CLUSTER, cluster_with
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
@@ -73,8 +74,8 @@ class SmallApi:
 
 
 def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
-    cluster = cluster_with(pod_security=pod_security, **settings)
-    return {check.name: check for check in doctor.checks(api, PYTORCHJOB, cluster, CATALOGUE)}  # type: ignore[arg-type]  # the few calls of an API
+    cluster = replace(cluster_with(pod_security=pod_security, **settings), catalogue=CATALOGUE)
+    return {check.name: check for check in doctor.checks(api, cluster)}  # type: ignore[arg-type]  # the few calls of an API
 
 
 def test_a_cluster_where_all_is_well() -> None:
@@ -97,7 +98,7 @@ def test_a_cluster_where_all_is_well() -> None:
 def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
     assert "if the cluster's network plugin enforces NetworkPolicies" in checked(SmallApi())["network"].message
     open_ = CATALOGUE.model_copy(update={"network": Network(isolated=False)})
-    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, open_)  # type: ignore[arg-type]  # the few calls of an API
+    found = doctor.checks(SmallApi(), replace(CLUSTER, catalogue=open_))  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "network"]
     assert check.message == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
 
@@ -105,7 +106,7 @@ def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
 def test_the_volumes_that_users_share_are_named() -> None:
     volumes = [Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))]
     shared = CATALOGUE.model_copy(update={"volumes": volumes})
-    found = doctor.checks(SmallApi(), PYTORCHJOB, CLUSTER, shared)  # type: ignore[arg-type]  # the few calls of an API
+    found = doctor.checks(SmallApi(), replace(CLUSTER, catalogue=shared))  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "volumes"]
     assert check.message == "each user sees a folder of their own on home; all users see the same files on data"
 
@@ -123,7 +124,8 @@ def test_a_cluster_that_does_not_answer_is_one_line() -> None:
 
 
 def test_a_cluster_that_goes_away_meanwhile_is_said_behind_what_was_seen_before() -> None:
-    found = doctor.checks(SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")}), PYTORCHJOB, CLUSTER, CATALOGUE)  # type: ignore[arg-type]  # the few calls of an API
+    api = SmallApi(**{"/api/v1/nodes": ApiError(0, "broke off")})
+    found = doctor.checks(api, replace(CLUSTER, catalogue=CATALOGUE))  # type: ignore[arg-type]  # the few calls of an API
     assert [check.name for check in found if check.ok] == [
         "cluster",
         "permissions",

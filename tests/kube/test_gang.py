@@ -52,7 +52,7 @@ class Site:
         self.attempt = replace(case.attempt, job_dir=folder, never_started=never_started)
         self.key = names.AttemptKey(self.attempt.job_id, self.attempt.number)
         registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
-        cluster = Cluster.of(cast(Any, None), PYTORCHJOB, settings, case.catalogue, registry)
+        cluster = Cluster.of(cast(Any, None), case.cluster, registry)
         self.registry = registry
         self.inventory = cluster.inventory
         self.inventory.list_workloads(PYTORCHJOB.name, ())

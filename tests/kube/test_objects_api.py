@@ -67,7 +67,7 @@ def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
         among_few = f"ab{uuid.uuid4().hex[2:]}"  # whose launcher is one object
         usual = {"job_id": among_few, "job_name": f"job-{uuid.uuid4().hex[:8]}"}
         cluster = replace(case.cluster, namespace=NAMESPACE, launcher=changes.pop("launcher", b"one"))
-        made.append(render(replace(case.attempt, **(usual | changes)), PYTORCHJOB, cluster, case.catalogue, "token"))
+        made.append(render(replace(case.attempt, **(usual | changes)), cluster, "token"))
         return made[-1]
 
     yield new

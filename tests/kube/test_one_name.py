@@ -17,10 +17,9 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from tests.cluster import Cluster as RealCluster
-from tests.kube.cases import CLUSTER, Builder
+from tests.kube.cases import Builder
 from tests.kube.test_real_api import PATHS
 
 NAMESPACE = "one-name"
@@ -63,10 +62,8 @@ async def make(
         for path in (f"{JOBS}/{goes}", *owned):
             cluster.api.delete(path)
 
-    settings, registry = replace(CLUSTER, namespace=NAMESPACE), cast(Any, None)
-    access = Cluster.of(
-        connect(cluster.kubeconfig, None), PYTORCHJOB, settings, Builder().build("x").catalogue, registry
-    )
+    settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
+    access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     making = ObjectCreator(attempt, access, take, lambda *blocked: said.append(blocked), pause)
     with ExitStack() as listed:
         for each in ended:

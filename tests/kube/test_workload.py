@@ -56,7 +56,7 @@ KIND = WorkloadKind(
 
 
 def objects(of: Case) -> list[Object]:
-    return render(of.attempt, KIND, of.cluster, of.catalogue, TOKEN).all()
+    return render(of.attempt, replace(of.cluster, kind=KIND), TOKEN).all()
 
 
 def test_its_objects_have_nothing_of_a_pytorch_job() -> None:
@@ -93,7 +93,7 @@ def test_its_pods_and_conditions_are_understood() -> None:
 
 def test_an_attempt_goes_on_with_the_kind_that_it_began_with() -> None:
     usual = case("one-worker")
-    cluster = Cluster.of(cast(Any, None), PYTORCHJOB, usual.cluster, usual.catalogue, cast(Any, None), [KIND])
+    cluster = Cluster.of(cast(Any, None), usual.cluster, cast(Any, None), [KIND])
     began = cluster.of_kind("IndexedJob")
     assert (began.kind, began.objects.workloads) == (KIND, KIND.collection("jobs"))
     assert began.inventory is cluster.inventory
@@ -122,7 +122,7 @@ class Served:
 )
 def test_the_first_kind_that_the_cluster_has_is_chosen(versions: list[str], kind: str) -> None:
     usual, api = case("one-worker"), cast(Any, Served(*versions))
-    cluster = Cluster.of(api, PYTORCHJOB, usual.cluster, usual.catalogue, cast(Any, None), [KIND])
+    cluster = Cluster.of(api, usual.cluster, cast(Any, None), [KIND])
     assert cluster.with_kind_there().kind.name == kind
     assert cluster.of_kind("IndexedJob").with_kind_there().kind.name == (kind if versions else "IndexedJob")
 

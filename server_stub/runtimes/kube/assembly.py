@@ -37,12 +37,11 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     if problem:
         _log.error("%s", problem)
     namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
-    options = ClusterOptions(settings, namespace, _launcher(), _text(settings.worker_server_ca))
+    chosen, other = (TRAINJOB, PYTORCHJOB) if settings.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), _text(settings.worker_server_ca))
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    chosen, other = (TRAINJOB, PYTORCHJOB) if settings.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
-    parts = Cluster.of(api, chosen, options, catalogue, registry, [other])
-    return KubeRuntime(parts, lambda job_id: jobs / job_id, problem)
+    return KubeRuntime(Cluster.of(api, options, registry, [other]), lambda job_id: jobs / job_id, problem)
 
 
 def _launcher() -> bytes:

@@ -11,12 +11,10 @@ from client_lib.errors import NotSupported, TooLarge
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes import fields
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs, shm_is_cut
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import network_policy, storage
 from server_stub.runtimes.kube.render.pod import image
-from server_stub.runtimes.kube.workload import WorkloadKind
 
 SPEC_MAX = 700 * 2**10
 """Largest spec in bytes: it is sent in a ConfigMap, which holds 1 MiB."""
@@ -28,30 +26,21 @@ class _Job:
 
     spec: JobSpec
     owner: str
-    kind: WorkloadKind
     cluster: ClusterOptions
-    catalogue: ClusterCatalogue
 
     @property
     def needs(self) -> Needs:
-        return needs(self.spec, self.catalogue)
+        return needs(self.spec, self.cluster.catalogue)
 
 
-def check(
-    spec: JobSpec,
-    owner: str,
-    submitter: Submitter,
-    kind: WorkloadKind,
-    cluster: ClusterOptions,
-    catalogue: ClusterCatalogue,
-) -> list[str]:
+def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptions) -> list[str]:
     """Notices for the submitter.
 
     Raises:
         NeverFits: more workers than a job may have.
         NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
     """
-    job = _Job(spec, owner, kind, cluster, catalogue)
+    job, catalogue = _Job(spec, owner, cluster), cluster.catalogue
     for reject in (_type, _gpus, _outputs, _own_variables, _queue, _size):
         reject(job)
     fields.check_command(spec)
@@ -60,7 +49,7 @@ def check(
     image(spec, catalogue)
     storage.tmp_folders(spec, catalogue)
     storage.claims(spec, owner, catalogue)
-    network_policy.policy(spec, {}, cluster, catalogue)
+    network_policy.policy(spec, {}, cluster)
     return [line for notice in _NOTICES if (line := notice(job))] + fields.ignored(spec, "kubernetes")
 
 
@@ -93,19 +82,20 @@ def _outputs(job: _Job) -> None:
 
 
 def _own_variables(job: _Job) -> None:
-    for name in job.kind.own_variables:
+    for name in job.cluster.kind.own_variables:
         if name in job.spec.environment() or name in job.spec.secrets:
             raise NotSupported(
-                f"{name} can't be given on a cluster: the {job.kind.operator} sets it to the pod of worker 0",
+                f"{name} can't be given on a cluster: the {job.cluster.kind.operator} sets it to the pod of worker 0",
                 hint="leave it out; every process finds it in its environment",
             )
 
 
 def _queue(job: _Job) -> None:
+    kind = job.cluster.kind
     if job.spec.queue_name is not None and not job.cluster.kueue:
         raise NotSupported(
-            f"queue_name={job.spec.queue_name!r}: this cluster has no Kueue that serves {job.kind.name}s",
-            hint=f"leave it out; its operator can install Kueue with the integration {job.kind.kueue_framework}",
+            f"queue_name={job.spec.queue_name!r}: this cluster has no Kueue that serves {kind.name}s",
+            hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}",
         )
 
 
@@ -122,7 +112,7 @@ def _size(job: _Job) -> None:
 
 
 def _other_image(job: _Job) -> str:
-    asked, pulled = job.spec.base_image, image(job.spec, job.catalogue)
+    asked, pulled = job.spec.base_image, image(job.spec, job.cluster.catalogue)
     return "" if asked in (None, pulled) else f"base_image={asked!r} is pulled as {pulled!r}"
 
 
@@ -143,13 +133,13 @@ def _less_shm(job: _Job) -> str:
 
 def _no_priority(job: _Job) -> str:
     asked = job.spec.priority_class
-    if "priority_class" not in job.spec.model_fields_set or asked in job.catalogue.priority_classes:
+    if "priority_class" not in job.spec.model_fields_set or asked in job.cluster.catalogue.priority_classes:
         return ""
     return f"priority_class={str(asked)!r} has no effect here: this server's catalogue has no PriorityClass for it"
 
 
 def _lost_checkpoints(job: _Job) -> str:
-    spec, catalogue = job.spec, job.catalogue
+    spec, catalogue = job.spec, job.cluster.catalogue
     if spec.checkpoint_dir is None:
         lost = catalogue.checkpoints is None
         return "checkpoints end with their pod: this server's catalogue names no volume for them" if lost else ""

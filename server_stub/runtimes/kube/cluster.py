@@ -17,7 +17,6 @@ from server_stub.runtimes.kube.api import Api, serves
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.api.pod_log import PodLogs
 from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.observe.inventory import Inventory
@@ -50,12 +49,10 @@ class Cluster:
     """One namespace of a cluster, and the rules for jobs in it."""
 
     api: Api
-    kind: WorkloadKind
-    """Kind of the workloads of new attempts, and of what `objects` finds and deletes."""
+    options: ClusterOptions
+    """`options.kind`: of the workloads of new attempts, and of what `objects` finds and deletes."""
     kinds: tuple[WorkloadKind, ...]
     """Kinds of all workloads that may exist, as an operator may change the setting while jobs run."""
-    options: ClusterOptions
-    catalogue: ClusterCatalogue
     registry: WorkerRegistry
     objects: ObjectsApi
     inventory: Inventory
@@ -64,26 +61,25 @@ class Cluster:
 
     @classmethod
     def of(
-        cls,
-        api: Api,
-        kind: WorkloadKind,
-        options: ClusterOptions,
-        catalogue: ClusterCatalogue,
-        registry: WorkerRegistry,
-        others: Sequence[WorkloadKind] = (),
+        cls, api: Api, options: ClusterOptions, registry: WorkerRegistry, others: Sequence[WorkloadKind] = ()
     ) -> Cluster:
-        """Make the parts for workloads of `kind`, and of `others` that exist already. Makes no request."""
-        objects = ObjectsApi(api, options.namespace, kind)
+        """Make the parts for workloads of `options.kind`, and of `others` that exist already. Makes no request."""
+        objects = ObjectsApi(api, options.namespace, options.kind)
         logs = PodLogs(api, objects, registry)
-        kinds = (kind, *others)
-        return cls(api, kind, kinds, options, catalogue, registry, objects, Inventory(), logs, RemovalQueue())
+        kinds = (options.kind, *others)
+        return cls(api, options, kinds, registry, objects, Inventory(), logs, RemovalQueue())
+
+    @property
+    def kind(self) -> WorkloadKind:
+        return self.options.kind
 
     def of_kind(self, name: str | None) -> Cluster:
         """The cluster for an attempt whose workload has this kind; None, or a kind that is unknown: a new attempt."""
         kind = next((each for each in self.kinds if each.name == name), self.kind)
         if kind is self.kind:
             return self
-        return replace(self, kind=kind, objects=ObjectsApi(self.api, self.options.namespace, kind))
+        objects = ObjectsApi(self.api, self.options.namespace, kind)
+        return replace(self, options=replace(self.options, kind=kind), objects=objects)
 
     def with_kind_there(self) -> Cluster:
         """The cluster with the first kind that it has; itself if it has none. Blocks. Raises ApiError."""
@@ -134,7 +130,7 @@ class Cluster:
         if spec.variable("OMP_NUM_THREADS") is not None:
             return None
         try:
-            found = needs(spec, self.catalogue)
+            found = needs(spec, self.options.catalogue)
         except ClientLibError:
             return None
         return threads_with(found.cores, found.processes)
@@ -142,7 +138,7 @@ class Cluster:
     def _processes(self, spec: JobSpec) -> int:
         """Processes per worker; 1 if the catalogue has lost the instance type, for then none is started."""
         try:
-            return needs(spec, self.catalogue).processes
+            return needs(spec, self.options.catalogue).processes
         except ClientLibError:
             return 1
 

@@ -91,7 +91,7 @@ class ObjectCreator:
                 attempt.snapshot.read_bytes() if attempt.snapshot else None,
                 attempt.function.read_bytes() if attempt.function else None,
             )
-        return render(attempt, cluster.kind, cluster.options, cluster.catalogue, token, payload, self.name)
+        return render(attempt, cluster.options, token, payload, self.name)
 
     async def _try(self, objects: Objects) -> Refusal | None:
         kind = self._cluster.kind

@@ -27,11 +27,11 @@ LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the o
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: ClusterCatalogue) -> list[Check]:
+def checks(api: Api, cluster: ClusterOptions) -> list[Check]:
     """One result per check, good or bad."""
     found: list[Check] = []
     try:
-        for check in _checks(api, kind, options, catalogue):
+        for check in _checks(api, cluster):
             found.append(check)  # keeps those before an error
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
@@ -39,28 +39,28 @@ def checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: Clu
     return found
 
 
-def _checks(api: Api, kind: WorkloadKind, options: ClusterOptions, catalogue: ClusterCatalogue) -> Iterator[Check]:
+def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     version = api.get("/version").get("gitVersion", "?")
-    yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {options.namespace}")
-    yield _permissions(api, kind, options)
-    yield kind.check(api, options.namespace)
-    yield _pod_security(api, kind, options)
-    yield _catalogue(api, catalogue)
-    yield from _queues(api, kind, options)
-    yield from _volumes(catalogue)
-    yield _network(catalogue)
-    yield _workers(options)
+    yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}")
+    yield _permissions(api, cluster)
+    yield cluster.kind.check(api, cluster.namespace)
+    yield _pod_security(api, cluster)
+    yield _catalogue(api, cluster.catalogue)
+    yield from _queues(api, cluster)
+    yield from _volumes(cluster.catalogue)
+    yield _network(cluster.catalogue)
+    yield _workers(cluster)
 
 
-def _permissions(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check:
-    required, lacking = needed(kind), []
+def _permissions(api: Api, cluster: ClusterOptions) -> Check:
+    required, lacking = needed(cluster.kind), []
     for permission in sorted(required | FOR_DOCTOR):
-        answer = api.request("POST", _REVIEWS, permission.review(options.namespace))
+        answer = api.request("POST", _REVIEWS, permission.review(cluster.namespace))
         if not answer.get("status", {}).get("allowed"):
             lacking.append(permission)
     missing = [str(each) for each in lacking if each in required]
     if missing:
-        message = f"the server may not {', '.join(missing)} in namespace {options.namespace}"
+        message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
         return checked("permissions", message, fix)
     optional = [str(each) for each in lacking]
@@ -68,17 +68,17 @@ def _permissions(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check
     return checked("permissions", message)
 
 
-def _pod_security(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Check:
-    namespace = get_if_visible(api, f"/api/v1/namespaces/{options.namespace}")
+def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
+    namespace = get_if_visible(api, f"/api/v1/namespaces/{cluster.namespace}")
     if namespace is None:
-        message = f"pods keep to {options.settings.pod_security}; the server may not see the level that is enforced"
+        message = f"pods keep to {cluster.settings.pod_security}; the server may not see the level that is enforced"
         return checked("pod security", message)
     enforced = (namespace["metadata"].get("labels") or {}).get(LEVEL, "privileged")
-    message = f"namespace {options.namespace} enforces {enforced}, pods keep to {options.settings.pod_security}"
-    if LEVELS.index(enforced) > LEVELS.index(options.settings.pod_security):
+    message = f"namespace {cluster.namespace} enforces {enforced}, pods keep to {cluster.settings.pod_security}"
+    if LEVELS.index(enforced) > LEVELS.index(cluster.settings.pod_security):
         fix = f"CLIENT_LIB_SERVER_POD_SECURITY={enforced}, or a namespace that admits more"
         return checked("pod security", f"{message}: they will be refused", fix)
-    if enforced == "restricted" and (problem := kind.restricted_problem(api)):
+    if enforced == "restricted" and (problem := cluster.kind.restricted_problem(api)):
         return checked("pod security", *problem)
     return checked("pod security", message)
 
@@ -96,12 +96,13 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     return checked("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
 
 
-def _queues(api: Api, kind: WorkloadKind, options: ClusterOptions) -> Iterator[Check]:
+def _queues(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     """The check of Kueue, only where it is installed: most clusters have none, and few jobs name a queue."""
+    kind = cluster.kind
     if get_if_visible(api, KUEUE) is None:
         return
     try:
-        queued = kind.is_queued(api, options.namespace)
+        queued = kind.is_queued(api, cluster.namespace)
     except ApiError:
         return  # the check of the operator reports it
     if queued:
@@ -127,9 +128,9 @@ def _network(catalogue: ClusterCatalogue) -> Check:
     return checked("network", f"{message} enforces NetworkPolicies, which this check can't find out")
 
 
-def _workers(options: ClusterOptions) -> Check:
-    if options.settings.worker_server_url:
-        return checked("worker connection", f"workers send their logs to {options.settings.worker_server_url}")
+def _workers(cluster: ClusterOptions) -> Check:
+    if cluster.settings.worker_server_url:
+        return checked("worker connection", f"workers send their logs to {cluster.settings.worker_server_url}")
     message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
     return checked("worker connection", message, "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods")
 

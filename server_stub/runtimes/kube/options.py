@@ -1,13 +1,12 @@
-"""The settings of the Kubernetes runtime, as values for its pure modules."""
+"""The facts about a cluster that decide what is created there, as values for the pure modules of the runtime."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.workload import WorkloadKind
 from server_stub.settings import Settings
-
-PodSecurity = Literal["restricted", "baseline", "privileged"]
 
 
 @dataclass(frozen=True)
@@ -15,6 +14,9 @@ class ClusterOptions:
     """The server's settings, and facts about the cluster that the runtime has found out."""
 
     settings: Settings
+    kind: WorkloadKind
+    """Kind of the workloads."""
+    catalogue: ClusterCatalogue
     namespace: str
     """Namespace of the objects of all jobs."""
     launcher: bytes = field(repr=False)

@@ -75,9 +75,8 @@ class Reporter:
         return found.views() if found else ()
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
-        cluster = self._cluster
         images = (f"{RAN_IMAGE}{image}" for image in seen.images)
-        return (*seen.unknown, *images, *ending.notes(self._attempt, lost_lines, cluster.options, cluster.catalogue))
+        return (*seen.unknown, *images, *ending.notes(self._attempt, lost_lines, self._cluster.options))
 
     def _observation(
         self,

@@ -58,18 +58,15 @@ class KubeRuntime:
     # --- before anything runs
 
     def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
-        cluster = self._cluster
-        return check(spec, owner, submitter, cluster.kind, cluster.options, cluster.catalogue)
+        return check(spec, owner, submitter, self._cluster.options)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
-        if storage.is_shared(path, storage.claims(spec, owner, self._cluster.catalogue)):
+        if storage.is_shared(path, storage.claims(spec, owner, self._cluster.options.catalogue)):
             return None
         return f"the workers of this server do not see the folder {path} of the submitter"
 
     def render(self, attempt: Attempt) -> Manifest:
-        cluster = self._cluster
-        objects = render(attempt, cluster.kind, cluster.options, cluster.catalogue, MASK)
-        return Manifest(runtime=self.name, objects=masked(objects))
+        return Manifest(runtime=self.name, objects=masked(render(attempt, self._cluster.options, MASK)))
 
     # --- life cycle
 
@@ -171,7 +168,7 @@ class KubeRuntime:
         return await found.begin_session(request)
 
     def instance_types(self) -> Sequence[InstanceType]:
-        return self._cluster.catalogue.shown()
+        return self._cluster.options.catalogue.shown()
 
     def warm_pools(self) -> list[WarmPoolInfo]:
         return []
@@ -181,8 +178,7 @@ class KubeRuntime:
 
     async def doctor(self) -> list[Check]:
         problems = [watch.problem for watch in self._watches if watch.problem]
-        cluster = self._cluster
-        found = await call_in_thread(doctor.checks, cluster.api, cluster.kind, cluster.options, cluster.catalogue)
+        found = await call_in_thread(doctor.checks, self._cluster.api, self._cluster.options)
         if self._catalogue_problem:
             found.append(checked("catalogue file", self._catalogue_problem, _CORRECT))
         fix = "check the API server, and the rights of this server's user"

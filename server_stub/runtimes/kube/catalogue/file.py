@@ -19,7 +19,7 @@ from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
 from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.mount_paths import is_free, is_in
-from server_stub.runtimes.kube.options import PodSecurity
+from server_stub.settings import PodSecurity
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, elastic, verdict
 from server_stub.runtimes.elastic import Bounds
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.parse import WorkerPod
 from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
@@ -123,13 +122,11 @@ def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bo
     return Verdict(*because) if found.reason is Reason.CANCELLED and not stopped else found
 
 
-def notes(
-    attempt: Attempt, lost_lines: Mapping[int, int], options: ClusterOptions, catalogue: ClusterCatalogue
-) -> tuple[str, ...]:
+def notes(attempt: Attempt, lost_lines: Mapping[int, int], cluster: ClusterOptions) -> tuple[str, ...]:
     """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
     missing = [messages.lost_lines(worker, count) for worker, count in lost_lines.items() if count]
-    lost = storage.not_handed_on(attempt, catalogue)
-    alone = _LOGS_MAY_BE_LOST if options.settings.worker_server_url is None else None
+    lost = storage.not_handed_on(attempt, cluster.catalogue)
+    alone = _LOGS_MAY_BE_LOST if cluster.settings.worker_server_url is None else None
     return (*missing, *(each for each in (lost, alone) if each is not None))
 
 

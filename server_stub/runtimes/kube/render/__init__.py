@@ -17,11 +17,10 @@ from client_lib.errors import TooLarge
 from client_lib.spec.job import MASK
 from server_stub.runtimes import Attempt, elastic
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import network_policy, plan, pod, storage
-from server_stub.runtimes.kube.workload import Made, Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import Made, Object, WorkloadPlan
 
 T = TypeVar("T")
 CODE_MAX = 700 * 2**10
@@ -74,9 +73,7 @@ def needs_payload(attempt: Attempt, cluster: ClusterOptions) -> bool:
 @dataclass(frozen=True)
 class _Rendering:
     attempt: Attempt
-    kind: WorkloadKind
     cluster: ClusterOptions
-    catalogue: ClusterCatalogue
     needs: Needs
     name: str
     labels: dict[str, str]
@@ -96,9 +93,7 @@ class _Rendering:
 
 def render(
     attempt: Attempt,
-    kind: WorkloadKind,
     cluster: ClusterOptions,
-    catalogue: ClusterCatalogue,
     worker_token: str,
     payload: Payload | None = None,
     name: str | None = None,
@@ -112,11 +107,9 @@ def render(
     """
     rendering = _Rendering(
         attempt,
-        kind,
         cluster,
-        catalogue,
-        needs(attempt.spec, catalogue),
-        name or names.object_name(attempt.job_name, attempt.number, longest=kind.name_max),
+        needs(attempt.spec, cluster.catalogue),
+        name or names.object_name(attempt.job_name, attempt.number, longest=cluster.kind.name_max),
         names.labels(attempt.job_id, attempt.number, attempt.job_name),
         plan.identity(attempt),
     )
@@ -175,8 +168,8 @@ def _launcher(rendering: _Rendering) -> Object:
 
 
 def _plan(rendering: _Rendering) -> Object:
-    worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster, rendering.catalogue)
-    agent = plan.for_agent(rendering.attempt, rendering.cluster, rendering.catalogue)
+    worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster)
+    agent = plan.for_agent(rendering.attempt, rendering.cluster)
     data = {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)}
     return rendering.immutable("ConfigMap", rendering.name + names.PLAN, data=data)
 
@@ -211,7 +204,7 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
 
 def _policy(rendering: _Rendering) -> Object | None:
     attempt = rendering.attempt
-    spec = network_policy.policy(attempt.spec, rendering.labels, rendering.cluster, rendering.catalogue)
+    spec = network_policy.policy(attempt.spec, rendering.labels, rendering.cluster)
     if spec is None:
         return None
     return {
@@ -231,14 +224,13 @@ def _workload(rendering: _Rendering, environment: Object | None, code: Object | 
         secret = rendering.name + names.ENVIRONMENT
 
     def template(labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
-        made = pod.Template(
-            spec, rendering.needs, rendering.cluster, rendering.catalogue, rendering.kind.container, folders, secret
-        )
+        made = pod.Template(spec, rendering.needs, rendering.cluster, folders, secret)
         return made.render(rendering.labels | dict(labels), variables)
 
     processes, bounds = rendering.needs.processes, elastic.bounds(spec)
     variables = tuple(environment["stringData"]) if environment is not None else ()
-    return rendering.kind.manifest(WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, variables))
+    made = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, variables)
+    return rendering.cluster.kind.manifest(made)
 
 
 def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]:
@@ -250,7 +242,7 @@ def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]
     if code is not None:
         mounted["code"] = rendering.name + names.CODE
     own = storage.own_folders(rendering.needs, mounted)
-    return own + storage.asked_folders(rendering.attempt, rendering.catalogue)
+    return own + storage.asked_folders(rendering.attempt, rendering.cluster.catalogue)
 
 
 def _base64(content: bytes) -> str:

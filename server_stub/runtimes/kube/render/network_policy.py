@@ -12,38 +12,38 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Network, Peer
+from server_stub.runtimes.kube.catalogue import Egress, Peer
 from server_stub.runtimes.kube.options import ClusterOptions
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 
 
-def policy(
-    spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions, catalogue: ClusterCatalogue
-) -> dict[str, Any] | None:
+def policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> dict[str, Any] | None:
     """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None: there is no rule.
 
     Raises NotSupported: the job is to have no internet and the address of the server is unknown; no job succeeds
     without the server.
     """
-    network = catalogue.network
+    network = cluster.catalogue.network
     directions: dict[str, Any] = {}
     if network.isolated:
-        directions["ingress"] = _ingress(pods, cluster, network)
+        directions["ingress"] = _ingress(pods, cluster)
     if not (network.internet if spec.internet is None else spec.internet):
-        directions["egress"] = _egress(pods, cluster, network)
+        directions["egress"] = _egress(pods, cluster)
     if not directions:
         return None
     types = [direction.capitalize() for direction in directions]
     return {"podSelector": {"matchLabels": pods}, "policyTypes": types, **directions}
 
 
-def _ingress(pods: dict[str, str], cluster: ClusterOptions, network: Network) -> list[dict[str, Any]]:
+def _ingress(pods: dict[str, str], cluster: ClusterOptions) -> list[dict[str, Any]]:
+    network = cluster.catalogue.network
     servers = _servers(cluster, network.server) or []
     return [{"from": [_of_job(pods), *servers, *(_peer(peer) for peer in network.admit)]}]
 
 
-def _egress(pods: dict[str, str], cluster: ClusterOptions, network: Network) -> list[dict[str, Any]]:
+def _egress(pods: dict[str, str], cluster: ClusterOptions) -> list[dict[str, Any]]:
+    network = cluster.catalogue.network
     rules = [
         {"to": [_of_job(pods)]},
         {

@@ -29,12 +29,12 @@ FUNCTION_RUNNER = "function_runner.py"
 """Placeholder for the file of the function runner, whose path the agent knows."""
 
 
-def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> WorkerPlan:
+def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> WorkerPlan:
     """The plan of any worker, without `worker`, the address of the master and `snapshot`, which the agent adds.
 
     In place only worker 0 tails the log file and keeps outputs: the agents of the others remove these fields.
     """
-    spec = attempt.spec
+    spec, catalogue = attempt.spec, cluster.catalogue
     environment = plain_environment(spec) | _function(attempt, cluster)
     return common.worker_plan(attempt, environment, FUNCTION_RUNNER, storage.HOME)._replace(
         processes_per_worker=needs.processes,
@@ -50,13 +50,13 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions, catalog
     )
 
 
-def order(attempt: Attempt, needs: Needs, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> dict[str, Any]:
+def order(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict[str, Any]:
     """Content of plan.json: the protocol and the fields of the plan that differ from their defaults."""
-    full, usual = worker_plan(attempt, needs, cluster, catalogue)._asdict(), WorkerPlan._field_defaults
+    full, usual = worker_plan(attempt, needs, cluster)._asdict(), WorkerPlan._field_defaults
     return {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
 
 
-def for_agent(attempt: Attempt, cluster: ClusterOptions, catalogue: ClusterCatalogue) -> dict[str, Any]:
+def for_agent(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Any]:
     """Content of pod.json: what an agent needs in addition to the plan."""
     snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
     return {
@@ -68,7 +68,7 @@ def for_agent(attempt: Attempt, cluster: ClusterOptions, catalogue: ClusterCatal
         "n_workers": attempt.spec.n_workers,
         "code": {"mode": attempt.code.mode, "sha256": snapshot},
         "function": attempt.function is not None,
-        "conda_prefix": conda_prefix(attempt.spec, catalogue),
+        "conda_prefix": conda_prefix(attempt.spec, cluster.catalogue),
         "spool_bytes": storage.SPOOL_BYTES,
         "gang_timeout_s": cluster.settings.gang_timeout_s,
         "gate_port": GATE_PORT,

@@ -13,10 +13,11 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
-from server_stub.runtimes.kube.options import ClusterOptions, PodSecurity
+from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder
 from server_stub.runtimes.kube.workload import Object
+from server_stub.settings import PodSecurity
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
@@ -43,16 +44,14 @@ class Template:
     spec: JobSpec
     needs: Needs
     cluster: ClusterOptions
-    catalogue: ClusterCatalogue
-    container: str
-    """Name of the main container."""
     folders: Sequence[Folder]
     environment_secret: str | None
     """Name of the Secret whose entries become environment variables; None: there is none."""
 
     def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
         """The template with these labels and additional variables. It has no restartPolicy, as operators set it."""
-        defaults, security = self.catalogue.defaults, _pod_security(self.catalogue, self.cluster.settings.pod_security)
+        catalogue = self.cluster.catalogue
+        defaults, security = catalogue.defaults, _pod_security(catalogue, self.cluster.settings.pod_security)
         return {
             "metadata": {
                 "labels": defaults.pod_labels | dict(labels),
@@ -65,26 +64,26 @@ class Template:
                 "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                **_placed(self.spec, self.needs, self.catalogue),
+                **_placed(self.spec, self.needs, catalogue),
             },
         }
 
     def _container(self, variables: Sequence[Object]) -> Object:
-        needs, images = self.needs, self.catalogue.images
-        environment = [*_home(self.spec, self.catalogue), *_devices(needs), *_ranks(needs), *variables, *_downward()]
+        needs, catalogue = self.needs, self.cluster.catalogue
+        environment = [*_home(self.spec, catalogue), *_devices(needs), *_ranks(needs), *variables, *_downward()]
         container: Object = {
-            "name": self.container,
-            "image": image(self.spec, self.catalogue),
+            "name": self.cluster.kind.container,
+            "image": image(self.spec, catalogue),
             "command": AGENT,
             "env": environment,
-            "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, self.catalogue)),
+            "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, catalogue)),
             "securityContext": _container_security(needs, self.cluster.settings.pod_security),
             "volumeMounts": [folder.mount() for folder in self.folders],
         }
         if self.environment_secret is not None:
             container["envFrom"] = [{"secretRef": {"name": self.environment_secret}}]
-        if images.pull_policy is not None:
-            container["imagePullPolicy"] = images.pull_policy
+        if catalogue.images.pull_policy is not None:
+            container["imagePullPolicy"] = catalogue.images.pull_policy
         return container
 
 
