@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
+from os.path import basename
 from typing import Any, NamedTuple
 
 from client_lib.spec.stacks import RankStacks, groups, read_worker
@@ -14,7 +16,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.report import Report, rank_as_json, rank_of_json
-from server_stub.runtimes import NO_RANK, FailingRank, finished_peers
+from server_stub.runtimes import NO_RANK, FailingRank
 from server_stub.worker_gateway import Quiet
 
 
@@ -120,7 +122,7 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         return of_worker
     if first is None:
         return _STOPPED
-    return first.verdict(finished_peers.note(first.end, [rank.end for rank in ranks]))
+    return first.verdict(finished_peers(first.end, [rank.end for rank in ranks]))
 
 
 class _Rank(NamedTuple):
@@ -209,3 +211,54 @@ def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
     """The latest end of a worker by its report; None without any report."""
     times = [datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report]
     return max(times, default=None)
+
+
+# --- ranks that had ended with code 0 when another rank lost them: one with less data than the others leaves its loop
+# early, and they wait for it in the next collective
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
+_LIBRARY = re.compile(r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen ")
+_WRAPPERS = ("wrapper", "decorate_context", "inner")
+"""Names of functions of torch that wrap the function which the script called."""
+_NAMED = 3  # ranks that a message lists; if there are more, their number
+
+
+def finished_peers(first: outcome.Ended, ranks: Sequence[outcome.Ended]) -> str | None:
+    """A sentence for the message of the rank that failed first; None: it did not lose a rank that had succeeded."""
+    limit = first.failed_at + outcome.SAME_MOMENT_S  # a rank's connections close before its process is gone
+    done = [rank.rank for rank in ranks if not rank.failed and not rank.stopped_by_us and rank.ended_at <= limit]
+    if not first.lost_peer or not done:
+        return None
+    question = "does it have less data?" if len(done) == 1 else "do they have less data?"
+    return f"{_names(done)} had ended with code 0 when rank {first.rank} {_place(first.traceback or '')}: {question}"
+
+
+def _names(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > _NAMED:
+        return f"{len(ranks)} ranks"
+    return f"ranks {', '.join(map(str, sorted(ranks)))}"
+
+
+class _Frame(NamedTuple):
+    path: str
+    line: str
+    function: str
+
+
+def _place(traceback: str) -> str:
+    """`was in all_reduce (train.py:6)`: the last line of the user's code, and what it called."""
+    frames = [_Frame(*found) for found in _FRAME.findall(_first_of_chain(traceback))]
+    own = [number for number, frame in enumerate(frames) if not _LIBRARY.search(frame.path)]
+    if not own:
+        return "lost its connection"
+    here, below = frames[own[-1]], [frame.function for frame in frames[own[-1] + 1 :]]
+    line = f"{basename(here.path)}:{here.line}"
+    called = next((name for name in below if name not in _WRAPPERS and not name.startswith("_")), None)
+    return f"was in {called} ({line})" if called else f"was at {line}"
+
+
+def _first_of_chain(traceback: str) -> str:
+    """The traceback of the exception that was raised first."""
+    return traceback[: min((traceback.find(marker) for marker in outcome.CHAINED if marker in traceback), default=None)]

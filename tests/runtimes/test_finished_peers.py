@@ -9,8 +9,8 @@ import pytest
 from client_lib.spec.states import Reason
 from client_lib.worker.outcome import Ended
 from client_lib.worker.report import rank_as_json
-from server_stub.runtimes.finished_peers import note
 from server_stub.runtimes.verdict import Stage, WorkerStatus, verdict
+from server_stub.runtimes.verdict import finished_peers as note
 
 LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29990"
 HEAD = "Traceback (most recent call last):\n"
