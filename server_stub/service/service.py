@@ -112,14 +112,7 @@ class Service:
         )
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
         self._submit = SubmitHandler(
-            settings,
-            runtime.name,
-            self._admission,
-            self._store,
-            self.lookup,
-            self._reconciler,
-            self._clock,
-            self.room,
+            runtime.name, self._admission, self._store, self.lookup, self._reconciler, self._clock, self.room
         )
         self._retaining: asyncio.Task[None] | None = None
 

@@ -31,7 +31,6 @@ from server_stub.service.clock import Clock
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
-from server_stub.settings import Settings
 from server_stub.store import Store, rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import JobRow, Key, NewJob
@@ -47,7 +46,6 @@ class SubmitHandler:
 
     def __init__(
         self,
-        settings: Settings,
         runtime_name: str,
         admission: Admission,
         store: Store,
@@ -56,7 +54,7 @@ class SubmitHandler:
         clock: Clock,
         room: Room,
     ) -> None:
-        self._settings, self._runtime_name, self._admission = settings, runtime_name, admission
+        self._runtime_name, self._admission = runtime_name, admission
         self._store, self._lookup = store, lookup
         self._reconciler, self._clock, self._room = reconciler, clock, room
         self._on_network: Callable[[str], bool] = lambda _: True

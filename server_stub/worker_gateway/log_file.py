@@ -96,7 +96,7 @@ class LogFile:
     def lengths(self) -> Lengths:
         return Lengths(self.length, self._durable, self.next_seq)
 
-    def sync(self) -> Lengths:
+    def sync(self) -> None:
         """Make everything durable."""
         if self._durable < self.length:
             descriptor = os.open(self._path(self._last), os.O_RDONLY)
@@ -106,7 +106,6 @@ class LogFile:
                 os.close(descriptor)
             self._durable = self.length
         self._synced_at = time.monotonic()
-        return self.lengths()
 
     # --- files
 

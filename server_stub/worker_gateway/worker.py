@@ -70,24 +70,22 @@ class RemoteWorker:
     def _report_path(self) -> str:
         return Directory(str(self._folder)).report
 
-    async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> bool:
-        """Make a pod the owner of this worker. True if it is new: the first, or the replacement of a lost one.
-
-        Raises Conflict if another pod is the owner.
-        """
+    async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> None:
+        """Make a pod the owner of this worker: the first, or the replacement of a lost one. Raises Conflict if another
+        pod is the owner."""
         async with self._lock:
             view = self.view
             owner = PodStart(view.pod_uid or "", view.start)
             if view.pod_uid == claimant.pod_uid and (may_return is None or claimant.start in ("", view.start)):
                 self.last_contact = time.monotonic()
-                return False
+                return
             if view.pod_uid is None:
                 await self._store(pod_uid=claimant.pod_uid, start=claimant.start, pod=pod, state="preparing")
-                return True
+                return
             if may_return is not None and not view.has_lost_place(claimant):
                 if may_return(view):
                     await self._replace_owner(owner, claimant, pod)
-                    return True
+                    return
                 await self._store(displaced=True)
             raise Conflict(
                 f"worker {view.worker} of this attempt belongs to pod {view.pod} ({view.pod_uid})",

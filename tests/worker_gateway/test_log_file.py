@@ -94,7 +94,8 @@ def test_what_is_answered_as_durable_is_not_more_than_there_is(tmp_path: Path) -
     log.put(log.length, records(3, 4), gap=False)
     length, durable, _ = log.lengths()
     assert durable <= length == len(records(0, 4))
-    assert log.sync() == (length, length, 4)
+    log.sync()
+    assert log.lengths() == (length, length, 4)
 
 
 def test_records_read_elsewhere_are_taken_by_seq(tmp_path: Path) -> None:
