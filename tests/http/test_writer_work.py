@@ -170,8 +170,10 @@ def test_a_submit_at_its_bounds(measured: Measured) -> None:
 def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Every request that changes something, besides submits."""
     session = paths.job_session(name, "0" * 32)
+    plain = {"spec": {"script": "echo", "type": "binary"}, "code": {"mode": "in_place"}}
+    group = {"name": f"g{name}", "request": plain, "members": [{"args": [str(number)]} for number in range(50)]}
     return [
-        ("POST", paths.RENDER, {"json": {"spec": largest_spec() | COMMAND, "code": {"mode": "in_place"}}}),
+        ("POST", paths.RENDER, {"json": plain | {"spec": largest_spec() | COMMAND}}),
         ("PUT", paths.snapshot(SHA), {"data": ARCHIVE}),
         ("POST", session, {"json": {"argv": ["x" * 100_000] * 9}}),
         ("PUT", session, {"data": b"x" * 100_000}),
@@ -181,6 +183,7 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("POST", f"{JOBS}/restart", {"json": {"job_name": name}}),
         ("DELETE", f"{JOBS}/{name}", {"params": {"region": "x" * 1000}}),
         ("POST", paths.LOGIN_LINKS, {}),
+        ("POST", paths.GROUPS, {"json": group}),
         ("POST", "/public/v2/service_auth", {"json": {"client_id": "root", "client_secret": "x" * 1000}}),
     ]
 
