@@ -142,6 +142,19 @@ def test_a_log_of_a_million_lines_opens_at_its_end_and_scrolls(page: Any, server
     row(page, "a new line").wait_for()
 
 
+def test_the_last_lines_of_an_ended_job_stay_in_sight(page: Any, server: Running, job_id: str, log: LogWriter) -> None:
+    log.append([log.record(f"line {number}", at=number) for number in range(20_000)])
+    server.call(lambda: server.runtime.end(job_id))
+    open_job(page, server)
+    for _ in range(10):  # it failed about every sixth time
+        row(page, "line 19999").wait_for()
+        page.get_by_role("button", name="First lines").click()
+        row(page, re.compile("line 0$")).wait_for()
+        page.locator(".log-box").evaluate("box => box.scrollTop = box.scrollHeight")
+        page.get_by_role("button", name="Last lines").click()
+    row(page, "line 19999").wait_for()
+
+
 def test_pages_of_older_lines_follow_each_other_without_a_gap(page: Any, server: Running, job_id: str) -> None:
     logs = [log_of(server, job_id, worker) for worker in range(2)]
     for number in range(5000):

@@ -75,6 +75,7 @@ export class RowList {
   clear() {
     this.rows = [];
     this.marked = null;
+    this.#body.replaceChildren(); // rows that are gone must give no height: the browser would move the view
     this.#resize();
     this.#scrollTo(0);
     this.draw(true);
