@@ -36,6 +36,7 @@ _ALPHABET = string.ascii_lowercase + "234567"  # the alphabet of base32: no char
 _PROOF_BYTES = 256
 _UPLOAD = "submit with code='auto' or 'snapshot': the folder is then uploaded"
 MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each answer
+GROUP_BYTES_MAX, GROUP_LABELS_MAX = 32 * 2**20, 10_000
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys have no order."""
 
@@ -90,6 +91,20 @@ class Admission:
             raise TooLarge(
                 f"the job spec has {size} bytes; this server takes at most {MAX_SPEC_BYTES}",
                 hint="hand data to the script in a file, not in arguments or variables",
+            )
+
+    def check_group(self, request: SubmitRequest, members: int) -> None:
+        """Check what the members of a group take together: they are stored in one transaction. Raises TooLarge."""
+        size, labels = len(request.model_dump_json()) * members, len(request.spec.labels) * members
+        if size > GROUP_BYTES_MAX:
+            raise TooLarge(
+                f"the specs of {members} members have {size} bytes; a group has at most {GROUP_BYTES_MAX}",
+                hint="hand data to the script in a file, not in arguments or variables",
+            )
+        if labels > GROUP_LABELS_MAX:
+            raise TooLarge(
+                f"{members} members have {labels} labels; a group has at most {GROUP_LABELS_MAX}",
+                hint="the members have the labels of the group in common: leave some out",
             )
 
     def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:

@@ -84,6 +84,7 @@ class SubmitHandler:
         """False: an earlier request with this key has made the group. See `Service.submit_group`."""
         used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
+            self._admission.check_group(order.request, len(order.members))
             admitted = await self._admit(user, order.request, False, len(order.members))
             new = self._new_group(user, order, admitted, used)
             with self._room.claim(sum(len(member.record) for member in new.members)):

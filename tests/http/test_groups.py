@@ -91,6 +91,21 @@ def test_what_is_wrong_with_a_group_is_one_readable_422(wrong: dict[str, Any], s
     assert ann("GET", paths.JOBS).json()["jobs"] == []
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"labels": {f"label-{number}": "x" for number in range(11)}}, "1000 members have 11000 labels"),
+        ({"env_variables": {"DATA": "x" * 40_000}}, "the specs of 1000 members have"),
+    ],
+)
+def test_what_is_too_much_for_one_group_is_413(spec: dict[str, Any], says: str, ann: Api) -> None:
+    request = {"spec": {"script": "echo", "type": "binary", **spec}, "code": {"mode": "in_place"}}
+    answer = submit(ann, request=request, members=[{"args": []}] * 1000)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert says in answer.json()["message"]
+    assert ann("GET", paths.JOBS).json()["jobs"] == []
+
+
 def test_another_users_group_is_404_and_an_admin_names_its_owner(ann: Api, ben: Api, root: Api) -> None:
     submit(ann)
     assert ben("GET", paths.group("scan")).status_code == 404
