@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from client_lib.worker.format import parse
+from client_lib.worker.format import METRICS, parse
 from tests.faults.conftest import poll
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import MASTER_PORT, lives
@@ -42,7 +42,7 @@ def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
     assert (ended["state"], ended["reason"]) == ("SUCCEEDED", "Completed"), ended
     assert [worker["exit_code"] for worker in ended["workers"]] == [0, 0]
     seen = [parse(line) for worker in (0, 1) for line in server.stored_log(job, worker).splitlines()]
-    shown = [json.loads(record.text) for record in seen if record.text.startswith("{")]
+    shown = [json.loads(record.text) for record in seen if record.text.startswith("{") and record.stream != METRICS]
     common = {
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
@@ -71,8 +71,9 @@ def test_the_launcher_is_forked_from_the_agent(site: Start) -> None:
     server = site()
     job = server.accepted("forked", "import os\nprint(open('/proc/%d/cmdline' % os.getppid()).read().split(chr(0)))\n")
     server.ended("forked")
-    (line,) = server.stored_log(job, 0).splitlines()
-    assert ast.literal_eval(parse(line).text)[-3] == "pod"
+    records = map(parse, server.stored_log(job, 0).splitlines())
+    (text,) = [record.text for record in records if record.stream != METRICS]
+    assert ast.literal_eval(text)[-3] == "pod"
 
 
 NO_FORK = """
@@ -99,7 +100,9 @@ def test_what_a_pod_prints_is_its_log(site: Start) -> None:
     job = server.accepted("print", "for n in range(5000): print('line', n)")
     assert server.ended("print")["state"] == "SUCCEEDED"
     poll(lambda: (server.pod(job) / "stdout").read_bytes() == server.stored_log(job))
-    assert [parse(line).seq for line in server.stored_log(job).splitlines()] == list(range(5000))
+    records = [parse(line) for line in server.stored_log(job).splitlines()]
+    assert [record.seq for record in records] == list(range(len(records)))
+    assert len([record for record in records if record.stream != METRICS]) == 5000
 
 
 @pytest.mark.smoke

@@ -10,7 +10,7 @@ import time
 import pytest
 import requests
 
-from client_lib.worker.format import parse
+from client_lib.worker.format import METRICS, parse
 from tests.faults.conftest import poll
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import lives
@@ -32,7 +32,8 @@ print('last', n)
 
 
 def texts(log: bytes) -> list[str]:
-    return [parse(line).text for line in log.splitlines()]
+    """The lines of a stored log, without its metrics."""
+    return [record.text for record in map(parse, log.splitlines()) if record.stream != METRICS]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
