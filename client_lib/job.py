@@ -153,9 +153,9 @@ class Job(Generic[R]):
         hang_action: The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's
             message names it; `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt,
             counted in max_retry.
-        notify: URL of a webhook that gets a JSON text when the job ends, hangs or moves again; Slack's form for
-            hooks.slack.com, and for a URL that begins with `slack+`. It is shown as `***`. None: the profile's
-            `notify`, if it has one.
+        notify: URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a hang; in
+            Slack's format to hooks.slack.com and to a URL that begins with `slack+`. It is shown as `***`. None: the
+            profile's.
         grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption.
         elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers.
         elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers are started.

@@ -157,7 +157,9 @@ def check_webhook(url: str) -> None:
     except ValueError:
         usable = False
     if not usable or not url.isascii() or " " in url:
-        raise ValueError("is no address: write https://host/path, without a user; `slack+https://...` for Slack's form")
+        raise ValueError(
+            "is no URL of a webhook: write https://host/path, without a user; `slack+https://...` for Slack's format"
+        )
 
 
 def _int_not_bool(value: Any) -> Any:
@@ -294,8 +296,8 @@ class JobSpec(Strict):
     """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's message names it;
     `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt, counted in max_retry."""
     notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
-    """URL of a webhook that gets a JSON text when the job ends, hangs or moves again; Slack's form for hooks.slack.com,
-    and for a URL that begins with `slack+`. It is shown as `***`. None: the profile's `notify`, if it has one."""
+    """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a hang; in Slack's
+    format to hooks.slack.com and to a URL that begins with `slack+`. It is shown as `***`. None: the profile's."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
     elastic_min_workers: _ElasticWorkers = None

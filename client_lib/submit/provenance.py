@@ -33,7 +33,7 @@ _SECRETS = re.compile(rf"((?:{SECRET_NAME.pattern}|notify)[\w-]*(?:=| +))(?:'[^'
 
 
 class GitReading:
-    """Begins to read when it is made. `folder`: that of the script."""
+    """Starts reading when it is constructed. `folder`: that of the script."""
 
     def __init__(self, folder: Path) -> None:
         self._root = next((each for each in (folder, *folder.parents) if os.path.exists(each / ".git")), None)
@@ -54,7 +54,7 @@ class GitReading:
         commit, branch, remote = map(_line, _head(self._root) if self._root else ("", "", ""))
         missing = None
         if any(thread.is_alive() for thread in self._threads):
-            missing = "git did not print all in the time that a submit waits for it"
+            missing = "git was not finished within 10 ms, which is how long a submit waits for it"
         elif len(diff) > DIFF_MAX:
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         return Provenance(

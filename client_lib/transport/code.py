@@ -33,7 +33,7 @@ def fetch(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> s
     if ran is None or ran.commit is None:
         kept = f"the digest of {info.spec.python_script}: {info.code.sha256}" if info.code.sha256 else "its command"
         raise NotFound(
-            f"job {info.name} ran in place, out of no git commit that is known; only {kept} was kept",
+            f"job {info.name} ran in place and its git commit is not known; only {kept} was kept",
             hint="with code='snapshot' the server keeps the code of a job",
         )
     patch = folder / "changes.diff"

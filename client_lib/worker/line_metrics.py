@@ -48,7 +48,7 @@ class LineMetrics:
             self._read_within(max(0.001, min(_BLOCK_S, left_s)), self._expression, records, found)
         except _TooSlow:
             self._expression = None
-            self._say("the expression of `metrics` takes too long, and is not applied any more")
+            self._say("the expression of `metrics` takes too long and was switched off")
         self._spent += time.process_time() - begin
         if found:
             self._sink(b"".join(found))

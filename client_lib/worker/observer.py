@@ -1,6 +1,7 @@
 """Observes the running ranks for their launcher: their machine, stacks on request, quiet ranks, files of metrics.
 
-A rank must not end because it is observed: where no descriptor or process is free, less is seen.
+Observing never ends a rank. If no file
+descriptor or process is available, some observations are skipped.
 """
 
 import os

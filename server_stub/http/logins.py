@@ -59,9 +59,7 @@ class Logins:
         """The value of a new cookie, for a token or the code of a link. Raises Unauthorized."""
         known, ends = self._links.pop(_hex(code), ("", 0.0)) if token is None else (_hex(token), math.inf)
         if ends < time.time() or bytes.fromhex(known) not in self._tokens():
-            refused = (
-                "this link was used before, or is too old" if token is None else "the server does not know this token"
-            )
+            refused = "this link was used before, or is too old" if token is None else "this token is not valid"
             raise Unauthorized(refused, hint="`client-lib ui` makes a new link")
         self._logins, value = _with_new(self._logins, known, LOGIN_S)
         write_json(str(self._file), self._logins)
@@ -75,7 +73,7 @@ class Logins:
     def user(self, scope: Scope, csrf: str | None) -> User | None:
         """The user whose cookie the request carries; None: it carries none that is valid.
 
-        Raises Forbidden: it would change something, and `csrf` is not the token of the login's pages; or it asks a
+        Raises Forbidden: it would change something, and `csrf` is not the CSRF token of the login's pages; or it asks a
         loopback server under another name, as does a page that had its own name resolved to this machine.
         """
         host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
@@ -88,7 +86,7 @@ class Logins:
         user = self._tokens().get(bytes.fromhex(token)) if ends > time.time() else None
         needs_csrf = user is not None and scope["method"] not in _SAFE_METHODS
         if needs_csrf and not hmac.compare_digest(csrf_token(scope).encode(), (csrf or "").encode()):
-            raise Forbidden("this request does not come from a page of the present login", hint="load the page again")
+            raise Forbidden("this page belongs to an earlier login", hint="load the page again")
         return user
 
 

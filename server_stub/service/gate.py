@@ -1,6 +1,7 @@
 """Decides which members of groups may start: at most `max_parallel` of a group at a time, in order of their index.
 
-A member that is held back is no job of the runtime and takes nothing of a machine. Pure: the reconciler acts by it.
+A member that is held back is not passed to the runtime and uses no resources of a machine. Pure: the reconciler acts by
+it.
 """
 
 from __future__ import annotations

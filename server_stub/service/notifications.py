@@ -1,7 +1,7 @@
 """Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again.
 
-The notification of an end is stored with the final state, and removed when the receiver has taken it: a restart of the
-server loses none. The receiver gets one twice if the server dies between the two, and knows it by its `id`.
+The notification of an end is stored with the final state, and removed when the receiver has accepted it, so a restart
+loses none. If the server crashes between the two, the receiver gets it twice, with the same `id`.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class AllowedHosts:
         """Check the field `notify`. Raises Forbidden: no job may name this host."""
         host = urlsplit((url or "").removeprefix(SLACK)).hostname or ""
         if url == MASK:
-            raise Forbidden(f"notify={MASK!r} stands for an address that is not shown", hint="give the address itself")
+            raise Forbidden(f"notify={MASK!r} is a mask, not a URL", hint="give the webhook's URL")
         if url and not (self._any or any(fnmatchcase(host, name) for name in self._names) or self._is_listed(host)):
             raise Forbidden(
-                f"notify names the host {host}, to which this server sends nothing",
+                f"notify has the host {host}, which this server does not allow",
                 hint="its operator can add it to CLIENT_LIB_SERVER_NOTIFY_HOSTS",
             )
 

@@ -70,7 +70,7 @@ def test_a_cancelled_group_starts_none_of_its_waiting_members(cli: Run, tmp_path
     [
         (["--each", "lr=1"], "a group needs both"),
         (["--group", "real-x"], "a group needs both"),
-        (["--group", "real-x", "--each", "lr=1", "--each", "lr=2"], "--each names one argument twice"),
+        (["--group", "real-x", "--each", "lr=1", "--each", "lr=2"], "two --each have the same name"),
         (["--group", "real-x", "--each", "lr=1,,2"], "is no value"),
         (["--group", "Real", "--each", "lr=1"], "'Real' is not a DNS label"),
         (["--group", "real-x", "--each", "lr=1", "--name", "other"], "named after the group"),

@@ -39,7 +39,7 @@ def test_an_expression_without_an_end_stops_neither_log_nor_job(place: Place) ->
     assert job.info().state is State.SUCCEEDED, job.info().message
     lines = [entry.text for entry in job.log_entries(follow=False)]
     assert "the end" in lines
-    assert "the expression of `metrics` takes too long, and is not applied any more" in lines
+    assert "the expression of `metrics` takes too long and was switched off" in lines
 
 
 POSTS = """

@@ -153,8 +153,8 @@ def test_what_only_the_doctor_lacks_is_no_failure() -> None:
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
-        ({"/apis/kubeflow.org/v1": GONE}, "knows no PyTorchJob"),
-        ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "knows no PyTorchJob"),
+        ({"/apis/kubeflow.org/v1": GONE}, "no resource type PyTorchJob"),
+        ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "no resource type PyTorchJob"),
         ({DEPLOYMENT: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
         ({DEPLOYMENT: operator(ready=0)}, "none of its pods is ready"),
         ({"dry run": ApiError(500, "failed calling webhook: connection refused")}, "connection refused"),

@@ -250,7 +250,7 @@ def test_the_address_is_shown_to_nobody_but_its_owner(
         assert b"secret-path" in await bench.service.request(User("ann"), "one")
         assert b"secret-path" not in await bench.service.request(User("root", admin=True), "one", "ann")
         assert "secret-path" not in (await bench.service.manifest(User("ann"), "one")).model_dump_json()
-        with pytest.raises(Forbidden, match="stands for an address"):
+        with pytest.raises(Forbidden, match="is a mask, not a URL"):
             await bench.submit(notify="***")
 
     with_server(bench, run)
@@ -263,7 +263,7 @@ def test_the_address_is_shown_to_nobody_but_its_owner(
     "url", ["ftp://h/secret", "https:///secret", "http://u:secret@h/", "http://h:secret/", "http://h/a secret"]
 )
 def test_what_is_no_address_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^notify: is no address: write https://host/path") as caught:
+    with pytest.raises(InvalidRequest, match=r"^notify: is no URL of a webhook: write https://host/path") as caught:
         checked_spec({"script": "a.py", "notify": url})
     assert "secret" not in str(caught.value)
 
@@ -272,7 +272,7 @@ def test_a_server_of_several_users_sends_only_where_its_settings_allow(bench: Be
     here = f"http://localhost:{receiver.port}/"
 
     async def refused() -> None:
-        with pytest.raises(Forbidden, match="notify names the host localhost") as caught:
+        with pytest.raises(Forbidden, match="notify has the host localhost") as caught:
             await bench.submit(notify=here)
         assert "NOTIFY_HOSTS" in (caught.value.hint or "")
 

@@ -89,7 +89,9 @@ def best(
     by: Annotated[str, typer.Option("--by", metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
     largest: Annotated[
         bool | None,
-        typer.Option("--max/--min", help="Which value is the best. Default: by the name, as BEST of `metrics`."),
+        typer.Option(
+            "--max/--min", help="Which value is the best. Default: chosen by the metric's name, as in `metrics`."
+        ),
     ] = None,
     output: TextOrJson = "text",
 ) -> None:
@@ -108,7 +110,7 @@ def best(
     else:
         printer.table(curves.RANKING, curves.ranking(ranked), cut=("SCRIPT",))
     if grows is None:
-        printer.hint(f"the smallest {by} is taken for the best; --max: the largest")
+        printer.hint(f"the smallest {by} counts as the best; use --max if the largest does")
 
 
 def _named(found: list[Json], name: str) -> Json | None:

@@ -73,12 +73,13 @@ def submit(
         typer.Option(
             parser=key_value,
             metavar="NAME=VALUES",
-            help="A job for each value, as in lr=0.1,0.01 or seed=0..4; of several, for each combination. "
-            "{lr} in ARGS is replaced; without it, --lr 0.1 is appended.",
+            help="Submit one job for each value, as in lr=0.1,0.01 or seed=0..4. Several: for each combination. "
+            "The value replaces {lr} in ARGS; if ARGS has no {lr}, --lr 0.1 is appended.",
         ),
     ] = None,
     max_parallel: Annotated[
-        int | None, typer.Option("--max-parallel", min=1, metavar="N", help="Jobs of the group that run at a time.")
+        int | None,
+        typer.Option("--max-parallel", min=1, metavar="N", help="Most jobs of the group that run at a time."),
     ] = None,
     output: TextJsonOrName = "text",
     **values: Any,
@@ -95,7 +96,11 @@ def submit(
     if (each or group or max_parallel) and not (each and group):
         ctx.fail("a group needs both --group NAME and --each NAME=VALUES")
     if each and (dry_run or len(dict(each)) < len(each)):
-        ctx.fail("--dry-run shows one job, without --each" if dry_run else "--each names one argument twice")
+        ctx.fail(
+            "--dry-run shows one job, without --each"
+            if dry_run
+            else "two --each have the same name: give all its values in one, as in lr=0.1,0.01"
+        )
     if each and group:
         tried = {name: sweep.values(text) for name, text in each}
         python = described.python or processes.find_python(os.environ)

@@ -31,7 +31,7 @@ def ui(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
     output: TextOrJson = "text",
 ) -> None:
-    """Open the pages of the server in a browser: jobs, logs, curves. The link logs in, once."""
+    """Open the server's pages in a browser: jobs, logs, curves. The link logs you in and works once."""
     job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
     link = connection.api.login_link()
     url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"

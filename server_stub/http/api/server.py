@@ -44,7 +44,10 @@ async def add_login_link(request: Request, user: CurrentUser) -> LoginLink:
     """A link to the pages of this server that logs a browser in as the user of the token. It works once."""
     header = request.headers.get("authorization")
     if header is None:
-        raise Forbidden(f"{user.name} is logged in by a cookie, which makes no links", hint="send a token")
+        raise Forbidden(
+            f"a login link of {user.name} can't be made with a cookie",
+            hint="send the token in the Authorization header",
+        )
     return LoginLink(path=f"login?code={request.app.state.logins.new_link(bearer(header))}", expires_s=LINK_S)
 
 

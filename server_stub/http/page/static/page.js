@@ -88,11 +88,11 @@ async function follow() {
     } catch (problem) {
       if (problem instanceof DOMException && problem.name === "AbortError") continue;
       if (problem instanceof ApiError && problem.status === 401) {
-        tell("The login is over: ", "log in again");
+        tell("Your login has ended: ", "log in again");
         return;
       }
       since = since || new Date().toLocaleTimeString();
-      tell(`The server does not answer; this is as of ${since}`);
+      tell(`The server does not answer; this page shows the state at ${since}`);
       await pause(RETRY_MS);
       continue;
     }

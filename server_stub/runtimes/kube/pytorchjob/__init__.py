@@ -31,7 +31,7 @@ def _check(api: Api, namespace: str) -> Check:
     """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
     kind, result = PYTORCHJOB, partial(checked, PYTORCHJOB.operator)
     if not serves(api, kind.api_version, kind.plural):
-        return result(f"the cluster knows no {kind.name}", INSTALL)
+        return result(f"the cluster has no resource type {kind.name}", INSTALL)
     deployment = get_if_visible(api, DEPLOYMENT)
     version = _version(deployment)
     if version and _numbers(version) < OLDEST:

@@ -36,9 +36,9 @@ def _check(api: Api, namespace: str) -> Check:
     """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
     kind, result = TRAINJOB, partial(checked, TRAINJOB.operator)
     if not serves(api, kind.api_version, kind.plural):
-        return result(f"the cluster knows no {kind.name}", INSTALL)
+        return result(f"the cluster has no resource type {kind.name}", INSTALL)
     if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
-        return result("the cluster knows no JobSet, from which it makes pods", INSTALL)
+        return result("the cluster has no resource type JobSet, which Trainer needs", INSTALL)
     try:
         kind.dry_run(api, namespace)
     except ApiError as error:
