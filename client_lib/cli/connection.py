@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from client_lib.cli import http_client, printer
-from client_lib.errors import NotFound, ServerUnreachable
+from client_lib.errors import InvalidRequest, NotFound, ServerUnreachable
 from client_lib.reports import table
 from client_lib.spec import paths
 from client_lib.transport import config, local_server
@@ -66,10 +66,17 @@ class Connection:
     # --- reads
 
     def job(self, name: str | None) -> Json:
-        """One job, or a group, by its name or an unambiguous beginning of a job's; None: the newest.
+        """One job by its name or an unambiguous beginning of it; None: the newest.
 
-        Raises NotFound: there is none; names the nearest.
+        Raises NotFound: there is none; names the nearest. InvalidRequest: it is a group.
         """
+        found = self.job_or_group(name)
+        if "told" in found:
+            raise InvalidRequest(f"{name} is a group; `client-lib list {name}` shows its jobs")
+        return found
+
+    def job_or_group(self, name: str | None) -> Json:
+        """One job as `job` finds it, or a group by its whole name: a row with `told`."""
         if name is None:
             newest = self.newest()
             printer.hint(f"the newest job is {newest['name']}")

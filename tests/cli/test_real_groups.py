@@ -39,6 +39,10 @@ def test_a_group_is_submitted_followed_listed_read_and_removed_by_its_name(cli: 
     assert rows[0][-2:] == ["2/2", "SUCCEEDED"]
     assert [line.split()[0] for line in cli("list", "real-a").stdout.splitlines()[1:]] == ["real-a-1", "real-a-0"]
     assert "2/2 SUCCEEDED" in cli("status", "real-a").stdout
+    for command in ("explain", "metrics", "stacks", "ui", "resubmit", "status --events", "code", "download"):
+        refused = cli(*command.split(), "real-a")
+        assert refused.returncode == 2, command
+        assert refused.stderr == "Error: real-a is a group; `client-lib list real-a` shows its jobs\n"
     assert cli("delete", "real-a").returncode == 0
     assert cli("status", "real-a").returncode == 5
 

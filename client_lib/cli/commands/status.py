@@ -36,7 +36,7 @@ def status(
     output: TextJsonOrName = "text",
 ) -> None:
     """Show the state of a job, and its reason; of a failed job the report."""
-    job = connection.job(name)
+    job = connection.job(name) if events else connection.job_or_group(name)
     if events:
         _show_events(connection, job["name"], output)
     elif output == JSON:
