@@ -39,9 +39,14 @@ class Limits:
     """The ASGI layer. `error` makes the response to a request that is over a bound."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, bodies: Bodies, error: Callable[[ClientLibError], Response]
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        bodies: Bodies,
+        error: Callable[[ClientLibError], Response],
+        max_body_bytes: int | None = None,
     ) -> None:
-        self._app = app
+        self._app, self._max_body_bytes = app, max_body_bytes
         self._settings = settings
         self._bodies = bodies
         self._error = error
@@ -69,7 +74,7 @@ class Limits:
             raise InvalidRequest("the address holds a NUL byte; no name does")
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
-        bound = self._settings.max_snapshot_bytes if is_file else MAX_BODY_BYTES
+        bound = self._settings.max_snapshot_bytes if is_file else self._max_body_bytes or MAX_BODY_BYTES
         declared = _declared(headers)
         if declared > bound:
             if not any(name == b"expect" for name, _ in headers):  # curl waits for a 100 before it sends the body

@@ -71,10 +71,19 @@ class Logins:
         write_json(str(self._file), self._logins)
 
     def user(self, scope: Scope, csrf: str | None) -> User | None:
+        """The user of `of_cookie`. Raises Forbidden also if the request would change something, and `csrf` is not the
+        CSRF token of the login's pages."""
+        user = self.of_cookie(scope)
+        needs_csrf = user is not None and scope["method"] not in _SAFE_METHODS
+        if needs_csrf and not hmac.compare_digest(csrf_token(scope).encode(), (csrf or "").encode()):
+            raise Forbidden("this page belongs to an earlier login", hint="load the page again")
+        return user
+
+    def of_cookie(self, scope: Scope) -> User | None:
         """The user whose cookie the request carries; None: it carries none that is valid.
 
-        Raises Forbidden: it would change something, and `csrf` is not the CSRF token of the login's pages; or it asks a
-        loopback server under another name, as does a page that had its own name resolved to this machine.
+        Raises Forbidden: it asks a loopback server under another name, as does a page that had its own name resolved to
+        this machine.
         """
         host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
         if self._loopback and not is_loopback(host):
@@ -83,11 +92,7 @@ class Logins:
                 hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
             )
         token, ends = self._logins.get(_hex(cookie(scope)), ("", 0.0))
-        user = self._tokens().get(bytes.fromhex(token)) if ends > time.time() else None
-        needs_csrf = user is not None and scope["method"] not in _SAFE_METHODS
-        if needs_csrf and not hmac.compare_digest(csrf_token(scope).encode(), (csrf or "").encode()):
-            raise Forbidden("this page belongs to an earlier login", hint="load the page again")
-        return user
+        return self._tokens().get(bytes.fromhex(token)) if ends > time.time() else None
 
 
 def cookie(scope: Scope) -> str:

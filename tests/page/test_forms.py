@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from client_lib.spec import paths
 from server_stub.http.page.views import FOLDER
-from tests.http.conftest import Running
+from tests.http.conftest import DEADLINE_S, Running
 from tests.local_server import until
 from tests.page.conftest import Visitor, new_job
 
@@ -84,6 +85,21 @@ def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -
     assert visitor.get("/jobs/train").status_code == 404
     assert visitor.post(f"/jobs/{name}/delete", csrf).status_code == 303  # it runs: it is stopped first
     until(lambda: server.as_user("ann")("GET", paths.JOBS).json()["jobs"] == [])
+
+
+def test_a_form_is_read_after_the_cookie_and_is_bounded(server: Running, visit: Visit) -> None:
+    """Parsing a large form blocks the event loop for seconds."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
+        head = f"POST /jobs/a/cancel HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1000\r\n\r\n"
+        connection.sendall(head.encode())  # its body never comes
+        assert connection.recv(100).startswith(b"HTTP/1.1 401")
+    visitor = visit(server, "ann")
+    csrf = visitor.csrf()
+    for path, size, status in (("login", 2**14, 413), ("login", 2**20, 413), ("jobs/a/cancel", 2**19, 413)):
+        assert visitor.post(f"/{path}", {"csrf": csrf, "token": "x" * size}).status_code == status
+    for path in ("login", "jobs/a/cancel"):
+        assert visitor.post(f"/{path}", {"csrf": csrf} | {str(n): "" for n in range(20)}).status_code == 422
 
 
 def test_what_is_no_page_says_so(server: Running, visit: Visit) -> None:

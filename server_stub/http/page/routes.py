@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files import outputs
 from server_stub.http.api import answers
@@ -33,6 +33,9 @@ from server_stub.http.page import views
 from server_stub.service.values import User
 
 JOBS = 100  # in a page of the table
+FORM_MAX_BYTES = 512 * 1024  # it carries the arguments of a script
+LOGIN_MAX_BYTES = 16 * 1024  # anyone may send it
+_FIELDS = 20
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
@@ -58,7 +61,13 @@ class Pages:
         ]
         layers = [
             Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
-            Middleware(Limits, settings=self._parts.settings, bodies=self._parts.bodies, error=answers.error),
+            Middleware(
+                Limits,
+                settings=self._parts.settings,
+                bodies=self._parts.bodies,
+                error=answers.error,
+                max_body_bytes=FORM_MAX_BYTES,
+            ),
         ]
         return Starlette(routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error))
 
@@ -68,9 +77,10 @@ class Pages:
         """Only for those who are logged in; others get the form of the login."""
 
         async def endpoint(request: Request) -> Response:
-            user = self._logins.user(request.scope, (await _form(request)).get("csrf"))
-            if user is None:
+            user = self._logins.of_cookie(request.scope)
+            if user is None:  # nothing of its body is read
                 return _page(request, "login.html", 401)
+            self._logins.user(request.scope, (await _form(request)).get("csrf"))
             request.scope["user"] = user
             return await handler(request, user)
 
@@ -82,7 +92,7 @@ class Pages:
         if request.method == "POST":
             if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 raise Forbidden("this form was sent by a page of another site")
-            value = self._logins.log_in((await _form(request)).get("token", "").strip())
+            value = self._logins.log_in((await _form(request, LOGIN_MAX_BYTES)).get("token", "").strip())
         elif code:
             value = self._logins.log_in(None, code)
         else:
@@ -148,9 +158,15 @@ def _page(request: Request, template: str, status: int = 200, **view: object) ->
     return HTMLResponse(views.render(template, **shared, **view), status, {"Cache-Control": "no-store"})
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of the form that was sent."""
-    return dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+async def _form(request: Request, most: int = FORM_MAX_BYTES) -> dict[str, str]:
+    """The fields of the form that was sent. Raises TooLarge, InvalidRequest."""
+    body = await request.body()
+    if len(body) > most:
+        raise TooLarge(f"the form is larger than the {most} bytes that this page takes")
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS))
+    except ValueError as error:
+        raise InvalidRequest(f"the form has more than {_FIELDS} fields") from error
 
 
 def _words(text: str) -> list[str]:
