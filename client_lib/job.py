@@ -360,7 +360,8 @@ class Job(Generic[R]):
         prepared = replace(prepared, spec=spec)
         if check:
             request.check_script(replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})))
-        request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), self._key)
+        key = f"{self._key}-{group}"  # a description may be submitted as several groups, and as a job
+        request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), key)
         found = client.job_page(group=group, limit=len(runs)).jobs
         return [Job.of(client, info) for info in reversed(found)]
 
