@@ -69,10 +69,10 @@ class LineMetrics:
         if name not in _STREAMS:
             return
         text = self._begun.pop(rank + name, b"") + text
-        if len(text) > _LONGEST:
-            return
         if stream.endswith(b"+"):
-            self._begun[rank + name] = text
+            self._begun[rank + name] = text[: _LONGEST + 1]  # enough to know at its end that it is too long
+            return
+        if len(text) > _LONGEST:
             return
         values = _values(expression, text.decode("utf-8", "replace"))
         step = values.pop(STEP, None)

@@ -19,6 +19,7 @@ from client_lib.worker.rank_environment import TRAINER_STATUS, Process
 
 _LONGEST = 2**18  # bytes of one request
 _OPEN_MAX, _OPEN_S = 16, 5.0  # connections, and how long each may take
+_AGAIN_S = 1.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
 _NO_METRIC = re.compile(r"total_(?:steps|flos)|(?:current_)?epoch|.*(?:_runtime|_per_second)")
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -54,18 +55,25 @@ class _TrainerStatus:
         authorities = next(filter(os.path.exists, _AUTHORITIES), "")  # for clients that read it also for http
         url = "http://127.0.0.1:%d/" % self._socket.getsockname()[1]
         self.variables = dict(zip(TRAINER_STATUS, (url, token_file, authorities)))  # noqa: B905  # Python 3.8
-        loop.watch(self._socket.fileno(), self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._loop.watch(self._socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             peer, _ = self._socket.accept()
-            if len(self._open) >= _OPEN_MAX:
-                peer.close()
-                return
-            peer.setblocking(False)
-            self._open[peer] = bytearray()
-            self._loop.watch(peer.fileno(), lambda: self._read(peer))
-            self._loop.call_later(_OPEN_S, lambda: self._close(peer))
+        except OSError:  # no descriptor is free: the socket stays readable, and would keep the loop busy
+            self._loop.forget(self._socket.fileno())
+            self._loop.call_later(_AGAIN_S, self._listen)
+            return
+        if len(self._open) >= _OPEN_MAX:
+            peer.close()
+            return
+        peer.setblocking(False)
+        self._open[peer] = bytearray()
+        self._loop.watch(peer.fileno(), lambda: self._read(peer))
+        self._loop.call_later(_OPEN_S, lambda: self._close(peer))
 
     def _read(self, peer: socket.socket) -> None:
         data, block = self._open[peer], b""
@@ -93,14 +101,14 @@ class _TrainerStatus:
             return b"401 Unauthorized"
         try:
             lines = _lines(self._rank, json.loads(body)["trainerStatus"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return b"422 Unprocessable Entity"
         self._sink(lines)
         return b"200 OK"
 
 
 def _lines(rank: int, status: Dict[str, Any]) -> bytes:
-    """The lines of a TrainerStatus. Raises ValueError, TypeError, KeyError, AttributeError: it is none."""
+    """The lines of a TrainerStatus. Raises the errors that `_take` catches if it is none."""
     values = {}
     for metric in status.get("metrics") or []:
         with contextlib.suppress(ValueError):  # a metric may be a text

@@ -115,6 +115,7 @@ class Tracker:
         if points.source != source:
             if source != METRICS and points.source != POSTED:
                 return
+            self._nan.pop(key, None)
             points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
         step = _step(points, reading)
         if points and (points.steps[-1], points.values[-1]) == (step, value) and points.axis != "count":
@@ -135,6 +136,7 @@ class Tracker:
         if key is None:
             return False
         self.count -= len(self.points.pop(key))
+        self._nan.pop(key, None)
         return True
 
     def _thin(self) -> None:

@@ -285,6 +285,7 @@ def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServe
         "workers": [],
         "failure": None,
         "stacks": [],
+        "changed": "",
         "events": [],
         "next": ["set X", "`client-lib logs bad --rank 0` has what it printed"],
     }

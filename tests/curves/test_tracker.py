@@ -185,3 +185,11 @@ def test_the_first_nan_is_told_with_its_step_also_after_a_restart() -> None:
     assert Tracker(10**6, tracker.points).progress(0, 9.0).nan == "grad_norm is NaN since step 4"
     assert tracked(["loss: 1", "loss: nan", "loss: 1"]).progress(0, 9.0).nan == "loss is NaN since value 2"
     assert tracked(["loss: 1"] * 3).progress(0, 9.0).nan is None
+
+
+def test_a_nan_of_printed_values_does_not_stay_when_exact_values_replace_them() -> None:
+    tracker = tracked([f"step {n} loss={'nan' if n == 1 else n}" for n in range(4)])
+    assert tracker.progress(0, 4.0).nan == "loss is NaN since step 1"
+    for step in range(100, 105):
+        tracker.add(float(step), 0, "metrics", "", metric_line(0, step, {"loss": 0.5}).decode())
+    assert tracker.progress(0, 105.0).nan is None

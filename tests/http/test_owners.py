@@ -31,6 +31,10 @@ OF_ALL_USERS = {
     ("GET", paths.READYZ),
 }
 OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER), ("POST", paths.LOGIN_LINKS)}
+OF_WHO_ASKS |= {
+    ("POST", paths.GROUPS),
+    ("GET", f"{paths.GROUPS}/{{name}}"),
+}  # http/test_groups has the owners of groups
 ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
 VARIANTS = {
     ("GET", JOB): ["?after_version=0&wait=1"],
@@ -40,7 +44,7 @@ VARIANTS = {
 ON_A_JOB = sorted(
     (method, path.replace("{name}", "train").replace("{rank}", "0").replace("{session}", "0" * 32) + query)
     for method, path in ROUTES
-    if "{name}" in path and not paths.is_of_workers(path)
+    if path.startswith(f"{paths.JOBS}/{{name}}") and not paths.is_of_workers(path)
     for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))
 )
 

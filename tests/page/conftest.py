@@ -73,9 +73,10 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The Chromium of all tests."""
+    """The Chromium of a module's tests. While it is open, an event loop runs in this thread, in which no other test
+    could start one."""
     with chromium() as found:
         yield found
 

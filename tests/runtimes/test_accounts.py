@@ -405,7 +405,7 @@ def test_nothing_else_in_the_data_directory_is_open_to_accounts(server: Server, 
     below = [path for name in ("jobs", "environments") for path in (data / name).rglob("*")]
     of_root = {path: path.lstat() for path in (data, *below) if path.lstat().st_uid == 0}
     assert not [path for path, status in of_root.items() if status.st_mode & 0o066]
-    assert {status.st_mode & 0o777 for status in of_root.values()} <= {0o711, 0o600}
+    assert {status.st_mode & 0o777 for status in of_root.values()} <= {0o711, 0o700, 0o600}
 
 
 def test_the_doctor_says_how_users_are_separated(ann: User) -> None:

@@ -106,7 +106,7 @@ def environment(loaded):
     return {
         name: value
         for name, value in os.environ.items()
-        if "CHECKPOINT" not in name and "/worker" not in value and "PORT" not in name
+        if "CHECKPOINT" not in name and "/worker" not in value and "PORT" not in name and "KUBEFLOW" not in name
     }
 
 

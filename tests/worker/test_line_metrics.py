@@ -47,6 +47,13 @@ def test_a_line_is_read_when_it_is_whole() -> None:
     assert read(b"loss 1 " + b"x" * 40_000 + b" loss 1\nloss 2\n") == [[3, None, 0, {"loss": 2}]]  # the first is data
 
 
+def test_the_end_of_a_line_that_is_too_long_is_no_line() -> None:
+    read = reader(r"loss (?P<loss>\S+)$")
+    assert read(b"x" * 40_000) == []
+    assert read(b" loss 5\n") == []
+    assert read(b"loss 2\n") == [[3, None, 0, {"loss": 2}]]
+
+
 def test_lines_of_no_rank_count_and_messages_of_the_launcher_do_not() -> None:
     assert reader("(?P<n>[0-9]+)", stream="train.log", rank="-")(b"5\n") == [[None, None, 0, {"n": 5}]]
     for stream in ("launcher", "metrics"):

@@ -1,0 +1,92 @@
+"""Status that libraries post to the launcher: what no client should send must not end the loop of the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from client_lib.worker import trainer_status
+from client_lib.worker.loop import Loop
+from client_lib.worker.rank_environment import TRAINER_STATUS
+from client_lib.worker.trainer_status import _TrainerStatus
+
+HUGE = 10**400
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    before = signal.set_wakeup_fd(-1)
+    yield Loop(lambda: None)
+    signal.set_wakeup_fd(before)
+
+
+def run_until(loop: Loop, is_over: Callable[[], bool], limit_s: float = 20.0) -> int:
+    """Run rounds of the loop, and return their number."""
+    until, rounds = time.monotonic() + limit_s, 0
+    while not is_over():
+        assert time.monotonic() < until
+        loop.call_later(0.01, lambda: None)
+        loop._round()
+        rounds += 1
+    return rounds
+
+
+def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Loop, tmp_path: Path) -> None:
+    lines: list[bytes] = []
+    status = _TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
+    url, head = status.variables[TRAINER_STATUS[0]], {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
+    wrong: list[Any] = [
+        *({"trainerStatus": {name: HUGE}} for name in ("progressPercentage", "estimatedRemainingSeconds")),
+        {"trainerStatus": {"metrics": [{"name": "x", "value": HUGE}]}},
+        *({"trainerStatus": value} for value in ([], 3, {"metrics": 3}, {"metrics": [3]})),
+    ]
+    right = {"trainerStatus": {"metrics": [{"name": "loss", "value": "0.5"}]}}
+    found: list[int] = []
+
+    def post() -> None:
+        with requests.Session() as session:
+            session.trust_env = False
+            for body in [*wrong, right]:
+                found.append(session.post(url, data=json.dumps(body), headers=head, timeout=10).status_code)
+
+    poster = threading.Thread(target=post)
+    poster.start()
+    run_until(loop, lambda: not poster.is_alive())
+    assert found == [422] * len(wrong) + [200]
+    assert json.loads(b"".join(lines))[3] == {"loss": 0.5}
+
+
+def test_without_a_free_descriptor_the_loop_rests(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_status, "_AGAIN_S", 0.3)
+    status = _TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
+    address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection((address[0], int(address[1]))) as client:
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest - 1, before[1]))
+        held = []
+        try:
+            try:
+                while True:
+                    held.append(os.dup(0))
+            except OSError:
+                pass
+            until = time.monotonic() + 0.25
+            assert run_until(loop, lambda: time.monotonic() > until) < 60
+        finally:
+            for fd in held:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        run_until(loop, lambda: bool(status._open))
+        client.sendall(b"\r\n")
