@@ -44,6 +44,8 @@ def test_filters_are_those_of_the_api(server: Running, visit: Visit) -> None:
     assert shown("q=&owner=") == ["other", "train-b", "train-a"]
     wrong = visitor.get("/?state=ODD")
     assert (wrong.status_code, "there are: PENDING" in wrong.text) == (422, True)
+    many = "+".join(f"k{n}=v" for n in range(257))
+    assert (visitor.get(f"/?q={many}").status_code, visitor.get(f"/?q={many[:-7]}").status_code) == (422, 200)
 
 
 def test_another_users_job_is_not_there_and_an_admin_sees_whose_it_is(server: Running, visit: Visit) -> None:

@@ -16,6 +16,7 @@ import jinja2
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
+from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import JobFilters
@@ -47,14 +48,17 @@ def render(template: str, **view: object) -> str:
 
 
 def filters(query: Mapping[str, str]) -> JobFilters:
-    """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown state."""
+    """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown state, or too many labels."""
     state, words = query.get("state"), query.get("q", "").split()
     if state not in (None, *State):
         raise InvalidRequest(f"state={state!r} is not known", hint=f"there are: {', '.join(State)}")
+    labels = [word for word in words if "=" in word]
+    if len(labels) > LABELS_MAX:
+        raise InvalidRequest(f"{len(labels)} labels are searched for; at most {LABELS_MAX} are")
     return JobFilters(
         owners=(query["owner"],) if "owner" in query else None,
         states=(State(state),) if state else None,
-        labels=dict(word.split("=", 1) for word in words if "=" in word),
+        labels=dict(word.split("=", 1) for word in labels),
         name_prefix=next((word for word in words if "=" not in word), None),
     )
 
