@@ -85,8 +85,7 @@ class Logins:
         Raises Forbidden: it asks a loopback server under another name, as does a page that had its own name resolved to
         this machine.
         """
-        host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
-        if self._loopback and not is_loopback(host):
+        if self._loopback and not is_loopback(host := _host(scope)):
             raise Forbidden(
                 f"this server listens on a loopback address, and has no pages under the name {host!r}",
                 hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
@@ -110,6 +109,14 @@ def set_cookie(response: Response, scope: Scope, value: str) -> None:
 def csrf_token(scope: Scope) -> str:
     """The token that the pages of this login carry."""
     return hmac.new(cookie(scope).encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def _host(scope: Scope) -> str:
+    """The name by which the server is asked, without the port; "": none that is valid."""
+    try:
+        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _name(scope: Scope) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from server_stub.http import logins as logins_module
 from server_stub.http import users_file
 from server_stub.http.logins import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
 from server_stub.service.values import User
-from tests.http.conftest import Running
+from tests.http.conftest import DEADLINE_S, Running
 from tests.page.conftest import Visitor, login_path, new_job
 
 Visit = Callable[[Any, str], Visitor]
@@ -103,6 +104,14 @@ def test_a_loopback_server_has_no_pages_under_other_names(server: Running, visit
         assert visitor.get(path, headers={"Host": host, "Cookie": cookie}).status_code == 403
         assert visitor.get(path, headers={"Host": "localhost:1", "Cookie": cookie}).status_code == 200
     assert server.as_user("ann")("GET", paths.JOBS, headers={"Host": host or "x"}).status_code == 200  # by its token
+
+
+def test_a_name_that_cannot_be_parsed_is_another_name(server: Running) -> None:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=DEADLINE_S)
+    for path in ("/", paths.JOBS):
+        connection.request("GET", path, headers={"Host": "[::1", "Cookie": "a=b"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read() != b"") == (403, True)
 
 
 def test_a_login_survives_a_restart_and_ends_with_its_token(
