@@ -14,6 +14,7 @@ from client_lib.spec.states import State
 from client_lib.spec.wire import SubmitRequest
 
 MEMBERS_MAX = MANY_MAX
+BYTES_MAX = 32 * 2**20  # of the requests of all members
 NAME_MAX = MEMBER_NAME_MAX - len(f"-{MEMBERS_MAX - 1}")
 
 

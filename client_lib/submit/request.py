@@ -162,9 +162,13 @@ def submit_group(
     api: Api, submission: Submission, order: Callable[[SubmitRequest], GroupRequest], key: str
 ) -> GroupInfo:
     """The group, accepted. `order` makes its request from that of the job. Raises as `submit`."""
+    from client_lib.spec import groups
 
     def post(job: SubmitRequest) -> GroupInfo:
-        return api.submit_group(order(_recorded(submission, job, _MEMBER_DIFF_MAX)), key)
+        asked = order(_recorded(submission, job, _MEMBER_DIFF_MAX))
+        if len(asked.request.model_dump_json()) * len(asked.members) > groups.BYTES_MAX:
+            asked = order(_recorded(submission, job, 0))
+        return api.submit_group(asked, key)
 
     return _send(submission, post, lambda part: _upload(api, part, None))
 
@@ -173,7 +177,7 @@ def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_M
     """The request with its provenance, without a patch that is longer than `most` characters."""
     ran = submission.provenance.result if submission.provenance else None
     if ran and len(ran.diff or "") > most:
-        missing = f"the uncommitted changes are larger than the {most} characters that each job of a group keeps"
+        missing = "the uncommitted changes are too large to be kept with each job of a group"
         ran = ran.model_copy(update={"diff": None, "missing": missing})
     return request.model_copy(update={"provenance": ran})
 

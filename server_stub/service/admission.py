@@ -17,7 +17,7 @@ from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
 from client_lib.spec.command_line import split_script
-from client_lib.spec.groups import GroupRequest
+from client_lib.spec.groups import BYTES_MAX, GroupRequest
 from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
@@ -36,7 +36,7 @@ _ALPHABET = string.ascii_lowercase + "234567"  # the alphabet of base32: no char
 _PROOF_BYTES = 256
 _UPLOAD = "submit with code='auto' or 'snapshot': the folder is then uploaded"
 MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each answer
-GROUP_BYTES_MAX, GROUP_LABELS_MAX = 32 * 2**20, 10_000
+GROUP_LABELS_MAX = 10_000
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys have no order."""
 
@@ -96,10 +96,12 @@ class Admission:
     def check_group(self, request: SubmitRequest, members: int) -> None:
         """Check what the members of a group take together: they are stored in one transaction. Raises TooLarge."""
         size, labels = len(request.model_dump_json()) * members, len(request.spec.labels) * members
-        if size > GROUP_BYTES_MAX:
+        if size > BYTES_MAX:
             raise TooLarge(
-                f"the specs of {members} members have {size} bytes; a group has at most {GROUP_BYTES_MAX}",
-                hint="hand data to the script in a file, not in arguments or variables",
+                f"the requests of {members} members, with the environment of the submit, have {size} bytes; "
+                f"a group has at most {BYTES_MAX}",
+                hint="submit several smaller groups, or from a shell with fewer variables (`env -i`); "
+                "hand data to the script in a file",
             )
         if labels > GROUP_LABELS_MAX:
             raise TooLarge(

@@ -10,6 +10,7 @@ import pytest
 
 from client_lib import Job
 from client_lib.errors import InvalidRequest, NotFound
+from client_lib.spec import groups
 from client_lib.spec.states import State
 from client_lib.submit import provenance
 from tests.contract.places import ClusterPlace, Place, ended
@@ -124,8 +125,14 @@ def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
     git(root, "init", "-q")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "one")
-    for name, text, kept in (("small", "x = 1\n", True), ("large", "x = 1\n" * 10_000, False)):
+    for name, text, kept in (
+        ("small", "x = 1\n", True),
+        ("large", "x = 1\n" * 10_000, False),
+        ("together", "x = 1\n", False),
+    ):
         (root / "new.py").write_text(text)
+        if name == "together":
+            monkeypatch.setattr(groups, "BYTES_MAX", 100)  # of all members, in place of 32 MiB
         job = Job(script=root / "train.py", client=local_place.client, instance_type=local_place.instance_type)
         for member in job.each(name, {"lr": [1, 2]}):
             found = member.provenance().submitted

@@ -95,7 +95,10 @@ def test_what_is_wrong_with_a_group_is_one_readable_422(wrong: dict[str, Any], s
     ("spec", "says"),
     [
         ({"labels": {f"label-{number}": "x" for number in range(11)}}, "1000 members have 11000 labels"),
-        ({"env_variables": {"DATA": "x" * 40_000}}, "the specs of 1000 members have"),
+        (
+            {"env_variables": {"DATA": "x" * 40_000}},
+            "the requests of 1000 members, with the environment of the submit, have",
+        ),
     ],
 )
 def test_what_is_too_much_for_one_group_is_413(spec: dict[str, Any], says: str, ann: Api) -> None:

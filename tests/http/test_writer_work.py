@@ -20,13 +20,13 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import event
 
 from client_lib.spec import paths
-from client_lib.spec.groups import MEMBERS_MAX
+from client_lib.spec.groups import BYTES_MAX, MEMBERS_MAX
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event
 from server_stub.app import rest_api
 from server_stub.http.api.public_v2.application import routes
-from server_stub.service.admission import GROUP_BYTES_MAX, GROUP_LABELS_MAX, MAX_SPEC_BYTES
+from server_stub.service.admission import GROUP_LABELS_MAX, MAX_SPEC_BYTES
 from server_stub.store import rows
 from server_stub.store.rows import NewJob
 from tests.fakes import FakeRuntime
@@ -170,7 +170,7 @@ def test_a_submit_at_its_bounds(measured: Measured) -> None:
 
 def test_a_group_at_its_bounds(measured: Measured) -> None:
     labels = {f"label-{number}": "x" * 50 for number in range(GROUP_LABELS_MAX // MEMBERS_MAX)}
-    data = {"DATA": "x" * (GROUP_BYTES_MAX // MEMBERS_MAX - 2000)}
+    data = {"DATA": "x" * (BYTES_MAX // MEMBERS_MAX - 2000)}
     spec = {"script": "echo", "type": "binary", "labels": labels, "env_variables": data}
     members = [{"args": []}] * MEMBERS_MAX
     order = {"name": "group-at-its-bounds", "request": {"spec": spec, "code": {"mode": "in_place"}}, "members": members}
@@ -178,7 +178,7 @@ def test_a_group_at_its_bounds(measured: Measured) -> None:
     assert answer.status_code == 201, answer.text
     stored = measured.largest
     assert stored.rows <= GROUP_LABELS_MAX + 3 * MEMBERS_MAX
-    assert stored.bytes <= 2 * GROUP_BYTES_MAX
+    assert stored.bytes <= 2 * BYTES_MAX
     assert stored.steps <= 15 * BOUND.steps
 
 
