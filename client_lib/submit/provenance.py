@@ -26,7 +26,7 @@ PATIENCE_S = 0.010
 _GIT = "git -c core.fsmonitor=false"  # else git runs what the repository's configuration names
 _DIFF = f"{_GIT} diff --no-ext-diff --no-textconv --no-color"
 _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*' -z"
-_PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index /dev/null")
+_PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
 _ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "  # a hook of git may submit
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
 _SECRETS = re.compile(rf"((?:{SECRET_NAME.pattern}|notify)[\w-]*(?:=| +))(?:'[^']*'|\S)+", re.IGNORECASE)

@@ -107,7 +107,14 @@ def test_a_submit_does_not_wait_for_a_slow_git(
     monkeypatch.setattr(provenance, "PATIENCE_S", 0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
-    assert found.missing == "git did not print all in the time that a submit waits for it"
+    assert found.missing == "git was not finished within 10 ms, which is how long a submit waits for it"
+
+
+def test_a_new_file_that_is_named_like_an_option_is_a_file(repository: Path) -> None:
+    (repository / "--output=kept.txt").write_text("new\n")
+    (repository / "kept.txt").write_text("kept\n")
+    assert "+new" in (GitReading(repository).result.diff or "")
+    assert (repository / "kept.txt").read_text() == "kept\n"
 
 
 def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
