@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
+from client_lib.spec import patch
 from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance
 from client_lib.transport.api import Api
 from client_lib.worker.archive import ArchiveRefused, unpack
@@ -36,12 +36,12 @@ def fetch(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> s
             f"job {info.name} ran in place and its git commit is not known; only {kept} was kept",
             hint="with code='snapshot' the server keeps the code of a job",
         )
-    patch = folder / "changes.diff"
+    file = folder / "changes.diff"
     if ran.diff:
         folder.mkdir(exist_ok=True)
-        patch.write_text(ran.diff, encoding="utf-8", newline="")
+        file.write_text(ran.diff, encoding="utf-8", newline="")
     source = " of ".join(filter(None, [f"commit {ran.commit}", ran.branch, ran.remote]))
-    changes = f" with the changes in {patch} (`git apply`)" if ran.diff else ""
+    changes = f" with the changes in {file} (`git apply`)" if ran.diff else ""
     return f"job {info.name} ran {source}{changes}" + (f"; {ran.missing}" if ran.missing else "")
 
 
@@ -52,9 +52,8 @@ def texts(api: Api, info: JobInfo, provenance: JobProvenance) -> dict[str, str]:
         with TemporaryDirectory(prefix="client-lib-") as folder:
             root = _unpack(api, info.code, Path(folder))
             return {path.relative_to(root).as_posix(): _text(path) for path in root.rglob("*") if not path.is_dir()}
-    patch = (provenance.submitted and provenance.submitted.diff) or ""
-    parts = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]
-    return {part.splitlines()[0].partition(" b/")[2]: part for part in parts}
+    changes = (provenance.submitted and provenance.submitted.diff) or ""
+    return {names[-1]: part for names, part in patch.files(changes)}
 
 
 def _unpack(api: Api, code: CodeSnapshot, beside: Path) -> Path:

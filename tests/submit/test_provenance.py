@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.spec import patch
 from client_lib.submit import provenance
 from client_lib.submit.provenance import GitReading
 
@@ -115,6 +116,27 @@ def test_a_new_file_that_is_named_like_an_option_is_a_file(repository: Path) -> 
     (repository / "kept.txt").write_text("kept\n")
     assert "+new" in (GitReading(repository).result.diff or "")
     assert (repository / "kept.txt").read_text() == "kept\n"
+
+
+def test_names_of_files_are_read_whatever_git_is_configured_to_write(repository: Path) -> None:
+    names = ["src/train.py", "\u0434\u0430.py", 'a "b/c.py', "two b/words"]
+    for name in names:
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("x\n")
+    for option in ("core.quotePath=true", "diff.mnemonicPrefix=true", "diff.noprefix=true"):
+        git(repository, "config", *option.split("="))
+        diff = GitReading(repository).result.diff or ""
+        assert f"diff --git a/{names[1]} b/{names[1]}\n" in diff  # so that `git apply` reads it
+        found = patch.files(diff)
+        assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
+    git(repository, "config", "--unset", "diff.noprefix")
+    git(repository, "add", "-A")
+    for option in ("diff.noprefix=false", "diff.noprefix=true", "diff.mnemonicPrefix=true"):  # of older clients
+        found = patch.files(git(repository, "-c", option, "diff", "HEAD"))
+        assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
+    git(repository, "commit", "-qm", "two")
+    git(repository, "mv", names[1], "new name")
+    assert [of_file for of_file, _ in patch.files(git(repository, "diff", "HEAD"))] == [[names[1], "new name"]]
 
 
 def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
