@@ -7,6 +7,9 @@ with git, nothing below an ignored directory can be included again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,12 +37,12 @@ class Ignore:
     def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
         self._rules = rules
 
-    def inside(self, directory: Path, relative: str) -> Ignore:
+    def inside(self, directory: Path, relative: str, files: Sequence[str] = FILES) -> Ignore:
         """The rules in `directory`, whose path from the root is `relative` (with a slash at its end; "" for the root).
 
         Raises InvalidRequest for an ignore file that can't be read or understood.
         """
-        lines = [line for name in FILES for line in _lines(directory / name)]
+        lines = [line for name in files for line in _lines(directory / name)]
         if not lines:
             return self
         from pathspec import GitIgnoreSpec  # 20 ms that a folder without ignore files does not cost
@@ -57,6 +60,27 @@ class Ignore:
             if include is not None:
                 return include
         return False
+
+
+def may_travel(root: Path) -> Callable[[str], bool]:
+    """Tells of paths that git has listed in `root` whether they are code. `.gitignore` has been applied by git."""
+
+    @cache
+    def rules(folder: str) -> Ignore | None:  # None: nothing in it is code
+        above, _, name = folder.rstrip("/").rpartition("/")
+        outer = rules(f"{above}/" if above else "") if folder else Ignore()
+        if outer is None or never(name) or outer.matches(folder):
+            return None
+        with suppress(InvalidRequest):
+            return outer.inside(root / folder, folder, FILES[1:])
+        return None
+
+    def may(path: str) -> bool:
+        above, _, name = path.rpartition("/")
+        found = rules(f"{above}/" if above else "")
+        return found is not None and not never(name) and not found.matches(path)
+
+    return may
 
 
 def never(name: str) -> bool:

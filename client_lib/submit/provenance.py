@@ -17,10 +17,11 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 
+from client_lib.spec import patch
 from client_lib.spec.bounds import PATH_MAX
 from client_lib.spec.job import MASK, SECRET_NAME
 from client_lib.spec.wire import DIFF_MAX, Provenance
-from client_lib.submit.ignore import PROOF_PREFIX
+from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
 PATIENCE_S = 0.010
 _GIT = "git -c core.fsmonitor=false -c core.quotePath=false"  # else git runs what the repository's configuration names
@@ -50,12 +51,14 @@ class GitReading:
         for thread in self._threads if self._root is not None else ():
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
-        diff = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
+        whole = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
+        may = may_travel(self._root or Path())
+        diff = "".join(part for names, part in patch.files(whole) if all(map(may, names)))
         commit, branch, remote = map(_line, _head(self._root) if self._root else ("", "", ""))
         missing = None
         if any(thread.is_alive() for thread in self._threads):
             missing = "git was not finished within 10 ms, which is how long a submit waits for it"
-        elif len(diff) > DIFF_MAX:
+        elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         return Provenance(
             command_line=_line(_SECRETS.sub(rf"\1{MASK}", shlex.join(sys.orig_argv))),

@@ -139,6 +139,33 @@ def test_names_of_files_are_read_whatever_git_is_configured_to_write(repository:
     assert [of_file for of_file, _ in patch.files(git(repository, "diff", "HEAD"))] == [[names[1], "new name"]]
 
 
+def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
+    (repository / "pkg").mkdir()
+    ours = ["src/train.py", "new.py", "pkg/new.py"]
+    secret = [
+        ".env",
+        ".envrc",
+        "pkg/.netrc",
+        "pkg/.env.local",
+        "pkg/.env/key",
+        "keys/a",
+        "src/mine.txt",
+        "pkg/mine.txt",
+    ]
+    for step in ("tracked", "changed"):
+        for name in (*ours, *secret):
+            (repository / name).parent.mkdir(exist_ok=True)
+            (repository / name).write_text(f"{step}\n")
+        if step == "tracked":
+            (repository / ".clientlibignore").write_text("keys\n*.txt\n")
+            new = GitReading(repository).result.diff or ""
+            git(repository, "add", "-A")
+            git(repository, "commit", "-qm", "two")
+    changed = GitReading(repository).result.diff or ""
+    for diff, more in ((new, [".clientlibignore"]), (changed, [])):
+        assert sorted(name for names, _ in patch.files(diff) for name in names) == sorted(ours + more)
+
+
 def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["python", "run.py", "--env", "API_TOKEN=a b", "--api-key", "c", "--lr", "0.1", "line\n\udc80"]
     monkeypatch.setattr(provenance.sys, "orig_argv", words)
