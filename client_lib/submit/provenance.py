@@ -37,7 +37,7 @@ class GitReading:
     """Starts reading when it is constructed. `folder`: that of the script."""
 
     def __init__(self, folder: Path) -> None:
-        self._root = next((each for each in (folder, *folder.parents) if os.path.exists(each / ".git")), None)
+        self._root = next((each for each in (folder, *folder.parents) if _is_root(each)), None)
         self._printed = [b""] * len(_PARTS)
         self._threads = [Thread(target=self._read, args=part, daemon=True) for part in enumerate(_PARTS)]
         with suppress(RuntimeError):  # no thread is free
@@ -79,6 +79,14 @@ class GitReading:
             while len(self._printed[number]) <= 4 * DIFF_MAX and (block := os.read(git.stdout.fileno(), 65536)):
                 self._printed[number] += block
             git.stdout.close()  # git ends at its next write
+
+
+def _is_root(folder: Path) -> bool:
+    """False for a repository of the home directory or of all above it: it holds more than code."""
+    if not os.path.exists(folder / ".git"):
+        return False
+    home = Path.home().resolve()
+    return folder.resolve() not in (home, *home.parents)
 
 
 def _head(root: Path) -> tuple[str, str, str]:

@@ -166,6 +166,18 @@ def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
         assert sorted(name for names, _ in patch.files(diff) for name in names) == sorted(ours + more)
 
 
+def test_a_repository_of_the_home_directory_is_not_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(repository)
+    for home in (repository, repository / "src", tmp_path / "link"):
+        monkeypatch.setenv("HOME", str(home))
+        found = GitReading(repository / "src").result
+        assert (found.commit, found.diff) == (None, None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert GitReading(repository / "src").result.commit
+
+
 def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["python", "run.py", "--env", "API_TOKEN=a b", "--api-key", "c", "--lr", "0.1", "line\n\udc80"]
     monkeypatch.setattr(provenance.sys, "orig_argv", words)
