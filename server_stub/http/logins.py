@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import math
 import secrets
 import time
@@ -26,6 +27,8 @@ from client_lib.worker.directory import write_json
 from server_stub.http.users_file import Tokens, digest
 from server_stub.service.values import User
 from server_stub.settings import is_loopback
+
+log = logging.getLogger(__name__)
 
 LINK_S = 120.0  # a link is opened at once, or by hand from a terminal
 LOGIN_S = 12 * 3600.0
@@ -62,13 +65,20 @@ class Logins:
             refused = "this link was used before, or is too old" if token is None else "this token is not valid"
             raise Unauthorized(refused, hint="`client-lib ui` makes a new link")
         self._logins, value = _with_new(self._logins, known, LOGIN_S)
-        write_json(str(self._file), self._logins)
+        try:
+            write_json(str(self._file), self._logins)
+        except OSError as error:
+            log.error("a login ends with this server, as it can't be written: %s", error)
         return value
 
     def log_out(self, value: str) -> None:
         """End the login with this cookie."""
         self._logins.pop(_hex(value), None)
-        write_json(str(self._file), self._logins)
+        try:
+            write_json(str(self._file), self._logins)
+        except OSError as error:
+            log.error("all logins end with this server, as they can't be written: %s", error)
+            self._file.unlink(missing_ok=True)  # it still has this one
 
     def user(self, scope: Scope, csrf: str | None) -> User | None:
         """The user of `of_cookie`. Raises Forbidden also if the request would change something, and `csrf` is not the

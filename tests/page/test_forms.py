@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import re
@@ -102,6 +103,28 @@ def test_a_form_is_read_after_the_cookie_and_is_bounded(server: Running, visit: 
         assert visitor.post(f"/{path}", {"csrf": csrf, "token": "x" * size}).status_code == status
     for path in ("login", "jobs/a/cancel"):
         assert visitor.post(f"/{path}", {"csrf": csrf} | {str(n): "" for n in range(20)}).status_code == 422
+
+
+def test_a_cut_form_and_a_server_out_of_files_leave_no_traceback(
+    server: Running, visit: Visit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
+        connection.sendall(f"POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\ntoken=".encode())
+    until(lambda: [line["status"] for line in server.log_lines()] == [499])
+    new_job(server, "ann", name="train")
+    visitor = visit(server, "ann")
+    monkeypatch.setattr("server_stub.files.outputs.listing", raises(OSError(errno.EMFILE, "Too many open files")))
+    answer = visitor.get("/jobs/train")
+    assert (answer.status_code, "can open no more files" in answer.text) == (503, True)
+    assert "Traceback" not in caplog.text
+
+
+def raises(error: OSError) -> Callable[..., None]:
+    def failing(*_: object) -> None:
+        raise error
+
+    return failing
 
 
 def test_what_is_no_page_says_so(server: Running, visit: Visit) -> None:

@@ -132,6 +132,16 @@ def test_a_login_survives_a_restart_and_ends_with_its_token(
     assert visitor.get("/").status_code == 401
 
 
+def test_logins_and_logouts_need_no_disk(server: Running, visit: Visit) -> None:
+    first, file = visit(server, "ann"), server.settings.data_dir / "logins.json"
+    kept = file.read_text()
+    file.with_name("logins.json.new").mkdir()  # every write fails
+    second = visit(server, "ann")
+    assert (second.get("/").status_code, file.read_text()) == (200, kept)
+    assert first.post("/logout", {"csrf": first.csrf()}).status_code == 303
+    assert (second.get("/").status_code, file.exists()) == (200, False)  # no restart brings the first one back
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": ["x", 1]}', '{"a": ["00", null]}', "null", "\xff"])
 def test_a_damaged_file_ends_all_logins(tmp_path: Path, text: str) -> None:
     file = tmp_path / "logins.json"

@@ -134,7 +134,7 @@ def add_error_handlers(
         if isinstance(problem, RequestValidationError):
             return invalid_request(request, problem)
         if isinstance(problem, OSError):
-            return form(_out_of_files(problem))
+            return form(out_of_files(problem))
         request_id = request.scope["request_id"]  # the log of the server has the traceback
         return form(ServerError("the server had an error in this request", hint=f"see {request_id} in its log"))
 
@@ -190,7 +190,7 @@ def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
     return refused(findings, model).message
 
 
-def _out_of_files(problem: OSError) -> Unavailable:
+def out_of_files(problem: OSError) -> Unavailable:
     """The answer when the server can open no more files. Raises every other error again: it is a bug."""
     if problem.errno not in (errno.EMFILE, errno.ENFILE):
         raise problem

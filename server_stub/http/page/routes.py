@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -138,10 +138,14 @@ class Pages:
         return RedirectResponse(f"../{quote(name, '')}?owner={quote(owner or user.name, '')}", 303)
 
 
-_ERRORS = (ClientLibError, HTTPException)
+_ERRORS = (ClientLibError, HTTPException, ClientDisconnect, OSError)
 
 
 async def _error(request: Request, problem: Exception) -> Response:
+    if isinstance(problem, ClientDisconnect):  # as `answers` does
+        return Response(status_code=499)
+    if isinstance(problem, OSError):
+        problem = answers.out_of_files(problem)
     known = problem if isinstance(problem, ClientLibError) else NotFound(f"there is no page {request.scope['path']}")
     template = "login.html" if isinstance(known, Unauthorized) else "error.html"
     return _page(request, template, known.http_status, problem=known)
