@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,12 +49,17 @@ def test_the_command_leads_to_a_job_by_the_beginning_of_its_name(server: Running
     assert ui("other")[0] != 0
 
 
-def test_the_command_opens_a_browser_where_there_is_a_screen(ui: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_opens_a_browser_where_there_is_a_screen(
+    server: Running, ui: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)  # the screen of who runs the test
     monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path))
     assert ui()[:2] == (0, "")
-    assert len(opened) == 1
+    assert opened == [(tmp_path / "login.html").as_uri()]  # arguments of a process have no code: all accounts read them
+    assert (tmp_path / "login.html").stat().st_mode & 0o777 == 0o600
+    assert f"0;url={server.url}/login?code=" in (tmp_path / "login.html").read_text()
     assert ui("--no-browser")[1].startswith("http://")
     assert len(opened) == 1
 
