@@ -58,7 +58,7 @@ def test_the_page_says_since_when_it_is_stale_and_goes_on_after_a_restart(page: 
     login(page, server, "ann")
     server.stop()
     page.wait_for_selector("#stale:not([hidden])")
-    assert "as of" in page.inner_text("#stale")
+    assert "shows the state at" in page.inner_text("#stale")
     again = Running(server.settings.state_dir, port=int(server.url.rsplit(":", 1)[1]))
     try:
         new_job(again, "ann", name="second")
