@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure
+from client_lib.spec.wire import Event, Failure, GroupInfo
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Attempt, Observation, Runtime
 from server_stub.runtimes.tasks import Tasks
@@ -32,6 +32,7 @@ from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
 _LONGEST_SAVE_PAUSE_S = 5.0
+_MEMBERS_A_TURN = 50
 
 MakeAttempt = Callable[[ActiveJob], Attempt]
 
@@ -75,9 +76,27 @@ class Reconciler:
 
     def add(self, active: ActiveJob) -> None:
         """Begin to drive a stored job."""
+        self._note_added(active)
+        self._carry_out(active, active.status)
+
+    def add_group(self, group: GroupInfo, members: Sequence[ActiveJob]) -> None:
+        """Begin to drive the stored members of a group, some in each turn of the event loop."""
+        self.gate.open([group])
+        for active in members:
+            self._note_added(active)
+            self.gate.holds(active)  # the gate knows all of them before the first may end
+        self._tasks.begin(self._start_members(members))
+
+    async def _start_members(self, members: Sequence[ActiveJob]) -> None:
+        for number, active in enumerate(members):
+            if active.row.id in self._by_id and not active.saving:  # else this follows, or it has ended
+                self._carry_out(active, active.status)
+            if number % _MEMBERS_A_TURN == _MEMBERS_A_TURN - 1:
+                await asyncio.sleep(0)
+
+    def _note_added(self, active: ActiveJob) -> None:
         self._by_id[active.row.id] = active
         self._by_name[active.row.owner, active.row.name] = active
-        self._carry_out(active, active.status)
 
     async def close(self) -> None:
         """Stop driving. A decision that is not stored yet is made again at the next start."""

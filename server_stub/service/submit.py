@@ -33,7 +33,7 @@ from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.store import Store, rows
 from server_stub.store.group_rows import NewGroup
-from server_stub.store.rows import JobRow, Key, NewJob
+from server_stub.store.rows import Added, JobRow, Key, NewJob
 
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
@@ -86,9 +86,9 @@ class SubmitHandler:
         try:
             self._admission.check_group(order.request, len(order.members))
             admitted = await self._admit(user, order.request, False, len(order.members))
-            new = self._new_group(user, order, admitted, used)
-            with self._room.claim(sum(len(member.record) for member in new.members)):
-                added = await self._store.add_group(new)
+            new, requests = await asyncio.to_thread(self._new_group, user, order, admitted, used)
+            # a caller that is cancelled here would leave members that are stored and never started
+            added = await asyncio.shield(asyncio.ensure_future(self._add_group(new, requests)))
         except ClientLibError:
             if used and (before := await self._store.read(rows.key_used, used)):
                 await self._repeated(used, before)
@@ -99,18 +99,26 @@ class SubmitHandler:
                 await self._repeated(used, added.same_key)
                 return False
             raise _taken(added.same_name, user)
-        self._reconciler.gate.open([new.info])
-        for seq, member in enumerate(new.members, added.seq):
-            request = _member(admitted.request, order, seq - added.seq)
-            self._reconciler.add(accepted(member.row._replace(seq=seq), request))
         return True
 
-    def _new_group(self, user: User, order: GroupRequest, admitted: Admitted, key: Key | None) -> NewGroup:
+    async def _add_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
+        with self._room.claim(sum(len(member.record) for member in new.members)):
+            added = await self._store.add_group(new)
+        if added.seq is not None:
+            stored = [member.row._replace(seq=seq) for seq, member in enumerate(new.members, added.seq)]
+            members = await asyncio.to_thread(lambda: list(map(accepted, stored, requests)))
+            self._reconciler.add_group(new.info, members)
+        return added
+
+    def _new_group(
+        self, user: User, order: GroupRequest, admitted: Admitted, key: Key | None
+    ) -> tuple[NewGroup, list[SubmitRequest]]:
+        """The group, and the requests of its members. Called in a thread: it serialises up to 64 MiB."""
         named = {"name": order.name, "id": uuid.uuid4().hex}
         script = shlex.join(admitted.request.spec.command())
         asked = {"size": len(order.members), "max_parallel": order.max_parallel, "created_at": self._clock.now()}
         group = GroupInfo.model_validate({**named, **asked, "owner": user.name, "script": script})
-        members = []
+        members, requests = [], []
         for index, run in enumerate(order.members):
             request = _member(admitted.request, order, index)
             sent = request.model_dump_json(exclude={"code": {"proof"}}).encode()
@@ -118,7 +126,8 @@ class SubmitHandler:
             place = Membership(**named, index=index, values=run.values)
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
             members.append(_new_job(info, sent, admitted.script_path, None if index else key))
-        return NewGroup(group, members)
+            requests.append(request)
+        return NewGroup(group, members), requests
 
     async def _admit(self, user: User, request: SubmitRequest, shared: bool, new: int = 1) -> Admitted:
         self._check_unfinished(new)

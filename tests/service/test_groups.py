@@ -1,0 +1,48 @@
+"""Groups in the service: what a client that goes away leaves, and how long their submits hold the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+
+from client_lib.spec.groups import GroupMember, GroupRequest
+from server_stub.store.search import JobFilters
+from tests.service.bench import ANN, Bench
+
+
+def order(bench: Bench, name: str, size: int, most: int | None = None) -> GroupRequest:
+    members = [GroupMember(args=[str(number)]) for number in range(size)]
+    return GroupRequest(name=name, request=bench.request(), members=members, max_parallel=most)
+
+
+def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_started(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server() as service:
+            for turn in range(30):
+                submit = asyncio.ensure_future(service.submit_group(ANN, order(bench, f"g{turn}", 10), None))
+                await asyncio.sleep(turn / 1000)
+                submit.cancel()
+                await asyncio.gather(submit, return_exceptions=True)
+            await asyncio.sleep(0.3)
+            names = {bench.runtime.attempts[job_id].job_name for job_id, _ in bench.runtime.started}
+            stored = (await service.lookup.page(ANN, JobFilters(), 1000, None)).decode()
+            found = {job["name"] for job in json.loads(stored)["jobs"]}
+            assert names == found
+            assert len(found) % 10 == 0
+            assert found, "one was stored"
+
+    asyncio.run(main())
+
+
+def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server() as service:
+            submit = asyncio.ensure_future(service.submit_group(ANN, order(bench, "large", 300), None))
+            started = [0]
+            while not submit.done() or started[-1] < 300:
+                await asyncio.sleep(0)
+                started.append(len(bench.runtime.started))
+            assert max(after - before for before, after in pairwise(started)) <= 100
+
+    asyncio.run(main())
