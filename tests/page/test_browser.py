@@ -40,6 +40,26 @@ def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: 
     page.wait_for_selector("#job[data-name=two]")
 
 
+def test_the_loss_of_an_ended_job_is_asked_for_until_it_is_complete(page: Any, server: Running) -> None:
+    job = new_job(server, "ann", name="train")
+    server.call(lambda: server.runtime.runs(job["id"]))
+    server.call(lambda: server.runtime.end(job["id"]))
+    until(lambda: server.as_user("ann")("GET", paths.job("train")).json()["state"] == "SUCCEEDED")
+    answers = [(503, {}), *((200, {"complete": last == 1500, "last": last}) for last in (1000, 1500))]
+
+    def answer(route: Any) -> None:
+        status, body = answers.pop(0)
+        curve = {"name": "loss", "values": [2000, body.get("last")]}
+        route.fulfill(status=status, json={**body, "curves": [curve]})
+
+    page.route("**/metrics?*", answer)
+    page.clock.install()
+    login(page, server, "ann")
+    for left, shown in ((2, ""), (1, "loss 1000"), (0, "loss 1500"), (0, "loss 1500")):
+        until(lambda left=left, shown=shown: (len(answers), page.inner_text(".loss").strip()) == (left, shown))
+        page.clock.fast_forward(11_000)
+
+
 def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, server: Running) -> None:
     for name in ("train-a", "train-b", "other"):
         new_job(server, "ann", name=name)

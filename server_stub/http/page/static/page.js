@@ -152,7 +152,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-/** Curves that were fetched: of an ended job once. @type {Map<string, {at: number, values: number[], name: string}>} */
+/** Curves that were fetched: of an ended job until it is whole. @type {Map<string, {at: number, values: number[], name: string, whole: boolean}>} */
 const curves = new Map();
 
 let drawing = false;
@@ -172,7 +172,7 @@ async function sparks() {
     if (!cell || state === "PENDING") continue;
     const key = `${owner}/${name}/${state}`;
     let known = curves.get(key);
-    if (!known || (state === "RUNNING" && Date.now() - known.at > 5 * PAUSE_MS)) {
+    if (!known || ((state === "RUNNING" || !known.whole) && Date.now() - known.at > 5 * PAUSE_MS)) {
       known = { at: Date.now(), ...(await loss(name, owner)) };
       curves.set(key, known);
     }
@@ -186,9 +186,10 @@ async function loss(name, owner) {
     const path = `api/v1/jobs/${encodeURIComponent(name)}/metrics`;
     const found = await (await call("GET", path, { owner, points: SPARK_POINTS })).json();
     const curve = found.curves.find((/** @type {{name: string}} */ each) => /loss/.test(each.name)) ?? found.curves[0];
-    return { name: curve?.name ?? "", values: (curve?.values ?? []).map(Number) };
+    return { name: curve?.name ?? "", values: (curve?.values ?? []).map(Number), whole: found.complete };
   } catch (problem) {
-    if (problem instanceof ApiError) return { name: "", values: [] };  // this job shows none
+    // a job that shows none does so for good
+    if (problem instanceof ApiError) return { name: "", values: [], whole: [403, 404, 409].includes(problem.status) };
     throw problem;
   }
 }
@@ -207,12 +208,12 @@ function draw(cell, name, values) {
   const points = known.map((value, at) => `${((60 * at) / (known.length - 1 || 1)).toFixed(1)},${(15 - (14 * (value - low)) / span).toFixed(1)}`);
   line.setAttribute("points", points.join(" "));
   svg.append(line);
-  cell.querySelector("svg")?.remove();
+  cell.querySelectorAll("svg, .last").forEach((old) => old.remove());
   cell.prepend(svg);
   if (!cell.querySelector(".number")) {
     const last = document.createElement("span");
-    last.className = "number";
-    last.textContent = `${name} ${Number(values.at(-1)).toPrecision(4).replace(/\.?0+$/, "")}`;
+    last.className = "number last";
+    last.textContent = `${name} ${Number(Number(values.at(-1)).toPrecision(4))}`;
     cell.append(last);
   }
 }
