@@ -27,6 +27,10 @@ class Gate:
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
 
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self._groups)
+
     def open(self, groups: Iterable[GroupInfo]) -> None:
         """Note groups, before the first of their members is asked for."""
         self._groups.update((info.id, _Group(info)) for info in groups if info.max_parallel)
@@ -49,12 +53,12 @@ class Gate:
         if group is None:
             return None
         group.held.pop(active.row.id, None)
-        if active.row.id not in group.admitted:
-            return None
-        group.admitted.remove(active.row.id)
-        following = next((job for job in group.held.values() if not job.status.stop), None)
+        following = None
+        if active.row.id in group.admitted:
+            group.admitted.remove(active.row.id)
+            following = next((job for job in group.held.values() if not job.status.stop), None)
         if following:
             group.admitted.add(group.held.pop(following.row.id).row.id)
-        elif not (group.held or group.admitted):
+        if not (group.held or group.admitted):
             del self._groups[group.info.id]
         return following

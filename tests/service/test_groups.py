@@ -7,8 +7,14 @@ import json
 from itertools import pairwise
 
 from client_lib.spec.groups import GroupMember, GroupRequest
+from client_lib.spec.states import Reason
+from client_lib.spec.wire import GroupInfo
+from server_stub.service.active import ActiveJob
+from server_stub.service.gate import Gate
+from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.store.search import JobFilters
 from tests.service.bench import ANN, Bench
+from tests.store.test_store import T0, row
 
 
 def order(bench: Bench, name: str, size: int, most: int | None = None) -> GroupRequest:
@@ -46,3 +52,13 @@ def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Benc
             assert max(after - before for before, after in pairwise(started)) <= 100
 
     asyncio.run(main())
+
+
+def test_the_gate_forgets_a_group_whose_stopped_members_leave_after_the_running_one() -> None:
+    gate, stop = Gate(), Stop(Reason.CANCELLED, "")
+    gate.open([GroupInfo(name="g", id="1", owner="ann", script="x", size=3, max_parallel=1, created_at=T0)])
+    jobs = [ActiveJob(row(number, group_id="1"), 1, JobStatus(stop=stop)) for number in range(3)]
+    for job in jobs:
+        gate.holds(job)
+    assert [gate.leave(job) for job in jobs] == [None, None, None]
+    assert len(gate) == 0
