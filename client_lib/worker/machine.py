@@ -14,7 +14,9 @@ from typing import Dict
 
 _PACKAGES_MAX, _TEXT_MAX, _PART = 5000, 100, 60  # packages in all, characters of a text, and entries of a line
 _DISTRIBUTION = re.compile(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
-_SEED = re.compile(r"SEED|^CUBLAS_WORKSPACE_CONFIG$|DETERMINISTIC", re.IGNORECASE)
+_SEED = re.compile(r"(?:.*_)?SEED|PYTHONHASHSEED|CUBLAS_WORKSPACE_CONFIG|.*DETERMINISTIC.*", re.IGNORECASE)
+_PLAIN = re.compile(r"[-:\d]{1,20}|random|true|false", re.IGNORECASE)  # a phrase may be the seed of a wallet
+_SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)  # as client_lib.spec.job masks them
 
 
 def read(environment: Dict[str, str], has_python: bool = True) -> bytes:
@@ -36,7 +38,11 @@ def read(environment: Dict[str, str], has_python: bool = True) -> bytes:
         hardware["torch"] = hardware.get("torch") or _found(r"^__version__ = '(.+)'", version_py)
         hardware["cuda"] = hardware.get("cuda") or _found(r"^(?:cuda|hip)\b.* = '(.+)'", version_py)
         hardware["python"] = "%s %s" % (sys.implementation.name, sys.version.split()[0])
-    seeds = {name: _clean(value) for name, value in environment.items() if _SEED.search(name)}
+    seeds = {
+        name: value
+        for name, value in environment.items()
+        if _SEED.fullmatch(name) and _PLAIN.fullmatch(value) and not _SECRET.search(name)
+    }
     lines = []
     for part, facts in (("hardware", hardware), ("seeds", seeds), ("packages", packages)):
         items = sorted((_clean(name), value) for name, value in facts.items() if value)[:_PACKAGES_MAX]

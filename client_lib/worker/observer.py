@@ -78,14 +78,15 @@ class Observer:
 
     def _read_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""
+        shown = {name: value for name, value in process.environment.items() if name not in self._plan.secrets}
         try:
             if self._plan.python is None or warm:
                 from client_lib.worker import machine
 
-                self._log.add_metrics(machine.read(process.environment, has_python=warm))
+                self._log.add_metrics(machine.read(shown, has_python=warm))
                 return
             argv = [self._plan.python, runner_file("machine.py", self._directory)]
-            environment = {**of_no_rank(process.environment), MARKER: ""}
+            environment = {**of_no_rank(shown), MARKER: ""}
             reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
             os.close(reader.stderr)
             self._log.listen(reader.stdout, METRICS)

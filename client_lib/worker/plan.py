@@ -101,6 +101,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     log_offset: int = 0
     log_seq: int = 0
     """Offset and seq of the first record: the server has those of earlier pods of this worker."""
+    secrets: List[str] = []
+    """Names in `environment` whose values are secret."""
     protocol: int = PROTOCOL
 
     def to_json(self) -> str:

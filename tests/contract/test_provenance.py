@@ -49,10 +49,21 @@ def run(place: Place, project: Path, value: int, **fields: Any) -> Job:
     return ended(job)
 
 
-def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(place: Place, project: Path) -> None:
+def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
+    place: Place, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIN_SEED", "4711")
     good = run(place, project, 1, code="snapshot", args=["--lr", "0.1"], env_variables={"PYTHONHASHSEED": "1"})
     assert good.info().state is State.SUCCEEDED, good.info().message
-    bad = run(place, project, 9, code="snapshot", args=["--lr", "0.2"], env_variables={"PYTHONHASHSEED": "2"})
+    bad = run(
+        place,
+        project,
+        9,
+        code="snapshot",
+        args=["--lr", "0.2"],
+        env_variables={"PYTHONHASHSEED": "2"},
+        secrets=["PIN_SEED"],
+    )
     assert bad.info().state is State.FAILED
     found = bad.provenance()
     assert found.last_success == good.name

@@ -93,6 +93,7 @@ def test_the_whole_plan_of_a_second_worker() -> None:
             "HF_TOKEN": "value-of-HF_TOKEN",
         },
         user_variables=["HF_TOKEN", "MINE"],
+        secrets=["HF_TOKEN"],
         working_dir="/home/me/proj",
         master_addr="127.0.0.1",
         master_port=12345,
