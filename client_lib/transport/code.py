@@ -26,8 +26,11 @@ def fetch(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> s
         raise InvalidRequest(f"{folder} exists and is not an empty folder", hint="name a new one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(info.code, CodeSnapshot):
-        with TemporaryDirectory(prefix=".client-lib-", dir=folder.parent) as beside:
-            _unpack(api, info.code, Path(beside)).replace(folder)
+        is_new = not folder.exists()
+        with TemporaryDirectory(prefix=".client-lib-", dir=folder.parent if is_new else folder) as beside:
+            code = _unpack(api, info.code, Path(beside))
+            for entry in [code] if is_new else [*code.iterdir()]:  # a folder that exists may be one in which we are
+                entry.replace(folder if is_new else folder / entry.name)
         return f"{folder} has the {info.code.files} files of {info.code.root}"
     ran = provenance.submitted
     if ran is None or ran.commit is None:

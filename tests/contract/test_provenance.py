@@ -84,7 +84,9 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     assert good.explanation().changed == ""
 
 
-def test_two_jobs_are_compared_and_the_code_of_one_comes_back(place: Place, project: Path, tmp_path: Path) -> None:
+def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
+    place: Place, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = run(place, project, 1, code="snapshot"), run(place, project, 2, code="snapshot")
     found = first.diff(second)
     assert found.files == {"part.py": "--- a/part.py\n+++ b/part.py\n@@ -1 +1 @@\n-X = 1\n+X = 2"}
@@ -100,6 +102,11 @@ def test_two_jobs_are_compared_and_the_code_of_one_comes_back(place: Place, proj
     }
     with pytest.raises(InvalidRequest, match="not an empty folder"):
         first.code(tmp_path / "code")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to("here")
+    monkeypatch.chdir(tmp_path / "here")
+    first.code(tmp_path / "link")
+    assert sorted(os.listdir()) == ["part.py", "train.py"]
 
 
 def test_of_jobs_in_place_the_patches_are_kept(
