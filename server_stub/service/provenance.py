@@ -13,8 +13,9 @@ from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, log_dir
 
-_SEARCHED, _BLOCK = 32 * 2**20, 2**20  # bytes of a log, near whose begin a launcher writes it
+_SEARCHED, _BLOCK = 2 * 2**20, 2**20  # bytes of a log, near whose begin a launcher writes it
 _LINES_MAX, _WORKERS_MAX = 200, 64
+_NAMES_MAX, _ALL_NAMES_MAX = 5000, 50_000  # of one worker, and of all
 _LINE = re.compile(("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.*\})")).encode(), re.MULTILINE)
 
 
@@ -23,31 +24,39 @@ def find(
 ) -> JobProvenance:
     """The record of what the job ran. Reads files. `succeeded`: earlier jobs of its owner, newest first, as JSON."""
     images = {event.message.removeprefix(RAN_IMAGE) for event in events if event.message.startswith(RAN_IMAGE)}
+    machines: list[WorkerMachine] = []
+    left = _ALL_NAMES_MAX
+    for worker in range(min(logs.n_workers, _WORKERS_MAX)):
+        machines.append(_machine(logs, worker, min(left, _NAMES_MAX)))
+        left -= sum(map(len, _parts(machines[-1])))
     before = (JobInfo.model_validate_json(text) for text in succeeded)
     return JobProvenance(
         submitted=request.provenance,
-        machines=[_machine(logs, worker) for worker in range(min(logs.n_workers, _WORKERS_MAX))],
+        machines=machines,
         images=sorted(images),
         last_success=next((job.name for job in before if _program(job) == _program(info)), None),
     )
 
 
-def _machine(job: LoggedJob, worker: int) -> WorkerMachine:
-    """The facts that a launcher has written into its log, in lines that follow each other."""
-    offset, found = 0, WorkerMachine(worker=worker)
+def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:
+    """The facts that a launcher has written into its log, in lines that follow each other. `left`: so many names."""
+    offset, found = 0, WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})
     with closing(LogReader(log_dir(job.job_dir, job.attempt, worker))) as log:
-        while offset < _SEARCHED and (block := log.block(offset, _BLOCK)):
+        while left > 0 and offset < _SEARCHED and (block := log.block(offset, _BLOCK)):
             offset, texts = block.end, _LINE.findall(block.data)[:_LINES_MAX]
             if found.hardware and not texts:
                 break
             for text in texts:
                 with suppress(ValueError, RecursionError):  # a script can write any line there
                     new = WorkerMachine.model_validate(json.loads(text))
-                    parts = {
-                        name: getattr(found, name) | getattr(new, name) for name in ("hardware", "seeds", "packages")
-                    }
-                    found = found.model_copy(update=parts)
+                    for part, facts in zip(_parts(found), _parts(new), strict=True):
+                        names = [name for name in facts if name in part or (left := left - 1) >= 0]
+                        part.update((name, facts[name]) for name in names)
     return found
+
+
+def _parts(machine: WorkerMachine) -> tuple[dict[str, str], ...]:
+    return machine.hardware, machine.seeds, machine.packages
 
 
 def _program(info: JobInfo) -> str:

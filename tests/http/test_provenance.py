@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
@@ -112,6 +114,20 @@ def test_lines_of_a_script_that_look_like_a_launchers_are_skipped_or_harmless(tm
     request = SubmitRequest(spec=JobSpec(script="x"), code=CodeInPlace())
     (machine,) = provenance.find(info(), request, job, [], []).machines
     assert (machine.worker, machine.hardware, machine.packages) == (0, {"cpu": "one"}, {"numpy": "2"})
+
+
+def test_what_scripts_have_written_there_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "- metrics " + json.dumps({"packages": {f"n{line}-{n}": "1" for n in range(60)}, "seeds": {"S": str(line)}})
+        for line in range(120)
+    ]
+    request = SubmitRequest(spec=JobSpec(script="x"), code=CodeInPlace())
+    job = logs(tmp_path, '- metrics {"hardware": {"cpu": "one"}}', *lines)
+    (machine,) = provenance.find(info(), request, job, [], []).machines
+    assert (len(machine.packages), machine.seeds) == (4998, {"S": "119"})
+    monkeypatch.setattr(provenance, "_ALL_NAMES_MAX", 10)
+    (machine,) = provenance.find(info(), request, job, [], []).machines
+    assert (len(machine.packages), machine.hardware) == (8, {"cpu": "one"})
 
 
 def test_the_last_success_is_of_the_same_program(tmp_path: Path) -> None:
