@@ -54,7 +54,11 @@ def job(line: str, cell: str) -> Job | None:
     """
     command: Any = get_command(app)
     try:
-        done = command.main(shlex.split(line), prog_name="%%job", standalone_mode=False, obj=cell)
+        try:
+            words = shlex.split(line)
+        except ValueError as wrong:
+            raise typer.BadParameter(f"{line!r} can't be read: {wrong}") from None
+        done = command.main(words, prog_name="%%job", standalone_mode=False, obj=cell)
     except typer.TyperException as wrong:
         ipython = importlib.import_module("IPython.core.error")  # only a notebook has it
         raise ipython.UsageError(wrong.format_message()) from None

@@ -43,6 +43,7 @@ def test_its_failure_is_a_report_without_a_traceback_of_ours(client: Client, fol
         ("%%job --workers 2", "No such option: --workers"),
         ("%%job -N two", "'two' is not a valid int"),
         ("%%job torchrun train.py", "%%job saves the cell as SCRIPT, and torchrun does not end in .py"),
+        ("%%job train.py --note it's", "UsageError: "),
     ],
 )
 def test_a_wrong_line_is_named_and_writes_nothing(folder: Path, line: str, said: str) -> None:
