@@ -97,10 +97,14 @@ def _head(root: Path) -> tuple[str, str, str]:
     common = folder / (_content(folder / "commondir") or ".")
     head = _content(folder / "HEAD")
     ref = head.removeprefix("ref: ")
-    packed = re.search(rf"^(\w+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE)
-    commit = head if ref == head else _content(common / ref) or (packed[1] if packed else "")
+    commit = head if ref == head else _content(common / ref) or _packed(common, ref)
     url = re.search(r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(.+)$', _content(common / "config"), re.MULTILINE)
     return commit, ref.removeprefix("refs/heads/") if ref != head else "", url[1] if url else ""
+
+
+def _packed(common: Path, ref: str) -> str:
+    before, found, _ = f"{_content(common / 'packed-refs')}\n".partition(f" {ref}\n")
+    return before.rpartition("\n")[2] if found else ""
 
 
 def _content(path: Path) -> str:

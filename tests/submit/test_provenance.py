@@ -94,6 +94,9 @@ def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(reposi
     assert (found.commit, found.branch) == (git(repository, "rev-parse", "other"), "other")
     git(repository, "pack-refs", "--all")
     assert GitReading(repository).result.commit == found.commit
+    (repository / ".git" / "packed-refs").write_text(f"{'1' * 40} refs/heads/wide/branch\n")
+    git(repository, "update-ref", "refs/heads/wide/branch", found.commit or "")
+    assert GitReading(repository).result.commit == found.commit
     git(repository, "checkout", "-q", "--detach")
     detached = GitReading(repository).result
     assert (detached.commit, detached.branch, detached.remote) == (found.commit, None, "https://git.example.org/x.git")
