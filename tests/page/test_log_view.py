@@ -10,6 +10,7 @@ import pytest
 from tests.http.conftest import Running
 from tests.local_server import until
 from tests.logs.support import LogWriter
+from tests.page.conftest import login
 from tests.page.support import log_of, open_job, row, running_job, violations
 
 HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt; \x1b]8;;javascript:hit()\x07x'
@@ -227,6 +228,25 @@ def test_the_page_with_everything_on_it_is_accessible(page: Any, server: Running
     row(page, "rank 8").click()
     page.locator(".trouble").wait_for()
     assert violations(page) == []
+
+
+def test_a_log_is_read_on_after_an_error_and_a_stop_is_none(page: Any, server: Running, log: LogWriter) -> None:
+    log.write("line")
+    login(page, server, "ann")
+    page.route("**/logs?*", lambda route: route.abort(), times=1)
+    found = page.evaluate("""async () => {
+      const { LogWindow } = await import("/static/log_window.js");
+      const list = { rows: [], clear() {}, append(rows) { this.rows.push(...rows); } };
+      const nothing = () => undefined;
+      const events = { bars: nothing, away: nothing, failed: nothing, following: nothing };
+      const log = new LogWindow("api/v1/jobs/train/logs", {}, list, events);
+      const failed = await log.showFrom("").catch(() => "failed");
+      await log.more("bottom");
+      const stopped = log.showFrom("");
+      log.close();
+      return [failed, list.rows.length, await stopped.catch((error) => error.name)];
+    }""")
+    assert found == ["failed", 1, True]
 
 
 def test_the_last_progress_of_a_job_is_a_line_at_its_end(

@@ -60,9 +60,14 @@ export class LogWindow {
     this.list.clear();
     this.list.stick = false;
     this.#reading = true;
-    await this.#page(since ? { ...this.params, since } : this.params, new Map(), signal, false);
-    this.#reading = false;
-    if (since) await this.more("top");
+    try {
+      await this.#page(since ? { ...this.params, since } : this.params, new Map(), signal, false);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    } finally {
+      if (signal === this.#stop.signal) this.#reading = false;
+    }
+    if (since && !signal.aborted) await this.more("top");
     return this.list.rows.length > 0;
   }
 
@@ -147,7 +152,7 @@ export class LogWindow {
   #detach() {
     this.#stop.abort();
     this.#stop = new AbortController();
-    this.#atEnd = false;
+    this.#atEnd = this.#reading = false;
     this.events.bars([]);
     this.#setFollowing(false);
   }
