@@ -13,10 +13,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from fnmatch import fnmatchcase
+from functools import lru_cache, partial
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
+from weakref import WeakValueDictionary
 
 from client_lib.errors import ClientLibError, Forbidden
 from client_lib.spec.job import MASK, SLACK
@@ -30,7 +33,8 @@ log = logging.getLogger(__name__)
 PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Seconds between the tries of one notification."""
 _TRY_S = 10.0
-_AT_ONCE = 64  # tries of all jobs
+_AT_ONCE, _AT_ONCE_OF_HOST = 64, 8  # tries: of all jobs, and to one host
+_RESOLVERS = 4  # threads: a name server that does not answer must not take those of `asyncio.to_thread`
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
 _SECRET_MIN = 4  # characters: shorter values are words of any text
@@ -94,6 +98,8 @@ class Notifier:
         self._store, self._request_of, self._hosts = store, request_of, hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
+        self._resolvers = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="resolver")
 
     async def start(self) -> None:
         """Send what an earlier server could not send."""
@@ -103,6 +109,7 @@ class Notifier:
     async def close(self) -> None:
         """Stop sending; notifications of ends stay stored."""
         await self._tasks.close()
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
 
     def busy(self) -> bool:
         """True while a notification waits for its receiver."""
@@ -125,17 +132,23 @@ class Notifier:
     async def _send(self, row: JobRow, message: dict[str, Any]) -> None:
         """Send the message, or give up and log why."""
         try:
-            request = await asyncio.to_thread(self._request_of, row)
-            self._hosts.check(request.spec.notify)  # the setting may have changed
-            await self._deliver(request.spec.notify or "", _body(message, request))
+            await self._deliver(*await asyncio.to_thread(self._url_and_body, row, message))
         except (ClientLibError, Refused, OSError, ValueError, LookupError) as error:
             log.warning("job %s: its notification %r was not sent: %s", row.id, message["event"], error)
 
+    def _url_and_body(self, row: JobRow, message: dict[str, Any]) -> tuple[str, bytes]:
+        """All that is kept of the request for the minutes of the tries."""
+        request = self._request_of(row)
+        self._hosts.check(request.spec.notify)  # the setting may have changed
+        return request.spec.notify or "", _body(message, request)
+
     async def _deliver(self, url: str, body: bytes) -> None:
         """Try until the receiver has taken the body. Raises the last problem."""
+        host = urlsplit(url.removeprefix(SLACK)).hostname
+        host_limit = self._host_limits.setdefault(host, asyncio.Semaphore(_AT_ONCE_OF_HOST))
         for pause_s in (*PAUSES_S, None):
             try:
-                async with self._limit:
+                async with host_limit, self._limit:
                     await self._try(url, body)
                 return
             except (OSError, ValueError, LookupError):
@@ -145,7 +158,7 @@ class Notifier:
 
     async def _try(self, url: str, body: bytes) -> None:
         """One try, of bounded time. Raises as `_post` does."""
-        posting = asyncio.ensure_future(_post(urlsplit(url.removeprefix(SLACK)), body, self._hosts))
+        posting = asyncio.ensure_future(_post(urlsplit(url.removeprefix(SLACK)), body, self._hosts, self._resolvers))
         try:  # wait_for of Python 3.11 forgets a cancellation that comes together with the end of the call
             if not (await asyncio.wait({posting}, timeout=_TRY_S))[0]:
                 raise OSError(f"no answer within {_TRY_S:g} s")
@@ -165,7 +178,7 @@ def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
     return json.dumps({"text": text} if slack else message | {"text": text}).encode()
 
 
-async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts) -> None:
+async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: Executor) -> None:
     """One try. The name is resolved once, and the connection made to a checked address: a second answer of the name
     server could be another one. Redirects are not followed.
 
@@ -173,9 +186,11 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts) -> None:
         Refused: the receiver will never take it.
         OSError, ValueError, LookupError: try again; the latter two for an answer that is no HTTP.
     """
-    tls = {"ssl": ssl.create_default_context(), "server_hostname": url.hostname} if url.scheme == "https" else {}
+    loop, is_tls = asyncio.get_running_loop(), url.scheme == "https"
+    tls = {"ssl": await asyncio.to_thread(_tls), "server_hostname": url.hostname} if is_tls else {}
     port = url.port or (443 if tls else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
+    resolve = partial(socket.getaddrinfo, url.hostname, port, type=socket.SOCK_STREAM)
+    found = await loop.run_in_executor(resolvers, resolve)
     addresses = [str(address[0]) for *_, address in found]
     for address in addresses:
         hosts.check_address(address)
@@ -193,6 +208,12 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts) -> None:
         raise OSError(f"it answered {status}")
     if not 200 <= status < 300:
         raise Refused(f"it answered {status}")
+
+
+@lru_cache(1)
+def _tls() -> ssl.SSLContext:
+    """The TLS settings of all tries: reading the certificates of the machine takes 50 ms."""
+    return ssl.create_default_context()
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -189,6 +190,46 @@ def test_a_receiver_that_does_not_answer_delays_no_job(bench: Bench, receiver: R
         receiver.may_answer.set()
         await until(lambda: receiver.got)
 
+    with_server(bench, run)
+
+
+def test_a_name_server_that_does_not_answer_takes_no_thread_of_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, resolve = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *args: Any, **options: Any) -> Any:
+        if host == "away.example":
+            answers.wait(20)
+            raise OSError("no answer")
+        return resolve(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+
+    async def run() -> None:
+        try:
+            for number in range(50):
+                await asyncio.wait_for(ends(bench, f"away-{number}", notify="http://away.example/"), 10)
+            await asyncio.sleep(0.1)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 5) == 1
+        finally:
+            answers.set()
+
+    with_server(bench, run)
+
+
+def test_a_slow_host_holds_up_no_other(bench: Bench, receiver: Receiver) -> None:
+    async def run() -> None:
+        receiver.may_answer.clear()
+        for number in range(70):
+            await ends(bench, f"slow-{number}", notify=receiver.url)
+        async with await asyncio.start_server(lambda *_: told.set(), "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await ends(bench, "other", notify=f"http://localhost:{port}/")
+            await asyncio.wait_for(told.wait(), 5)
+        receiver.may_answer.set()
+
+    told = asyncio.Event()
     with_server(bench, run)
 
 
