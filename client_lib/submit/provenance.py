@@ -30,7 +30,9 @@ _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*'
 _PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
 _ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "  # a hook of git may submit
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
-_SECRETS = re.compile(rf"((?:{SECRET_NAME.pattern}|notify)[\w-]*(?:=| +))(?:'[^']*'|\S)+", re.IGNORECASE)
+_NAMED = rf"(?:{SECRET_NAME.pattern}|notify)[\w-]*"
+_VALUE = re.compile(rf"""({_NAMED}[\\"']*\s*[=:]).+""", re.IGNORECASE | re.DOTALL)
+_NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
 
 
 class GitReading:
@@ -61,7 +63,7 @@ class GitReading:
         elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         return Provenance(
-            command_line=_line(_SECRETS.sub(rf"\1{MASK}", shlex.join(sys.orig_argv))),
+            command_line=_line(shlex.join(_masked(sys.orig_argv))),
             commit=commit or None,
             branch=branch or None,
             remote=_CREDENTIALS.sub("", remote) or None,
@@ -111,6 +113,12 @@ def _content(path: Path) -> str:
     with suppress(OSError, ValueError):
         return path.read_text("utf-8", "replace").strip()
     return ""
+
+
+def _masked(words: list[str]) -> list[str]:
+    """A value follows the name of a secret in the same word, up to its end, or is the next word."""
+    names = [False, *(_NAME.fullmatch(word) for word in words)]
+    return [MASK if named else _VALUE.sub(rf"\1{MASK}", word) for word, named in zip(words, names, strict=False)]
 
 
 def _line(text: str) -> str:
