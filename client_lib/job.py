@@ -68,6 +68,7 @@ Streams = str | Sequence[str] | None
 
 _TABLE_LINES = 5  # log lines in a notebook's table of a job
 _TABLE_PATIENCE_S = 2.0  # longest wait for them
+_COMPARED_MAX = 8 * 2**20  # bytes of two snapshots that an explanation fetches
 _SCRIPT_SHOWN = 60  # characters of a script in repr(job)
 
 
@@ -633,13 +634,19 @@ class Job(Generic[R]):
     def diff(self, other: Job[Any] | str) -> JobDiff:
         """Compare this job with another: code, arguments, variables, packages, hardware, metrics. Raises
         as `provenance`."""
+        return self._diff(other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other)))
+
+    def _diff(self, second: Job[Any], *, is_brief: bool = False) -> JobDiff:
+        """`is_brief`: without metrics, and of large snapshots only their digests."""
         from client_lib.reports import difference
         from client_lib.transport import code
 
-        second = other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other))
         ran = [difference.Ran(job.info(), job.provenance()) for job in (self, second)]
         with suppress(ClientLibError):  # one was submitted with observe=False
-            ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
+            if not is_brief:
+                ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
+        if is_brief and sum(getattr(each.info.code, "size", 0) for each in ran) > _COMPARED_MAX:
+            return difference.compare(*ran)
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
             if ran[0].info.code != ran[1].info.code or not isinstance(ran[0].info.code, CodeSnapshot):
                 ran = [each._replace(texts=code.texts(self.client, each.info, each.provenance)) for each in ran]
@@ -649,7 +656,11 @@ class Job(Generic[R]):
         """Say what has changed since the script of a failed job last succeeded, in a sentence; "": nothing is known."""
         with suppress(ClientLibError):  # an older server, or the job of another user
             before = self.provenance().last_success if self.state is State.FAILED else None
-            return Job.of(self.client, self.client.job_info(before)).diff(self).sentence() if before else ""
+            return (
+                Job.of(self.client, self.client.job_info(before))._diff(self, is_brief=True).sentence()
+                if before
+                else ""
+            )
         return ""
 
     def explain(self) -> str:

@@ -82,6 +82,8 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     assert "args: --lr 0.1 -> --lr 0.2" in sentence
     assert "PYTHONHASHSEED" in sentence
     assert good.explanation().changed == ""
+    monkeypatch.setattr("client_lib.job._COMPARED_MAX", 1)
+    assert "code snapshot: " in bad.changed_since_success()
 
 
 def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
