@@ -193,9 +193,11 @@ class Service:
         created = await self._submit.submit_group(user, order, key)
         return await self.lookup.group(user, order.name, user.name), created
 
-    async def resubmit(self, user: User, name: str, changes: Mapping[str, Any] | None = None) -> JobText:
+    async def resubmit(
+        self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> JobText:
         """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
-        values for fields of its spec; with some, it starts without checkpoints.
+        values for fields of its spec; with some, it starts without checkpoints. `key`: as of `submit`.
 
         Raises:
             NotFound: there is no such job.
@@ -213,7 +215,7 @@ class Service:
             unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
         except ValidationError as error:
             raise invalid_request(error, SubmitRequest) from error
-        text, _ = await self._submit.submit(user, unnamed, None, shared=True)
+        text, _ = await self._submit.submit(user, unnamed, key, shared=True)
         return text
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:

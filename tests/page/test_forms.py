@@ -82,6 +82,12 @@ def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -
     assert (job["spec"]["args"], name == "train") == (["--lr", "0.2 x"], False)
     given = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
     assert given["env_variables"] == {"HF_TOKEN": "hf_secret"}
+    drawn = re.findall(r'name="key" value="([0-9a-f]{32})" form="resubmit"', visitor.get("/jobs/train").text)
+    twice = [{**csrf, "key": drawn[0], "args": args} for args in ("a", "a", "b")]  # a double click, and another job
+    made = [visitor.post("/jobs/train/resubmit", form).headers["Location"] for form in twice]
+    assert (made[0] == made[1], made[0] == made[2]) == (True, False)
+    for other in (made[0], made[2]):
+        visitor.post(f"/jobs/{other.removeprefix('../').removesuffix('?owner=ann')}/delete", csrf)
     odd = visitor.post("/jobs/train/resubmit", {**csrf, "args": "it's"})
     assert (odd.status_code, "quote it as in a shell" in odd.text) == (422, True)
     assert visitor.post("/jobs/train/delete", csrf).headers["Location"] == "../../"

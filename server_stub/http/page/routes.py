@@ -6,7 +6,9 @@ A page needs the cookie of a login; its forms carry the token of the login's pag
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import secrets
 import shlex
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
@@ -120,6 +122,7 @@ class Pages:
         place = await service.find_outputs(user, name, owner)
         files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
         kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
+        kept["key"] = secrets.token_hex(16)
         return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
 
     async def _act(self, request: Request, user: User) -> Response:
@@ -131,7 +134,11 @@ class Pages:
             await service.delete(user, name, owner, force=True)
             return RedirectResponse("../../", 303)
         elif action == "resubmit":
-            text = await service.resubmit(user, name, {"args": _words(form["args"])} if "args" in form else {})
+            changes = {"args": _words(form["args"])} if "args" in form else {}
+            # of a double click the second one finds the job of the first; other arguments are another job
+            drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
+            key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
+            text = await service.resubmit(user, name, changes, key)
             name = json.loads(text.json)["name"]
         else:
             raise NotFound(f"there is no page {request.scope['path']}")
