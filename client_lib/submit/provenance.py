@@ -24,7 +24,8 @@ from client_lib.spec.wire import DIFF_MAX, Provenance
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
 PATIENCE_S = 0.010
-_GIT = "git -c core.fsmonitor=false -c core.quotePath=false"  # else git runs what the repository's configuration names
+_GIT = "git -c core.fsmonitor=false -c core.quotePath=false"  # else git runs a program that the configuration names
+# The clean filters of the configuration do run, as with each `git diff`: git-lfs keeps its contents out by one.
 _DIFF = f"{_GIT} diff --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/"
 _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*' -z"
 _PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
