@@ -18,6 +18,13 @@ from tests.submit.test_provenance import git
 
 pytestmark = pytest.mark.process
 
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine git takes longer than a submit waits for it."""
+    monkeypatch.setattr("client_lib.submit.provenance.PATIENCE_S", 5.0)
+
+
 TRAIN = """
 import part
 for step in range(5):
