@@ -18,8 +18,8 @@ TYPE_CHECKING = False  # checkers read it as True; importing it from typing woul
 if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may import from here
     # isort: off
     from client_lib.cli.cell_magic import load_ipython_extension as load_ipython_extension
-    from client_lib.client import Client as Client, get_job as get_job, list_jobs as list_jobs, remote as remote
-    from client_lib.client import resubmit as resubmit
+    from client_lib.client import Client as Client, get_group as get_group, get_job as get_job, list_jobs as list_jobs
+    from client_lib.client import remote as remote, resubmit as resubmit
     from client_lib.errors import BadResponse as BadResponse, ClientLibError as ClientLibError, Conflict as Conflict
     from client_lib.errors import Forbidden as Forbidden, InvalidRequest as InvalidRequest, JobCancelled as JobCancelled
     from client_lib.errors import JobEnded as JobEnded, JobFailed as JobFailed, KeyReused as KeyReused
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
     from client_lib.errors import ServerError as ServerError, ServerUnreachable as ServerUnreachable
     from client_lib.errors import StorageFull as StorageFull, TooLarge as TooLarge, Unauthorized as Unauthorized
     from client_lib.errors import Unavailable as Unavailable, WaitTimeout as WaitTimeout
+    from client_lib.groups import Group as Group
     from client_lib.job import Job as Job
     from client_lib.log_reading.reader import LogEntry as LogEntry
     from client_lib.mlspace.calls import get_available_resources_count as get_available_resources_count
@@ -57,12 +58,13 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "client_lib.cli.cell_magic": "load_ipython_extension",
-    "client_lib.client": "Client get_job list_jobs remote resubmit",
+    "client_lib.client": "Client get_group get_job list_jobs remote resubmit",
     "client_lib.errors": (
         "BadResponse ClientLibError Conflict Forbidden InvalidRequest JobCancelled JobEnded JobFailed KeyReused "
         "NeverFits NoResult NotFound NotShared NotSupported RemoteError ServerError ServerUnreachable StorageFull "
         "TooLarge Unauthorized Unavailable WaitTimeout"
     ),
+    "client_lib.groups": "Group",
     "client_lib.job": "Job",
     "client_lib.log_reading.reader": "LogEntry",
     "client_lib.mlspace.calls": (

@@ -1,22 +1,24 @@
-"""Entry points: a Client is one server; `get_job`, `list_jobs` and `resubmit` use the configured one. Public."""
+"""Entry points: a Client is one server; `get_job`, `get_group`, `list_jobs` and `resubmit` use the configured one.
+
+Public.
+"""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
 from functools import partial, update_wrapper
-from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from client_lib.errors import ClientLibError
 from client_lib.functions import call as functions
+from client_lib.groups import Group, JobList
 from client_lib.job import Job
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeSnapshot, JobInfo
+from client_lib.spec.wire import CodeSnapshot
 from client_lib.submit import arguments, changes, request
 from client_lib.transport.api import Api, configured
 from client_lib.transport.config import resolve
@@ -24,7 +26,6 @@ from client_lib.transport.config import resolve
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LISTED = 50  # jobs in the repr of a list
 _log = logging.getLogger("client_lib")
 
 
@@ -68,6 +69,10 @@ class Client(Api):
         """The job of that name, whatever process or machine submitted it. Raises NotFound."""
         return get_job(name, client=self)
 
+    def get_group(self, name: str) -> Group:
+        """The group of that name; see `client_lib.get_group`."""
+        return get_group(name, client=self)
+
     def resubmit(
         self,
         name: str,
@@ -85,6 +90,12 @@ def get_job(name: str, *, client: Api | None = None) -> Job:
     """The job of that name, whatever process or machine submitted it. Raises NotFound."""
     api = client or configured()
     return Job.of(api, api.job_info(name))
+
+
+def get_group(name: str, *, client: Api | None = None) -> Group:
+    """The group of that name, whatever process or machine submitted it. Raises NotFound."""
+    api = client or configured()
+    return Group(api, name, partial(Job.of, api), api.group_info(name))
 
 
 def resubmit(
@@ -139,52 +150,7 @@ def list_jobs(
     `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
     """
     api = client or configured()
-    return JobList(api, lambda: api.list_jobs(state, label, name, limit, group))
-
-
-class JobList(Sequence[Job]):
-    """Jobs of a server as they were when their page was fetched. `len` and negative indices fetch all pages."""
-
-    def __init__(self, api: Api, find: Callable[[], Iterator[JobInfo]]) -> None:
-        self._api, self._find, self._found = api, find, find()
-        self._infos: list[JobInfo] = []
-
-    @overload
-    def __getitem__(self, index: int) -> Job: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Job]: ...
-    def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        if isinstance(index, slice):
-            ends = (index.start or 0, index.stop if index.stop is not None else -1)
-            found = self._first(None if min(ends) < 0 else max(ends) + 1)[index]
-            return [Job.of(self._api, info) for info in found]
-        return Job.of(self._api, self._first(None if index < 0 else index + 1)[index])
-
-    def __len__(self) -> int:
-        return len(self._first(None))
-
-    def __bool__(self) -> bool:
-        return bool(self._first(1))
-
-    def _first(self, count: int | None) -> list[JobInfo]:
-        """At least so many jobs, if there are as many; None: all."""
-        try:
-            self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
-        except BaseException:  # a generator that has raised looks as if the last page had been read
-            self._infos, self._found = [], self._find()
-            raise
-        return self._infos
-
-    def __repr__(self) -> str:
-        """The table of `client-lib list`."""
-        from client_lib.reports import display
-
-        return display.jobs_as_text(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
-
-    def _repr_html_(self) -> str:
-        from client_lib.reports import display
-
-        return display.jobs_as_html(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
+    return JobList(partial(Job.of, api), lambda: api.list_jobs(state, label, name, limit, group))
 
 
 # --- functions as jobs

@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from typing_extensions import Unpack
 
     from client_lib.functions.results import Outcome
+    from client_lib.groups import Group
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
     from client_lib.reports.difference import JobDiff
@@ -334,15 +335,16 @@ class Job(Generic[R]):
         max_parallel: int | None = None,
         python: str | None = None,
         check: bool = True,
-    ) -> list[Job]:
+    ) -> Group:
         """Submit a group: this job once for each combination of `values`, such as `{"lr": [0.1, 0.01]}`. ::
 
-            jobs = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)}, max_parallel=2)
+            group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)}, max_parallel=2)
 
         `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The jobs are called
         `<group>-0` and so on, and all of them are stored when this returns, or none is. `max_parallel`: so many run at
         the same time. The rest is as in `submit`.
         """
+        from client_lib.groups import Group
         from client_lib.spec.groups import GroupRequest
         from client_lib.submit import sweep
 
@@ -362,9 +364,8 @@ class Job(Generic[R]):
         if check:
             request.check_script(replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})))
         key = f"{self._key}-{group}"  # a description may be submitted as several groups, and as a job
-        request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), key)
-        found = client.job_page(group=group, limit=len(runs)).jobs
-        return [Job.of(client, info) for info in reversed(found)]
+        accepted = request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), key)
+        return Group(client, group, partial(Job.of, client), accepted)
 
     def render(self, *, python: str | None = None) -> Manifest:
         """The objects that the server would create (locally worker plans), secrets masked.

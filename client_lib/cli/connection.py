@@ -148,10 +148,18 @@ class Connection:
         except NotFound:
             return None
 
+    def members(self, name: str) -> list[Json]:
+        """The members of a group by their index; []: there is no group of this name."""
+        found = self.jobs(limit=None, group=name) if self.group(name) else []
+        return sorted(found, key=lambda job: job["group"]["index"])
+
     def each_member(self, names: Sequence[str] | None) -> list[str]:
-        """The names, with the members of a group, by their index, in the place of its name."""
-        members = {name: self.jobs(limit=None, group=name) for name in names or () if self.group(name)}
-        return [each for name in names or () for each in [job["name"] for job in members.get(name, [])][::-1] or [name]]
+        """The names, with the members of a group in the place of its name."""
+        return [each for name in names or () for each in [job["name"] for job in self.members(name)] or [name]]
+
+    def each_job(self, names: Sequence[str]) -> list[Json]:
+        """The jobs of these names, with the members of a group in the place of its name. Raises as `job`."""
+        return [job for name in names for job in self.members(name) or [self.job(name)]]
 
     def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
         """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""

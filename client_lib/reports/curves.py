@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from client_lib.errors import NotFound
 from client_lib.reports.table import Json, Row, harmless, number, progress, script
 
 HEADINGS = ("METRIC", "RANK", "CURVE", "LAST", "AT", "BEST", "AT", "VALUES")
@@ -51,18 +52,26 @@ def csv_rows(metrics: Json) -> Iterator[Row]:
 RANKING = ("NAME", "STATE", "BEST", "AT", "LAST", "SCRIPT")
 
 
-def ranked(jobs: Sequence[tuple[Json, Json | None]], *, grows: bool) -> list[Json]:
-    """The jobs by the best value of one metric, the best first. Each comes with its curve of that metric; None: it has
-    no such metric, and stands at the end. `grows`: the largest value is the best."""
+def ranked(jobs: Sequence[tuple[Json, Sequence[Json]]], by: str, largest: bool | None = None) -> list[Json]:
+    """The jobs by the best value of a metric, the best first; those without it stand at the end. Each comes with its
+    curves. `largest`: True if the largest value is the best; None: as the metric's name tells, else the smallest.
+
+    Raises NotFound: no job has this metric.
+    """
+    is_larger = bool(grows(by) if largest is None else largest)
+    if not any(curve["name"] == by for _, curves in jobs for curve in curves):
+        known = sorted({curve["name"] for _, curves in jobs for curve in curves})
+        raise NotFound(f"no job of these has the metric {by!r}; they have {', '.join(known) or 'none'}")
     found = []
-    for job, curve in jobs:
-        at = best_at(curve, grows) if curve else None
-        known = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
+    for job, curves in jobs:
+        curve = next((curve for curve in curves if curve["name"] == by), None)
+        at = best_at(curve, is_larger) if curve else None
+        known_of = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
         if curve and at is not None:
             best, step, last = curve["values"][at], curve["steps"][at], curve["values"][-1]
-            known |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
-        found.append(known)
-    sign = -1 if grows else 1
+            known_of |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
+        found.append(known_of)
+    sign = -1 if is_larger else 1
     return sorted(found, key=lambda job: sign * job["best"] if "best" in job else math.inf)
 
 

@@ -104,6 +104,10 @@ class Api:
         with newer_path("has no groups"):
             return self._post(paths.GROUPS, GroupInfo, request, {paths.IDEMPOTENCY_KEY: key})
 
+    def group_info(self, name: str) -> GroupInfo:
+        """The group as it is, with the number of its jobs in each state."""
+        return self._newer(paths.group(name), GroupInfo, {}, "has no groups")
+
     def job_info(
         self,
         name: str,

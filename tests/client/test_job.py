@@ -592,16 +592,3 @@ def test_an_error_is_one_traceback_that_ends_with_its_message(call: Callable[[],
     assert text.count("Traceback") == 1
     assert text.rstrip().endswith(str(caught.value))
     assert not str(caught.value).startswith("Error")
-
-
-def test_each_submits_a_job_for_every_value_and_returns_them(client: Client, folder: Path) -> None:
-    (folder / "train.py").write_text("import sys; print(sys.argv[1:])\n")
-    described = Job(script="train.py", flags={"fast": "{seed}"}, type="nogpu")
-    jobs = described.each("each-seed", {"seed": [1, 2]})
-    assert [list(job.log_lines()) for job in jobs] == [["['--fast=1']"], ["['--fast=2']"]]
-    again = [described.each(name, {"seed": [1, 2]}) for name in ("each-seed", "each-other")]
-    assert [[job.name for job in each] for each in again] == [
-        ["each-seed-0", "each-seed-1"],
-        ["each-other-0", "each-other-1"],
-    ]
-    assert [job.name for job in list_jobs(group="each-seed")] == ["each-seed-1", "each-seed-0"]

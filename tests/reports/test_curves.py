@@ -78,19 +78,19 @@ def test_jobs_are_ranked_by_their_best_value_and_those_without_it_stand_at_the_e
         return {"name": name, "state": "SUCCEEDED", "spec": {"script": "train.py", "args": ["--lr", name]}}
 
     def losses(*values: Any) -> dict[str, Any]:
-        return {"axis": "step", "steps": list(range(len(values))), "values": list(values)}
+        return {"name": "x", "axis": "step", "steps": list(range(len(values))), "values": list(values)}
 
     jobs = [
-        (job("a"), losses(3.0, 1.0, 2.0)),
-        (job("b"), None),
-        (job("c"), losses("nan", 0.5)),
-        (job("d"), losses("nan")),
+        (job("a"), [losses(3.0, 1.0, 2.0)]),
+        (job("b"), []),
+        (job("c"), [losses("nan", 0.5)]),
+        (job("d"), [losses("nan")]),
     ]
-    falling = curves.ranked(jobs, grows=False)
+    falling = curves.ranked(jobs, "x")
     assert [(each["name"], each.get("best"), each.get("step")) for each in falling] == [
         ("c", 0.5, 1), ("a", 1.0, 1), ("b", None, None), ("d", None, None)
     ]  # fmt: skip
-    assert [each["name"] for each in curves.ranked(jobs, grows=True)][:2] == ["a", "c"]
+    assert [each["name"] for each in curves.ranked(jobs, "x", largest=True)][:2] == ["a", "c"]
     assert curves.ranking(falling)[0] == ("c", "SUCCEEDED", "0.5", "step 1", "0.5", "train.py --lr c")
     assert curves.ranking(falling)[2] == ("b", "SUCCEEDED", "-", "-", "-", "train.py --lr b")
 

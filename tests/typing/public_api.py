@@ -27,6 +27,7 @@ from client_lib import (
     Reason,
     State,
     WaitTimeout,
+    get_group,
     get_job,
     list_jobs,
     resubmit,
@@ -68,6 +69,8 @@ assert_type(job.info().reason, Reason)
 assert_type(job.info().failure, Failure | None)
 
 assert_type(get_job("train-x7k2m"), Job)
+assert_type(get_group("lr-scan")[0], Job)
+assert_type(get_group("lr-scan").best("loss"), Job)
 for each in list_jobs(state=State.RUNNING, label={"team": "vision"}, limit=10):
     assert_type(each, Job)
 

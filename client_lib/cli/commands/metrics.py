@@ -12,7 +12,6 @@ import typer
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json, read
 from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, TextOrJson, WholeJobNames
-from client_lib.errors import NotFound
 from client_lib.reports import curves
 from client_lib.spec import paths
 from client_lib.spec.states import FINAL
@@ -96,25 +95,22 @@ def best(
     output: TextOrJson = "text",
 ) -> None:
     """Rank jobs, or the members of groups, by the best value of a metric of rank 0."""
-    jobs = [connection.job(name) for name in connection.each_member(names)]
-    params = {"rank": "0", "points": str(_SHOWN)}
-    found = [read(connection.rest, paths.job_metrics(job["name"]), "curves", params)["curves"] for job in jobs]
-    measured = [(job, _named(of_job, by)) for job, of_job in zip(jobs, found, strict=True)]
-    if all(curve is None for _, curve in measured):
-        known = sorted({curve["name"] for of_job in found for curve in of_job})
-        raise NotFound(f"no job of these has the metric {by!r}; they have {', '.join(known) or 'none'}")
-    grows = curves.grows(by) if largest is None else largest
-    ranked = curves.ranked(measured, grows=bool(grows))
+    ranked = curves.ranked(_measured(connection, names), by, largest)
     if output == JSON:
         printer.data_json(ranked)
     else:
         printer.table(curves.RANKING, curves.ranking(ranked), cut=("SCRIPT",))
-    if grows is None:
+    if largest is None and curves.grows(by) is None:
         printer.hint(f"the smallest {by} counts as the best; use --max if the largest does")
 
 
-def _named(found: list[Json], name: str) -> Json | None:
-    return next((curve for curve in found if curve["name"] == name), None)
+def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list[Json]]]:
+    """The jobs, and the members of groups in the place of these, with their curves of rank 0."""
+    params = {"rank": "0", "points": str(_SHOWN)}
+    return [
+        (job, read(connection.rest, paths.job_metrics(job["name"]), "curves", params)["curves"])
+        for job in connection.each_job(names)
+    ]
 
 
 def _print(found: dict[str, Any]) -> None:

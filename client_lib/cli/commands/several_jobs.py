@@ -13,11 +13,12 @@ import typer
 from client_lib.cli import exits, printer
 from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeJobNames, WholeNamesOrNewest, age
-from client_lib.errors import ClientLibError, InvalidRequest, NotFound
+from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound
 from client_lib.reports import table
 from client_lib.spec.states import FINAL
 
 app = CommandApp()
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 @app.command(
@@ -148,7 +149,7 @@ Examples:
 
 \b
 Exit code:
-  0 all SUCCEEDED; else that of the first that did not: 1 FAILED, 3 CANCELLED, 124 the time is over
+  0 all SUCCEEDED; else that of the first that ended otherwise: 1 FAILED, 3 CANCELLED, 124 the time is over
 """,
 )
 def wait(
@@ -164,16 +165,16 @@ def wait(
 
 
 def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s: float | None = None) -> int:
-    """The exit code of the first of the jobs that did not succeed; 0: all did. None: the newest job."""
+    """The exit code of the job that was the first to end without success; 0: all succeeded. None: the newest job."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    codes = []
-    for name in wanted:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        codes.append(_wait(connection, name, left))
-    return next((code for code in codes if code), exits.DONE)
+    ended = [
+        _wait(connection, name, None if deadline is None else max(0.0, deadline - time.monotonic())) for name in wanted
+    ]
+    return min((end for end in ended if end[1]), key=lambda end: end[0], default=(_NEVER, exits.DONE))[1]
 
 
-def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> int:
+def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> tuple[datetime, int]:
+    """The time of the job's end and its exit code. An error of the wait itself counts after all ends of jobs."""
     from client_lib.client import get_job
 
     try:
@@ -182,6 +183,6 @@ def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> 
             info = job.wait(timeout_s)
     except ClientLibError as problem:
         printer.error(problem)
-        return exits.of_error(problem)
+        return (problem.info.finished_at if isinstance(problem, JobEnded) else _NEVER), exits.of_error(problem)
     printer.data(f"{info.name} {info.state}")
-    return exits.DONE
+    return _NEVER, exits.DONE

@@ -55,7 +55,7 @@ Examples:
 \b
 Exit code with -f:
   that of the job: 0 SUCCEEDED, 1 FAILED, 3 CANCELLED; 130 after Ctrl-C, and the job keeps running;
-  of a group 0 if all SUCCEEDED, else that of the first that did not, by its number
+  of a group 0 if all SUCCEEDED, else that of the first that ended otherwise
 """,
 )
 @with_job_options
@@ -105,13 +105,14 @@ def submit(
         tried = {name: sweep.values(text) for name, text in each}
         python = described.python or processes.find_python(os.environ)
         with printer.progress("submitting"):
-            jobs = described.job.each(group, tried, max_parallel=max_parallel, python=python, check=not no_check)
-        printer.hint(f'Group "{group}" created: {len(jobs)} jobs, {jobs[0].name} to {jobs[-1].name}')
+            made = described.job.each(group, tried, max_parallel=max_parallel, python=python, check=not no_check)
+        size = made.last_info.size
+        printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
         if output == JSON:
-            printer.data_json([job.last_info.model_dump(mode="json") for job in jobs if job.last_info])
+            printer.data_json([job.last_info.model_dump(mode="json") for job in made if job.last_info])
         elif output == NAME or not follow:
             printer.data(group)
-        return several_jobs.wait_for_all(connection, [job.name for job in jobs]) if follow else exits.DONE
+        return several_jobs.wait_for_all(connection, connection.each_member([group])) if follow else exits.DONE
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE

@@ -1,0 +1,151 @@
+"""Several jobs of a server as one sequence: lists, and groups of runs. Public by `list_jobs`, `get_group`, `Job.each`.
+
+What makes a Job of a JobInfo is handed in, as jobs stand above this module: `Job.each` returns a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, overload
+
+from client_lib.errors import JobEnded
+from client_lib.spec.states import State
+from client_lib.spec.wire import GroupInfo, JobInfo
+from client_lib.transport.api import Api
+
+if TYPE_CHECKING:
+    from client_lib.job import Job
+    from client_lib.spec.metrics import JobMetrics
+
+MakeJob = Callable[[JobInfo], "Job"]
+_LISTED = 50  # jobs in the repr of a list
+
+
+class JobList(Sequence["Job"]):
+    """Jobs of a server as they were when their page was fetched. `len` and negative indices fetch all pages."""
+
+    def __init__(self, make: MakeJob, find: Callable[[], Iterator[JobInfo]]) -> None:
+        self._make, self._find = make, find
+        self._forget()
+
+    def _forget(self) -> None:
+        """Fetch the pages again when they are needed."""
+        self._found, self._infos = self._find(), list[JobInfo]()
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        if isinstance(index, slice):
+            ends = (index.start or 0, index.stop if index.stop is not None else -1)
+            found = self._first(None if min(ends) < 0 else max(ends) + 1)[index]
+            return [self._make(info) for info in found]
+        return self._make(self._first(None if index < 0 else index + 1)[index])
+
+    def __len__(self) -> int:
+        return len(self._first(None))
+
+    def __bool__(self) -> bool:
+        return bool(self._first(1))
+
+    def _first(self, count: int | None) -> list[JobInfo]:
+        """At least so many jobs, if there are as many; None: all."""
+        try:
+            self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
+        except BaseException:  # a generator that has raised looks as if the last page had been read
+            self._forget()
+            raise
+        return self._infos
+
+    def __repr__(self) -> str:
+        """The table of `client-lib list`."""
+        from client_lib.reports import display
+
+        return display.jobs_as_text(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
+
+    def _repr_html_(self) -> str:
+        from client_lib.reports import display
+
+        return display.jobs_as_html(self._first(_LISTED + 1), _LISTED, datetime.now(timezone.utc))
+
+
+class Group(JobList):
+    """Many runs of one job that were submitted as one: a sequence of its jobs, by their index. ::
+
+        group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)})
+        group = client_lib.get_group("lr-scan")     # the same, in another process
+        group.wait()                                # raises JobFailed if one failed
+        group.best("val_loss").download()
+
+    The jobs are fetched when they are first needed, and again by `info` and `wait`.
+    """
+
+    def __init__(self, client: Api, name: str, make: MakeJob, last: GroupInfo) -> None:
+        """Store the arguments; `get_group` is the public way. `last`: the group as the server last described it."""
+        self.client, self.name, self.last_info = client, name, last
+        super().__init__(make, self._members)
+
+    def _members(self) -> Iterator[JobInfo]:
+        found = self.client.list_jobs(group=self.name)
+        yield from sorted(found, key=lambda info: info.group.index if info.group else 0)
+
+    def info(self) -> GroupInfo:
+        """The group as it is now, with the number of its jobs in each state. Raises NotFound: there is none."""
+        self._forget()
+        self.last_info = self.client.group_info(self.name)
+        return self.last_info
+
+    @property
+    def state(self) -> State:
+        """The state as it is now: that of its jobs if all have the same, RUNNING until all have ended, then FAILED if
+        one failed, CANCELLED if one was cancelled."""
+        return self.info().state
+
+    def wait(self, timeout: float | None = None) -> GroupInfo:
+        """Block until all jobs have ended; return the group if all SUCCEEDED.
+
+        Raises:
+            JobFailed, JobCancelled: of the first that ended otherwise, when all have ended; see `Job.wait`.
+            WaitTimeout: one has not ended after `timeout` seconds; the message names it and its state.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._forget()
+        ended: list[JobEnded] = []
+        for job in (self._make(info) for info in self._first(None) if info.state is not State.SUCCEEDED):
+            try:
+                job.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            except JobEnded as problem:
+                ended.append(problem)
+        if ended:
+            raise min(ended, key=lambda each: each.info.finished_at)
+        return self.info()
+
+    def metrics(self) -> dict[str, JobMetrics]:
+        """The metrics of each job by its name; see `Job.metrics`."""
+        return {info.name: self.client.job_metrics(info.name) for info in self._first(None)}
+
+    def best(self, by: str, *, largest: bool | None = None) -> Job:
+        """The job with the best value of a metric of rank 0. `largest`: True if the largest is the best; None: the name
+        of the metric tells, else it is the smallest. Raises NotFound: no job has this metric."""
+        from client_lib.reports import curves
+
+        shown = [info.model_dump(mode="json") for info in self._first(None)]
+        measured = [found.model_dump(mode="json")["curves"] for found in self.metrics().values()]
+        best = curves.ranked(list(zip(shown, measured, strict=True)), by, largest)[0]["name"]
+        return next(self._make(info) for info in self._first(None) if info.name == best)
+
+    def __repr__(self) -> str:
+        from client_lib.reports import table
+
+        last = self.last_info
+        told = table.group_as_job(last.model_dump(mode="json"))["told"]
+        return f"Group({self.name!r}, {last.state} when last asked: {told})"
+
+    def _repr_html_(self) -> str:
+        """The table of its jobs as they are now."""
+        self._forget()
+        return super()._repr_html_()
