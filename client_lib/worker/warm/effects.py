@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _KINDS = (dict, list, set)
 
 
-class Group:
+class ModuleGroup:
     """The modules and the effects of one import."""
 
     def __init__(self, root: str = "") -> None:
@@ -23,7 +23,7 @@ class Group:
         self.modules: dict[str, Any] = {}
         self.replaced: dict[str, Any] = {}
         """Modules that it puts in the place of those of other groups."""
-        self.needs: list[Group] = []
+        self.needs: list[ModuleGroup] = []
         """Groups that its import restores, in this order."""
         self.changes: list[Change] = []
         self.variables: dict[str, str] = {}

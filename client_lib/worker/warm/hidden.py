@@ -19,7 +19,7 @@ import encodings
 import os
 import sys
 
-from client_lib.worker.warm.effects import Group, Watched, containers
+from client_lib.worker.warm.effects import ModuleGroup, Watched, containers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class Hidden:
 
     def __init__(self, at_start: frozenset[str]) -> None:
         """`at_start`: names in sys.modules that every process has."""
-        self.groups: list[Group] = []
-        self.on_return: Callable[[list[Group]], None] | None = None
+        self.groups: list[ModuleGroup] = []
+        self.on_return: Callable[[list[ModuleGroup]], None] | None = None
         """It is called with the groups that an import has restored."""
         self._at_start = at_start
         self._environment = dict(os.environ)
-        self._group_of: dict[str, Group] = {}
+        self._group_of: dict[str, ModuleGroup] = {}
         self._specs: dict[str, Any] = {}
         self._order: dict[str, int] = {}
         self._now = 0
@@ -50,9 +50,9 @@ class Hidden:
             del sys.modules[name]  # __future__, _operator: another copy does no harm
         self._owned = {id(sys.modules), id(sys.path), id(sys.path_importer_cache), id(vars(os.environ)["_data"])}
         sys.meta_path.insert(0, self)
-        self._start = Group()
+        self._start = ModuleGroup()
         self._start.watched = self._containers([sys.modules[name] for name in at_start - {"__main__"}])
-        self._running = [Group()]  # imports that have not ended, the innermost one last; the first: this process
+        self._running = [ModuleGroup()]  # imports that have not ended, the innermost one last; the first: this process
         atexit: Any = sys.modules.get("atexit") or self.module("atexit")
         self._atexit, self._register = atexit, atexit.register
         atexit.register = self._record_call_at_exit
@@ -83,7 +83,7 @@ class Hidden:
 
     def learn(self, name: str, judge: Callable[[str], None] | None = None) -> None:
         """Import a module as a fresh process does, and hide it. `judge` is called before that, and may raise."""
-        outer, group = self._running[-1], Group(name.partition(".")[0])
+        outer, group = self._running[-1], ModuleGroup(name.partition(".")[0])
         self._suspend(outer)
         self._running.append(group)
         group.visible = True
@@ -122,7 +122,7 @@ class Hidden:
                 watched.copy = None
             group.watched = []
 
-    def _suspend(self, group: Group) -> None:
+    def _suspend(self, group: ModuleGroup) -> None:
         """Note what the import has done so far, and take it away with all that it needs."""
         group.visible = False
         group.modules, group.replaced = self._own(group), self._replaced(group)
@@ -138,12 +138,12 @@ class Hidden:
         if group is not self._running[0]:
             self._group_of.update(dict.fromkeys(group.modules, group))
 
-    def _own(self, group: Group) -> dict[str, Any]:
+    def _own(self, group: ModuleGroup) -> dict[str, Any]:
         """Modules in sys.modules that the import itself has loaded."""
         restored = {name for needed in group.needs for name in needed.modules}
         return {n: module for n, module in sys.modules.items() if n not in restored and not self._stays(n)}
 
-    def _replaced(self, group: Group) -> dict[str, Any]:
+    def _replaced(self, group: ModuleGroup) -> dict[str, Any]:
         """Modules that the import has put in the place of those that it needs, as transformers does with itself."""
         before: dict[str, Any] = {}
         for needed in group.needs:
@@ -159,7 +159,7 @@ class Hidden:
                 found.append(Watched(container))
         return found
 
-    def _take_away(self, modules: Iterable[str], groups: list[Group]) -> None:
+    def _take_away(self, modules: Iterable[str], groups: list[ModuleGroup]) -> None:
         for name in modules:
             del sys.modules[name]
         for group in reversed(groups):
@@ -171,7 +171,7 @@ class Hidden:
         os.environ.update(self._environment)
         _forget_cached()
 
-    def _resume(self, group: Group) -> None:
+    def _resume(self, group: ModuleGroup) -> None:
         group.visible = True
         needs, group.needs = group.needs, []
         for needed in needs:
@@ -250,7 +250,7 @@ class Hidden:
             if self.on_return:
                 self.on_return(restored[count:])
 
-    def _apply(self, group: Group) -> None:
+    def _apply(self, group: ModuleGroup) -> None:
         if group.visible:
             return
         group.visible = True

@@ -20,7 +20,7 @@ from client_lib.worker.directory import MARKER
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.warm import ROOM, fit
-from client_lib.worker.warm.effects import Group
+from client_lib.worker.warm.effects import ModuleGroup
 from client_lib.worker.warm.hidden import Hidden
 from client_lib.worker.warm.preload import Fingerprint, fingerprint, folders
 
@@ -83,7 +83,7 @@ class Warm:
         gc.freeze()  # the launcher's objects: their descriptors are closed
         gc.enable()
 
-    def _adapt(self, groups: List[Group], environment: Dict[str, str]) -> None:
+    def _adapt(self, groups: List[ModuleGroup], environment: Dict[str, str]) -> None:
         """Set what modules would have read at their import. Before the first package, a script has no threads."""
         back = {name for group in groups for name in group.modules}
         if self._thread_counts and not all(group.standard for group in groups):
