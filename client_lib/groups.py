@@ -124,6 +124,12 @@ class Group(JobList):
             raise min(ended, key=lambda each: each.info.finished_at)
         return self.info()
 
+    def cancel(self) -> GroupInfo:
+        """Order the end of all its jobs, in one request: none of them starts any more. They end later (`wait`)."""
+        self._forget()
+        self.last_info = self.client.cancel_group(self.name)
+        return self.last_info
+
     def metrics(self) -> dict[str, JobMetrics]:
         """The metrics of each job by its name; see `Job.metrics`."""
         return {info.name: self.client.job_metrics(info.name) for info in self._first(None)}

@@ -333,6 +333,7 @@ class Job(Generic[R]):
         values: Mapping[str, Sequence[Any]],
         *,
         max_parallel: int | None = None,
+        stop_on_failure: bool = False,
         python: str | None = None,
         check: bool = True,
     ) -> Group:
@@ -342,7 +343,7 @@ class Job(Generic[R]):
 
         `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The jobs are called
         `<group>-0` and so on, and all of them are stored when this returns, or none is. `max_parallel`: so many run at
-        the same time. The rest is as in `submit`.
+        the same time. `stop_on_failure`: when one has FAILED, the others are cancelled. The rest is as in `submit`.
         """
         from client_lib.groups import Group
         from client_lib.spec.groups import GroupRequest
@@ -355,7 +356,9 @@ class Job(Generic[R]):
         runs = sweep.members(words, values)
         spec = prepared.spec.model_copy(update={"script": shlex.quote(script), "args": words, "flags": {}})
         sent = SubmitRequest(spec=spec, code=CodeInPlace())
-        asked = {"name": group, "request": sent, "members": runs, "max_parallel": max_parallel}
+        asked: dict[str, Any] = {"name": group, "request": sent, "members": runs, "max_parallel": max_parallel}
+        if stop_on_failure:
+            asked["stop_on_failure"] = True
         try:
             order = GroupRequest.model_validate(asked)
         except ValidationError as error:

@@ -37,6 +37,8 @@ class GroupRequest(Strict):
     members: Annotated[list[GroupMember], Field(min_length=1), up_to(MEMBERS_MAX)]
     max_parallel: Annotated[int, Field(ge=1)] | None = None
     """Members that may run or wait for a machine at the same time; None: all."""
+    stop_on_failure: bool = False
+    """True: when a member has FAILED, the others are cancelled."""
 
 
 def state_of(members: Collection[State]) -> State:

@@ -39,6 +39,10 @@ def group(name: str) -> str:
     return f"{GROUPS}/{quote(name, safe='')}"
 
 
+def group_cancel(name: str) -> str:
+    return f"{group(name)}/cancel"
+
+
 def job_logs(name: str) -> str:
     return f"{job(name)}/logs"
 

@@ -386,6 +386,7 @@ class GroupInfo(Seldom):
     size: int
     """Members that were submitted; some may have been deleted since."""
     max_parallel: int | None = None
+    stop_on_failure: bool = False
     created_at: datetime
     state: SentState = State.PENDING
     """SUCCEEDED: all members are; FAILED or CANCELLED: all have ended, and one of them so."""

@@ -108,6 +108,11 @@ class Api:
         """The group as it is, with the number of its jobs in each state."""
         return self._newer(paths.group(name), GroupInfo, {}, "has no groups")
 
+    def cancel_group(self, name: str) -> GroupInfo:
+        """Order the end of all jobs of the group; none of them starts any more. They end later."""
+        with newer_path("can't cancel a group at once"):
+            return self._read(GroupInfo, self._rest.call("POST", paths.group_cancel(name)))
+
     def job_info(
         self,
         name: str,

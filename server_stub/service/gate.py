@@ -33,19 +33,28 @@ class Gate:
 
     def open(self, groups: Iterable[GroupInfo]) -> None:
         """Note groups, before the first of their members is asked for."""
-        self._groups.update((info.id, _Group(info)) for info in groups if info.max_parallel)
+        self._groups.update((info.id, _Group(info)) for info in groups if info.max_parallel or info.stop_on_failure)
 
     def holds(self, active: ActiveJob) -> str:
         """The reason why the job must not start yet; "": it may start, and counts until it has ended."""
         group = self._groups.get(active.row.group_id or "")
-        most = group.info.max_parallel if group else None
-        if group is None or most is None or active.row.id in group.admitted:
+        if group is None or active.row.id in group.admitted:
             return ""
-        if len(group.admitted) < most:
+        most = group.info.max_parallel
+        never_starts = active.row.id in group.held and active.status.stop
+        if not never_starts and (most is None or len(group.admitted) < most):
+            group.held.pop(active.row.id, None)
             group.admitted.add(active.row.id)
             return ""
         group.held[active.row.id] = active
         return f"waits for its turn: the group {group.info.name} runs {most} at a time (max_parallel)"
+
+    def why_stop(self, group_id: str | None, failed: str | None) -> str:
+        """The reason why the members of a group must stop after one, called `failed`, has failed; "": they go on."""
+        group = self._groups.get(group_id or "")
+        if failed is None or group is None or not group.info.stop_on_failure:
+            return ""
+        return f"{failed} failed, and the group {group.info.name} stops on a failure (stop_on_failure)"
 
     def leave(self, active: ActiveJob) -> ActiveJob | None:
         """Note that the job has ended; return the one that may start now."""

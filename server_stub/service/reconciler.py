@@ -74,10 +74,14 @@ class Reconciler:
     def by_id(self, job_id: str) -> ActiveJob | None:
         return self._by_id.get(job_id)
 
-    def add(self, active: ActiveJob) -> None:
-        """Begin to drive a stored job."""
+    def add(self, active: ActiveJob, failed: str | None = None) -> None:
+        """Begin to drive a stored job. `failed`: a member of its group that has failed."""
         self._note_added(active)
-        self._carry_out(active, active.status)
+        if why := self.gate.why_stop(active.row.group_id, failed):
+            self.gate.holds(active)
+            self.stop(active, Stop(Reason.CANCELLED, why))
+        if not active.saving:  # else this follows
+            self._carry_out(active, active.status)
 
     def add_group(self, group: GroupInfo, members: Sequence[ActiveJob]) -> None:
         """Begin to drive the stored members of a group, some in each turn of the event loop."""
@@ -127,6 +131,13 @@ class Reconciler:
         decision = lifecycle.ask_to_stop(active.status, stop, self._clock.now())
         if decision:
             self._decide(active, decision)
+
+    def stop_group(self, group_id: str, stop: Stop) -> list[ActiveJob]:
+        """Stop the members of a group that have not ended, in one turn of the event loop: none starts in between."""
+        members = [active for active in self._by_id.values() if active.row.group_id == group_id]
+        for active in members:
+            self.stop(active, stop)
+        return members
 
     def _tell_hang(self, active: ActiveJob, message: str, hangs: bool) -> None:
         decision = lifecycle.note_hang(active.status, message, self._clock.now(), hangs=hangs)
@@ -320,6 +331,9 @@ class Reconciler:
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
         self._tasks.begin(self._on_end(active))
+        group_id, failed = active.row.group_id, active.row.name if active.row.state is State.FAILED else None
+        if group_id and (why := self.gate.why_stop(group_id, failed)):
+            self.stop_group(group_id, Stop(Reason.CANCELLED, why))
         freed = self.gate.leave(active)
         if freed and not freed.saving:  # else this follows when its newest decision is stored
             self._carry_out(freed, freed.status)

@@ -145,10 +145,11 @@ class Service:
         await self.runtime.start(self._reconciler.observe)
         unfinished = await self._store.read_all(rows.unfinished)
         self._reconciler.gate.open(await self._store.read_all(group_rows.unfinished))
+        failed = await self._store.read_all(group_rows.failed)
         # running jobs first: their GPUs must not be given to waiting jobs, nor the places of their groups
         order = {State.RUNNING: 0, State.RESTARTING: 1}
         for row in sorted(unfinished, key=lambda row: order.get(row.state, 2)):
-            self._reconciler.add(from_row(row))
+            self._reconciler.add(from_row(row), failed.get(row.group_id or ""))
         await self._notifier.start()
         self._retaining = asyncio.create_task(self._cleanup.run())
 
@@ -265,6 +266,16 @@ class Service:
             self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
             await self._durable(active)
         return text_of(found)
+
+    async def cancel_group(self, user: User, name: str, owner: str | None = None) -> GroupInfo:
+        """Stop all members of a group as `cancel` stops a job; none of them starts in between."""
+        group = await self.lookup.group(user, name, owner)
+        members = self._reconciler.stop_group(group.id, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
+        if not (members or group.state.final):
+            raise Unavailable("the group is being accepted", hint="try again")
+        for active in members:
+            await self._durable(active)
+        return await self.lookup.group(user, name, owner)
 
     async def delete(self, user: User, name: str, owner: str | None = None, *, force: bool = False) -> str:
         """Remove the job with its logs and events; returns a message. With `force` a running job is stopped and then

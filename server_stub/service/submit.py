@@ -116,8 +116,9 @@ class SubmitHandler:
         """The group, and the requests of its members. Called in a thread: it serialises up to 64 MiB."""
         named = {"name": order.name, "id": uuid.uuid4().hex}
         script = shlex.join(admitted.request.spec.command())
-        asked = {"size": len(order.members), "max_parallel": order.max_parallel, "created_at": self._clock.now()}
-        group = GroupInfo.model_validate({**named, **asked, "owner": user.name, "script": script})
+        asked = order.model_dump(include={"max_parallel", "stop_on_failure"})
+        made = {"size": len(order.members), "created_at": self._clock.now(), "owner": user.name, "script": script}
+        group = GroupInfo.model_validate({**named, **asked, **made})
         members, requests = [], []
         for index, run in enumerate(order.members):
             request = _member(admitted.request, order, index)

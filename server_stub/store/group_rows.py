@@ -80,6 +80,13 @@ def unfinished(connection: Connection) -> list[GroupInfo]:
     return list(_counted(connection, select(groups).where(groups.c.id.in_(waiting))).values())
 
 
+def failed(connection: Connection) -> dict[str, str]:
+    """Name of the member that failed first, by the `id` of its group, for `unfinished` groups."""
+    ended = select(jobs.c.group_id, jobs.c.name).where(jobs.c.group_id.in_([g.id for g in unfinished(connection)]))
+    newest_first = ended.where(jobs.c.state == str(State.FAILED)).order_by(jobs.c.finished_at.desc())
+    return {group_id: name for group_id, name in connection.execute(newest_first)}
+
+
 def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:
     """The groups with their states as they are now."""
     found = {row.id: row for row in connection.execute(query)}

@@ -69,6 +69,16 @@ def test_a_cancelled_group_starts_none_of_its_waiting_members(cli: Run, tmp_path
 
 
 @pytest.mark.usefixtures("shell")
+def test_a_group_that_stops_on_a_failure_ends_with_the_code_of_the_failed_job(cli: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys, time; n = int(sys.argv[2]); time.sleep(0 if n == 1 else 600); sys.exit(n)\n")
+    done = cli("submit", "-f", "--stop-on-failure", "--group", "real-e", "--each", "n=0..3", str(script))
+    assert done.returncode == 1, "that of real-e-1, though real-e-0 was cancelled"
+    assert "real-e-1 failed, and the group real-e stops on a failure" in done.stderr
+    assert "3 CANCELLED" in cli("status", "real-e").stdout
+
+
+@pytest.mark.usefixtures("shell")
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, Job, JobFailed, NotFound, WaitTimeout, get_group, list_jobs
+from client_lib import Client, Job, JobCancelled, JobFailed, NotFound, WaitTimeout, get_group, list_jobs
 
 TRAIN = """\
 import sys, time
@@ -60,4 +60,6 @@ def test_the_wait_for_a_group_raises_the_end_of_the_first_that_failed(described:
     asleep = described.each("sdk-sleeps", {"lr": [0.1]})
     with pytest.raises(WaitTimeout, match="sdk-sleeps-0"):
         asleep.wait(timeout=0.1)
-    asleep[0].cancel()
+    asleep.cancel()
+    with pytest.raises(JobCancelled):
+        asleep.wait(timeout=60)

@@ -160,6 +160,40 @@ def test_a_member_that_waits_for_its_turn_is_cancelled_without_a_start(ann: Api,
     until(lambda: started(server) == ["scan-0", "scan-2"])
 
 
+def test_a_cancelled_group_starts_none_of_the_members_that_wait_for_their_turn(
+    ann: Api, ben: Api, server: Running
+) -> None:
+    submit(ann, runs=20, max_parallel=2)
+    assert ben("POST", paths.group_cancel("scan")).status_code == 404
+    answer = ann("POST", paths.group_cancel("scan"))
+    assert answer.status_code == 200, answer.text
+    until(lambda: counts(ann) == {"CANCELLED": 20})
+    assert started(server) == ["scan-0", "scan-1"]
+    assert {job["message"] for job in members(ann)} == {"cancelled by ann"}
+    again = ann("POST", paths.group_cancel("scan"))
+    assert (again.status_code, again.json()["state"]) == (200, "CANCELLED"), "as often as one likes"
+
+
+@pytest.mark.parametrize("max_parallel", [2, None])
+def test_stop_on_failure_cancels_the_others_when_one_has_failed_for_good(
+    max_parallel: int | None, ann: Api, server: Running
+) -> None:
+    request = {**JOB, "spec": {**JOB["spec"], "max_retry": 1}}
+    answer = submit(ann, runs=6, stop_on_failure=True, max_parallel=max_parallel, request=request)
+    assert answer.json()["stop_on_failure"] is True
+    first, second = [job["id"] for job in members(ann)][:2]
+    server.call(lambda: server.runtime.end(first))
+    for attempt in (1, 2):
+        until(lambda attempt=attempt: (second, attempt) in server.runtime.started)
+        assert counts(ann).get("CANCELLED", 0) == 0, "the failed member has another attempt"
+        server.call(lambda: server.runtime.end(second, Reason.EXIT_CODE, "exit code 1"))
+    until(lambda: counts(ann) == {"CANCELLED": 4, "FAILED": 1, "SUCCEEDED": 1})
+    told = "scan-1 failed, and the group scan stops on a failure (stop_on_failure)"
+    assert [job["message"] for job in members(ann)[2:]] == [told] * 4
+    if max_parallel:
+        assert set(started(server)) == {"scan-0", "scan-1", "scan-2"}
+
+
 def test_a_restarted_server_keeps_max_parallel(ann: Api, server: Running) -> None:
     submit(ann, runs=5, max_parallel=2)
     ids = [job["id"] for job in members(ann)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from itertools import pairwise
 
 from client_lib.spec.groups import GroupMember, GroupRequest
-from client_lib.spec.states import Reason
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob
 from server_stub.service.gate import Gate
@@ -50,6 +51,26 @@ def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Benc
                 await asyncio.sleep(0)
                 started.append(len(bench.runtime.started))
             assert max(after - before for before, after in pairwise(started)) <= 100
+
+    asyncio.run(main())
+
+
+def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server() as service:
+            await service.submit_group(ANN, order(bench, "scan", 4, most=1), None)
+            first = (await bench.info("scan-0")).id
+            bench.runtime.end(first, Reason.EXIT_CODE, "exit code 1")
+            await bench.until("scan-0", State.FAILED)
+            bench.runtime.runs((await bench.info("scan-1")).id)
+            await bench.until("scan-1", State.RUNNING)
+        with sqlite3.connect(bench.settings().data_dir / "client_lib.db") as database:  # as if it had been asked for
+            database.execute("UPDATE groups SET info = json_set(info, '$.stop_on_failure', json('true'))")
+        async with bench.server():
+            for number in (1, 2, 3):
+                info = await bench.until(f"scan-{number}", State.CANCELLED)
+                assert info.message == "scan-0 failed, and the group scan stops on a failure (stop_on_failure)"
+            assert len(bench.runtime.started) == 2, "those that waited for their turn never started"
 
     asyncio.run(main())
 

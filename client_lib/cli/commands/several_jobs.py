@@ -34,14 +34,13 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
     """Stop jobs: SIGTERM, and SIGKILL after the grace period. Their logs stay."""
 
     def cancel_one(name: str) -> None:
-        info = connection.api.cancel_job(name)
+        api = connection.api
+        info = api.cancel_group(name) if connection.group(name) else api.cancel_job(name)
         printer.data(f"{info.name} {info.state}")
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
 
-    # the last member of a group first: each that ends would let the next one start
-    chosen = [each for name in names or () for each in connection.each_member([name])[::-1]]
-    return _change_each(connection, chosen or _confirmed(connection.newest()), cancel_one)
+    return _change_each(connection, names or _confirmed(connection.newest()), cancel_one)
 
 
 @app.command(

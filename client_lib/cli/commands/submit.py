@@ -81,6 +81,9 @@ def submit(
         int | None,
         typer.Option("--max-parallel", min=1, metavar="N", help="Most jobs of the group that run at a time."),
     ] = None,
+    stop_on_failure: Annotated[
+        bool, typer.Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others.")
+    ] = False,
     output: TextJsonOrName = "text",
     **values: Any,
 ) -> int:
@@ -93,7 +96,7 @@ def submit(
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, connection, config, values)
-    if (each or group or max_parallel) and not (each and group):
+    if (each or group or max_parallel or stop_on_failure) and not (each and group):
         ctx.fail("a group needs both --group NAME and --each NAME=VALUES")
     if each and (dry_run or len(dict(each)) < len(each)):
         ctx.fail(
@@ -105,7 +108,8 @@ def submit(
         tried = {name: sweep.values(text) for name, text in each}
         python = described.python or processes.find_python(os.environ)
         with printer.progress("submitting"):
-            made = described.job.each(group, tried, max_parallel=max_parallel, python=python, check=not no_check)
+            limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
+            made = described.job.each(group, tried, **limits, python=python, check=not no_check)
         size = made.last_info.size
         printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
         if output == JSON:

@@ -107,6 +107,12 @@ async def get_group(parts: Parts, user: CurrentUser, name: str, owner: Owner = N
     return await parts.service.lookup.group(user, name, owner)
 
 
+@router.post(f"{paths.GROUPS}/{{name}}/cancel")
+async def cancel_group(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> GroupInfo:
+    """Order the end of all members; they end later, and none of them starts any more."""
+    return await parts.service.cancel_group(user, name, owner)
+
+
 @router.get(paths.JOBS, response_model=JobPage)
 async def list_jobs(
     parts: Parts,
