@@ -318,9 +318,15 @@ def _other_code(running: Running, root: Path) -> str | None:
     if running.code != str(root):
         return f"runs the code in {running.code}, and this client that in {root}"
     written = (running.state_dir / SERVER_JSON).stat().st_mtime
-    sources = (each for name in ("client_lib", "server_stub") for each in (root / name).rglob("[!.]*.py"))
-    changed = next((path for path in sources if path.lstat().st_mtime > written), None)
+    changed = next((path for path in _sources(root) if os.lstat(path).st_mtime > written), None)
     return f"was started before {changed} was changed" if changed else None
+
+
+def _sources(root: Path) -> Iterator[str]:
+    """Our Python files below a checkout; each call of the client looks at all of them, so without `Path`."""
+    for package in ("client_lib", "server_stub"):
+        for folder, _, files in os.walk(root / package):
+            yield from (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != ".")
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import typer
 
 from client_lib import client
 from client_lib.cli import exits, first_runs, job_options, printer, processes, submit_steps
-from client_lib.cli.commands import several_jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
@@ -29,7 +28,6 @@ from client_lib.cli.submit_steps import DescribedJob, NoCheck
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
-from client_lib.submit import sweep
 from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
@@ -105,6 +103,9 @@ def submit(
             else "two --each have the same name: give all its values in one, as in lr=0.1,0.01"
         )
     if each and group:
+        from client_lib.cli.commands import several_jobs  # few submits are of a group
+        from client_lib.submit import sweep
+
         tried = {name: sweep.values(text) for name, text in each}
         python = described.python or processes.find_python(os.environ)
         with printer.progress("submitting"):
