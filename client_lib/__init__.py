@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
     from client_lib.errors import ServerError as ServerError, ServerUnreachable as ServerUnreachable
     from client_lib.errors import StorageFull as StorageFull, TooLarge as TooLarge, Unauthorized as Unauthorized
     from client_lib.errors import Unavailable as Unavailable, WaitTimeout as WaitTimeout
+    from client_lib.futures import Executor as Executor, as_completed as as_completed, wait_all as wait_all
     from client_lib.groups import Group as Group
     from client_lib.job import Job as Job
     from client_lib.log_reading.reader import LogEntry as LogEntry
@@ -64,6 +65,7 @@ _MODULES = {
         "NeverFits NoResult NotFound NotShared NotSupported RemoteError ServerError ServerUnreachable StorageFull "
         "TooLarge Unauthorized Unavailable WaitTimeout"
     ),
+    "client_lib.futures": "Executor as_completed wait_all",
     "client_lib.groups": "Group",
     "client_lib.job": "Job",
     "client_lib.log_reading.reader": "LogEntry",

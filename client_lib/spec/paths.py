@@ -7,6 +7,7 @@ from urllib.parse import quote
 API = "/api/v1"
 JOBS = f"{API}/jobs"
 GROUPS = f"{API}/groups"
+CHANGES = f"{API}/changes"
 RENDER = f"{API}/render"
 INFO = f"{API}/info"
 DOCTOR = f"{API}/doctor"

@@ -426,6 +426,23 @@ class JobPage(Seldom):
     """None: this was the last page."""
 
 
+class StateChange(Seldom):
+    """A job that has come into another state."""
+
+    id: str
+    state: SentState
+
+
+class StateChanges(Seldom):
+    """The changes since a cursor, oldest first."""
+
+    changes: list[StateChange]
+    complete: bool = True
+    """False: some are missing, because the cursor is too old or of a server before a restart."""
+    cursor: str
+    """The place in the sequence from which the next call goes on."""
+
+
 class Event(Seldom):
     """One thing that happened to a job; every transition of the state is one."""
 

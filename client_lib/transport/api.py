@@ -34,6 +34,7 @@ from client_lib.spec.wire import (
     Manifest,
     OutputList,
     ServerInfo,
+    StateChanges,
     SubmitRequest,
 )
 from client_lib.transport import local_server
@@ -249,6 +250,14 @@ class Api:
                 return
             cursor = page.next_cursor
             left = None if left is None else left - len(page.jobs)
+
+    def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> StateChanges:
+        """The changes of the states of all jobs that the user sees since the cursor `after`, as soon as there are some,
+        or none after `wait_s` (at most 60). Without `after` none, with the cursor of the newest."""
+        params = _given(after=after, wait=wait_s)
+        with newer_path("can't watch many jobs with one call"):
+            body = self._rest.call("GET", paths.CHANGES, params=params, read_s=wait_s + READ_S)
+        return self._read(StateChanges, body)
 
     # --- code
 

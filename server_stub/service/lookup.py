@@ -12,7 +12,7 @@ from pathlib import Path
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
-from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, with_progress
+from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
 from server_stub.logs import LoggedJob
@@ -72,6 +72,21 @@ class JobLookup:
         found = await self.find(user, name, owner)
         await self._wait_for_change(found, after_version, timeout_s)
         return text_of(found)
+
+    async def state_changes(self, user: User, after: str | None, timeout_s: float) -> StateChanges:
+        """The changes of states since the cursor `after` of the jobs that the user sees: waits for one, at most
+        `timeout_s`, and not at all without a cursor or if some are no longer known."""
+        loop, sees_all = asyncio.get_running_loop(), self._sees_all(user)
+        until = loop.time() + timeout_s
+        while True:
+            found, cursor = self._changes.since(after or ""), self._changes.cursor
+            mine = [change for owner, change in found or () if sees_all or owner == user.name]
+            left = until - loop.time()
+            if found is None or mine or left <= 0:
+                return StateChanges(changes=mine, complete=found is not None, cursor=cursor)
+            after = cursor
+            with suppress(TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+                await asyncio.wait_for(self._changes.next(), left)
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
         """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A

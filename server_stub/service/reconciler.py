@@ -14,7 +14,7 @@ from typing import Any
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure, GroupInfo
+from client_lib.spec.wire import Event, Failure, GroupInfo, StateChange
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Attempt, Observation, Runtime
 from server_stub.runtimes.tasks import Tasks
@@ -228,8 +228,11 @@ class Reconciler:
                 status, info, row, events = active.status, active.info, active.next_row(), active.events
                 active.events = []
                 await self._store_row(active, row, events)
+                before = active.row.state
                 active.stored_as(row, info)
                 self._changes.publish(row.id)
+                if row.state != before:
+                    self._changes.publish_state(row.owner, StateChange(id=row.id, state=row.state))
                 self._carry_out(active, status)
         finally:
             active.saving = False

@@ -223,6 +223,20 @@ def test_a_long_poll_is_bounded(ann: Api) -> None:
     assert "wait='61': input should be less than or equal to 60" in answer.json()["message"]
 
 
+def test_one_call_waits_for_a_change_of_the_state_of_any_job_that_the_user_sees(server: Running, ann: Api) -> None:
+    one, two = submit(ann, name="one"), submit(server.as_user("ben"), name="two")
+    begin = ann("GET", paths.CHANGES).json()["cursor"]
+    threading.Timer(0.2, server.call, [lambda: [server.runtime.runs(job.id) for job in (one, two)]]).start()
+    began = time.monotonic()
+    found = ann("GET", paths.CHANGES, params={"after": begin, "wait": 30}).json()
+    assert (found["changes"], found["complete"]) == ([{"id": one.id, "state": "RUNNING"}], True)
+    assert time.monotonic() - began < 5
+    assert ann("GET", paths.CHANGES, params={"after": found["cursor"], "wait": 0.1}).json()["changes"] == []
+    seen = server.as_user("root")("GET", paths.CHANGES, params={"after": begin}).json()["changes"]
+    assert {change["id"] for change in seen} >= {one.id}
+    assert ann("GET", paths.CHANGES, params={"after": "of another server", "wait": 30}).json()["complete"] is False
+
+
 def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(server: Running, ann: Api) -> None:
     job = submit(ann, name="train")
     server.call(lambda: server.runtime.runs(job.id))

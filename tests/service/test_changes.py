@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from client_lib.spec.states import State
+from client_lib.spec.wire import StateChange
 from server_stub.service.changes import Changes
 
 pytestmark = pytest.mark.anyio
@@ -29,3 +31,20 @@ async def test_only_those_who_wait_for_this_job_are_woken_and_nobody_is_kept() -
     await asyncio.sleep(0)
     assert len(changes) == 0
     changes.publish("other")
+
+
+async def test_changes_of_states_are_kept_from_a_cursor_on_and_their_loss_is_told() -> None:
+    changes = Changes()
+    begin = changes.cursor
+    assert changes.since(begin) == []
+    woken = changes.next()
+    entries = [("ann", StateChange(id=str(number), state=State.RUNNING)) for number in range(10_000)]
+    for entry in entries:
+        changes.publish_state(*entry)
+    await asyncio.wait_for(woken, 1)
+    assert changes.since(begin) == entries
+    later = changes.cursor
+    changes.publish_state("ben", StateChange(id="x", state=State.FAILED))
+    assert changes.since(later) == [("ben", StateChange(id="x", state=State.FAILED))]
+    for lost in (begin, Changes().cursor, "", "x-1", f"{later}0"):
+        assert changes.since(lost) is None, lost

@@ -94,3 +94,9 @@ def add(x: int, y: int) -> float:
 assert_type(Job.from_function(add, 1, y=2).result(), float)
 assert_type(client_lib.remote(n_workers=2)(add).submit(1, 2).results(), list[float])
 assert_type(Job(script="train.py").result(), Any)
+with client_lib.Executor(n_workers=2) as executor:
+    first = executor.submit(add, 1, y=2)
+    assert_type(executor.submit(add, first, 1).result(), float)
+    assert_type(executor.map(add, [1], [2], chunksize=2), Iterator[float])
+assert_type(client_lib.wait_all([job], timeout_s=1), list[JobInfo])
+assert_type(client_lib.as_completed([job]), Iterator[Job])

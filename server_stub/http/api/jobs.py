@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -26,11 +26,12 @@ from client_lib.spec.wire import (
     JobPage,
     JobProvenance,
     Manifest,
+    StateChanges,
     SubmitRequest,
 )
 from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
-from server_stub.service import JobFilters, JobText
+from server_stub.service import JobFilters
 
 WAIT_MAX_S = 60.0
 PAGE = 100
@@ -38,6 +39,7 @@ MAX_PAGE = 1000  # about 1.5 MB of response
 _VERSION_MAX = 2**53
 _RANK_MAX = 10**9
 
+T = TypeVar("T")
 router = APIRouter()
 JOB = f"{paths.JOBS}/{{name}}"
 
@@ -147,6 +149,23 @@ async def list_jobs(
     return json_text(await parts.service.lookup.page(user, wanted, limit, cursor))
 
 
+@router.get(paths.CHANGES)
+async def get_state_changes(
+    parts: Parts,
+    user: CurrentUser,
+    after: Annotated[
+        str | None, Query(max_length=100, description="`cursor` of the previous response; absent: the newest.")
+    ] = None,
+    wait: Annotated[
+        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds; read with `after`.")
+    ] = WAIT_MAX_S / 2,
+) -> StateChanges:
+    """The jobs that have come into another state, of all that the user sees; with `after` as soon as there is one."""
+    change = parts.service.lookup.state_changes(user, after, wait)
+    found = await _unless_stopping(change, parts.stopping)
+    return found or await parts.service.lookup.state_changes(user, after, 0)
+
+
 @router.get(JOB, response_model=JobInfo)
 async def get_job(
     parts: Parts,
@@ -173,7 +192,7 @@ async def get_job(
     return json_text((job or await parts.service.get(user, name, owner)).json)
 
 
-async def _unless_stopping(change: Coroutine[Any, Any, JobText], stopping: asyncio.Event) -> JobText | None:
+async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
     """The result of `change`; None once the server stops, so that a stop waits for no long poll."""
     changed, stop = asyncio.create_task(change), asyncio.create_task(stopping.wait())
     try:
