@@ -129,6 +129,9 @@ class Job(Generic[R]):
         setup: Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt,
             in the working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other
             variables of a rank. stop_timer limits it too.
+        preflight_check: True: check the machines before the script, in each attempt: all ranks meet and sum tensors;
+            disks, shared memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed;
+            the log names a slow one.
         instance_type: A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
             `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
         n_workers: Machines (pods; locally process groups). Worker 0 computes too.
@@ -199,6 +202,7 @@ class Job(Generic[R]):
         outputs: Sequence[str] | None = None,
         requirements: Sequence[str] | str | os.PathLike[str] | None = None,
         setup: str | None = None,
+        preflight_check: bool | None = False,
         processes_per_worker: int | Literal["default"] | None = "default",
         gpus: Sequence[int] | None = None,
         volumes: Sequence[str] | None = None,

@@ -63,7 +63,8 @@ def test_the_public_surface_is_exactly_all() -> None:
 def test_the_worker_imports_the_standard_library_and_itself() -> None:
     for path in sources("client_lib/worker"):
         outside = imported_packages(path) - set(sys.stdlib_module_names)
-        assert outside <= {"client_lib"}, f"{path} imports {outside}"
+        of_ranks = {"torch"} if path.name == "preflight.py" else set()  # run by the interpreter of the ranks alone
+        assert outside <= {"client_lib"} | of_ranks, f"{path} imports {outside}"
         assert all(
             module.startswith("client_lib.worker")
             for module in re.findall(r"^\s*(?:from|import) (client_lib[\w.]*)", path.read_text(), re.MULTILINE)

@@ -37,7 +37,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Code": (
         *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
-        *("pytorch_use_env", "observe", "metrics"),
+        *("pytorch_use_env", "observe", "metrics", "preflight_check"),
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "max_retry", "max_infrastructure_retry", "stop_timer", "grace_s"),

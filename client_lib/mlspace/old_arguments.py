@@ -25,7 +25,6 @@ class OldArguments(TypedDict, total=False):
     cpu_limit: Any
     spark_executor_memory: float | None
     cuda11: bool | None
-    preflight_check: bool | None
     forbid_s3: bool | None
     forbid_internet: bool | None
     in_communal_cluster: bool | None
@@ -41,7 +40,6 @@ TODAY = {
     "in_communal_cluster": "priority_class and allocation_name say whose capacity it is",
     "memory_limit": "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'",
     "n_gpus": "write instance_type='gpu.4gpu' for 4 of any card",
-    "preflight_check": "a job is checked when it is submitted",
     "spark_executor_memory": "there is no Spark here",
     "warm_cache": "images are cached by the nodes that have run them",
 }

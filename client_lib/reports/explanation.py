@@ -93,6 +93,7 @@ NEXT: dict[Reason, str] = {
     Reason.SIGNAL: _LOGS,
     Reason.LAUNCHER_LOST: f"{_LOGS}; {{doctor}} checks the place where it ran",
     Reason.START_FAILED: "correct what the message names and submit it again; {doctor} checks the server",
+    Reason.PREFLIGHT_FAILED: f"repair or exclude the machine that the message names, and submit it again; {_LOGS}",
     Reason.SETUP_FAILED: f"correct its command setup and submit it again; {_LOGS}",
     Reason.STORAGE_FULL: "make room on the disk that the message names, or take a larger tmp_storage, then "
     f"{_RUN_AGAIN}; {{delete}} removes finished jobs, {{doctor}} checks the server's disk",

@@ -248,6 +248,11 @@ class JobSpec(Strict):
     working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other variables of a
     rank. stop_timer limits it too."""
 
+    preflight_check: bool = False
+    """True: check the machines before the script, in each attempt: all ranks meet and sum tensors; disks, shared
+    memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; the log names a slow
+    one."""
+
     # --- where and how much
     instance_type: Label | None = None
     """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`, `cpu.8C.32G`.

@@ -14,6 +14,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "flags": ("--flag",),
     "volumes": ("--volume",),
     "outputs": ("--outputs-glob",),  # --output is the form of what is printed
+    "preflight_check": ("--preflight",),
     "requirements": ("--requirement",),
     "include_nodes": ("--include-node",),
     "exclude_nodes": ("--exclude-node",),

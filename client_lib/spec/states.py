@@ -59,6 +59,7 @@ class Reason(TextEnum):
     LAUNCHER_LOST = "LauncherLost"  # a worker's launcher died without a report
     START_FAILED = "StartFailed"  # a process could not be started at all
     SETUP_FAILED = "SetupFailed"  # the job's command before its ranks failed
+    PREFLIGHT_FAILED = "PreflightFailed"  # the check of the machines before the script failed
     STORAGE_FULL = "StorageFull"  # a disk had no room for the code, its packages or the files of a worker
     SERVER_ERROR = "ServerError"  # an error of the server while it handled the job, or its stored data can't be read
     TIMEOUT = "Timeout"  # stop_timer

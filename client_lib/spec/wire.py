@@ -77,7 +77,7 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action", "setup", "notify", "metrics")
+SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action", "setup", "notify", "metrics", "preflight_check")
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
 

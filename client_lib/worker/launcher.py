@@ -71,6 +71,7 @@ class Launcher:
         self._observer: Observer
         self._ending: Ending
         self._processes: List[Process] = []
+        self._checking = False  # "go" has begun with the preflight
         self._gone = False  # "go" was carried out
         self._cancelled = False  # by an order that came before any failure
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
@@ -151,8 +152,15 @@ class Launcher:
             self._sessions.begin(request, peer)
 
     def _go(self) -> None:
-        if self._gone or not self._processes or self._outcome:
+        if self._gone or self._checking or not self._processes or self._outcome:
             return
+        self._checking = self._plan.preflight
+        if self._checking:
+            self._preparation.preflight(self._processes, self._start)
+        else:
+            self._start()
+
+    def _start(self) -> None:
         self._gone = True
         if any(process.is_agent for process in self._processes):
             from client_lib.worker.elastic import RankPipes  # here: only elastic workers need it

@@ -12,6 +12,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal", "OutOfMemory"
 START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
 STORAGE_FULL, SETUP_FAILED, TIMEOUT = "StorageFull", "SetupFailed", "Timeout"
+PREFLIGHT_FAILED = "PreflightFailed"
 
 OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory limit was reached"
 LAST_LINES = 50

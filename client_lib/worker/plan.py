@@ -87,6 +87,8 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Command for `sh -e` that runs before the ranks; None: none."""
     setup_limit_s: Optional[float] = None
     """Seconds after which it is ended; None: no limit."""
+    preflight: bool = False
+    """True: the machines are checked before the script, by the interpreter of the ranks (preflight.py)."""
     requirements: List[str] = []
     """Extra packages, as lines of a requirements file; []: none."""
     requirements_python: Optional[str] = None

@@ -1,18 +1,18 @@
-"""Prepares a worker on the launcher's loop: its files, its extra packages, its own command `setup`.
+"""Prepares a worker on the launcher's loop: its files, its extra packages, its own command `setup`, its preflight.
 
-The last two are processes that end before the ranks start; the log shows what they print.
+The last three are processes that end before the ranks start; the log shows what they print.
 """
 
 import signal
 import time
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Sequence
 
 from client_lib.worker.directory import MARKER, Directory
 from client_lib.worker.loop import Loop
-from client_lib.worker.outcome import SETUP_FAILED, START_FAILED, TIMEOUT
+from client_lib.worker.outcome import PREFLIGHT_FAILED, SETUP_FAILED, START_FAILED, TIMEOUT
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import CannotStart, prepare
-from client_lib.worker.rank_environment import Process, setup_process
+from client_lib.worker.prepare import CannotStart, prepare, runner_file
+from client_lib.worker.rank_environment import Process, preflight_process, setup_process
 from client_lib.worker.ranks import AddPipe, Exit, Ranks, Run, execute
 from client_lib.worker.report import last_lines
 from client_lib.worker.system import System
@@ -20,6 +20,7 @@ from client_lib.worker.worker_log import WorkerLog
 
 _OUTPUT_S = 1.0  # longest wait for the rest of an output: a process that was left behind may keep the pipes open
 _POLL_S = 0.01
+_PREFLIGHT_S = 180.0  # its own limits name the worker and end it earlier, unless a driver or file system hangs
 _INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
 
 
@@ -44,13 +45,17 @@ class Preparation:
         self._ended: Callable[[Exit], None]
         self._installations = 0
         self._in_use: Optional[int] = None  # keeps the environment with the packages; open for this worker's life
-        self._is_late = False
+        self._late: Optional[CannotStart] = None
 
     def start(self) -> None:
         self._go_on(self._prepare)
 
     def reap(self) -> None:
-        if self._running and self._running.reap():
+        if self._running is None or not self._running.reap():
+            return
+        if self._running.failed:
+            _kill(self._running)
+        if not self._running.running:
             self._await_output(time.monotonic() + _OUTPUT_S)
 
     def kill(self) -> None:
@@ -58,6 +63,22 @@ class Preparation:
         running, self._running = self._running, None
         if running:
             _kill(running)
+
+    def preflight(self, processes: Sequence[Process], on_passed: Callable[[], None]) -> None:
+        """Check the machines of all workers, which are ready. `on_refused` is called if it fails."""
+
+        def ended(exit: Exit) -> None:
+            self._check("preflight", exit, PREFLIGHT_FAILED)
+            on_passed()
+
+        def start() -> None:
+            file = runner_file("preflight.py", self._directory)
+            checks = [preflight_process(rank, self._plan.python or "python3", file) for rank in processes]
+            self._run("preflight", checks, execute, self._log.add_pipe, ended)
+
+        self._go_on(start)
+        late = CannotStart(PREFLIGHT_FAILED, "preflight hangs: it has not ended within %g s" % _PREFLIGHT_S)
+        self._limit(_PREFLIGHT_S, late)
 
     def _go_on(self, step: Callable[[], None]) -> None:
         try:
@@ -95,23 +116,27 @@ class Preparation:
         variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
         process = Process(-1, -1, ["install"], variables, here)
         self._run(
-            "the installation of packages", process, install.installer(self._plan, self._directory), listen, ended
+            "the installation of packages", [process], install.installer(self._plan, self._directory), listen, ended
         )
 
     def _set_up(self, processes: List[Process]) -> None:
         def ended(exit: Exit) -> None:
-            self._check_setup(exit)
+            self._check("setup", exit, SETUP_FAILED)
             self._on_ready(self._plan, processes)
 
-        self._run("setup", setup_process(self._plan, self._directory), execute, self._log.add_pipe, ended)
+        self._run("setup", [setup_process(self._plan, self._directory)], execute, self._log.add_pipe, ended)
         if self._plan.setup_limit_s is not None:
-            self._loop.call_later(self._plan.setup_limit_s, self._end_late)
+            minutes = self._plan.setup_limit_s / 60
+            late = CannotStart(TIMEOUT, "setup ran for %g min, the limit that stop_timer sets" % minutes)
+            self._limit(self._plan.setup_limit_s, late)
 
-    def _run(self, what: str, process: Process, run: Run, add_pipe: AddPipe, ended: Callable[[Exit], None]) -> None:
-        """Start a process. `ended` may raise CannotStart, as this does."""
+    def _run(
+        self, what: str, processes: List[Process], run: Run, add_pipe: AddPipe, ended: Callable[[Exit], None]
+    ) -> None:
+        """Start processes. `ended` gets the first that failed, or any; it may raise CannotStart, as this does."""
         self._running, self._ended = Ranks(self._system, add_pipe), ended
         try:
-            self._running.start([process], run)
+            self._running.start(processes, run)
         except OSError as error:
             message = "%s could not be started: %s: %s" % (what, error.filename, error.strerror)
             raise CannotStart(START_FAILED, message) from error
@@ -120,20 +145,25 @@ class Preparation:
         if self._log.open_pipes and time.monotonic() < until:
             self._loop.call_later(_POLL_S, lambda: self._await_output(until))
         elif self._running:
-            (exit,) = self._running.exits
+            exit = [*self._running.failed, *self._running.exits][0]
             self._running = None
             self._go_on(lambda: self._ended(exit))
 
-    def _end_late(self) -> None:
-        if self._running and self._running.running:
-            self._is_late = True
-            _kill(self._running)
+    def _limit(self, seconds: float, late: CannotStart) -> None:
+        """Bound the time of what runs."""
+        limited = self._running
 
-    def _check_setup(self, exit: Exit) -> None:
+        def end() -> None:
+            if self._running and self._running is limited and self._running.running:
+                self._late = late
+                _kill(self._running)
+
+        self._loop.call_later(seconds, end)
+
+    def _check(self, what: str, exit: Exit, reason: str) -> None:
         """Raises CannotStart: the command has failed, or took too long."""
-        if self._is_late:
-            minutes = (self._plan.setup_limit_s or 0.0) / 60
-            raise CannotStart(TIMEOUT, "setup ran for %g min, the limit that stop_timer sets" % minutes)
+        if self._late:
+            raise self._late
         if exit.exit_code == 0:
             return
         code, how = exit.exit_code or 0, "ended with exit code %d" % (exit.exit_code or 0)
@@ -141,7 +171,7 @@ class Preparation:
             code, how = 128 + exit.signal, "was killed by signal %d" % exit.signal
         lines = last_lines(self._log.printed_by(exit.rank).lines)
         last = next((": " + line for line in reversed(lines) if line.strip()), "")
-        raise CannotStart(SETUP_FAILED, "setup %s%s" % (how, last), code, lines)
+        raise CannotStart(reason, "%s %s%s" % (what, how, last), code, lines)
 
 
 def _kill(running: Ranks) -> None:

@@ -78,6 +78,14 @@ def setup_process(plan: WorkerPlan, directory: Directory) -> Process:
     return Process(-1, -1, command, environment, working_dir(plan, directory), is_agent=True)
 
 
+def preflight_process(rank: Process, python: str, file: str) -> Process:
+    """The check of the machines in the place of a rank, with its environment. Its lines belong to no rank."""
+    environment = without_rank_files(rank.environment)
+    return rank._replace(
+        rank=-1 - rank.local_rank, argv=[python, file], environment=environment, stdin=os.devnull, is_agent=True
+    )
+
+
 def of_no_rank(environment: Dict[str, str]) -> Dict[str, str]:
     """The environment of a rank without RANK, LOCAL_RANK and the other variables of a rank."""
     return {

@@ -92,6 +92,7 @@ FIELDS: dict[str, Row] = {
     "stop_timer": _SERVICE,
     "health_params": _SERVICE,
     "hang_action": _SERVICE,
+    "preflight_check": _EVERYWHERE,
     "notify": _SERVICE,
     "grace_s": _EVERYWHERE,
     "elastic_min_workers": _ELASTIC,
@@ -117,7 +118,14 @@ def ignored(spec: JobSpec, runtime: str) -> list[str]:
             continue
         shown = str(value) if isinstance(value, str) else value  # an enum's own repr would not be what the user wrote
         notices.append(f"{name}={shown!r} has no effect here: {reason}")
+    if spec.preflight_check and not has_preflight(spec):
+        notices.append("preflight_check=True has no effect here: it needs ranks that are started as a Python script")
     return notices
+
+
+def has_preflight(spec: JobSpec) -> bool:
+    """True if the machines are checked before the script: a command may have no Python, and an agent starts ranks."""
+    return spec.preflight_check and not is_command(spec) and spec.type is not JobType.PYTORCH_ELASTIC
 
 
 def calls_function(spec: JobSpec) -> bool:

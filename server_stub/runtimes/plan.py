@@ -8,7 +8,7 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.worker.outputs.patterns import ALL
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, elastic
+from server_stub.runtimes import Attempt, elastic, fields
 
 RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 """Environment variable of a job; with 0 its ranks start as plain `python script`."""
@@ -52,6 +52,7 @@ def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: 
         grace_s=spec.grace_s,
         setup=spec.setup,
         setup_limit_s=spec.stop_timer * 60.0 if spec.stop_timer else None,
+        preflight=fields.has_preflight(spec),
         requirements=spec.requirements or [],
         secrets=sorted(attempt.secret_values),
     )

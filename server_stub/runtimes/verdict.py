@@ -98,7 +98,7 @@ class Verdict(NamedTuple):
     reason: Reason
     message: str
     first_failing: FailingRank | None = None
-    """None: no rank is the cause, and no setup."""
+    """None: no rank is the cause, and no command before the ranks."""
 
 
 _STOPPED = Verdict(Reason.CANCELLED, "stopped")
@@ -177,7 +177,7 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
 
 
 def _failed_setup(worker: int, report: Report) -> FailingRank | None:
-    if report["reason"] != Reason.SETUP_FAILED:
+    if report["reason"] not in (Reason.SETUP_FAILED, Reason.PREFLIGHT_FAILED):
         return None
     lines = report.get("last_lines", [])
     return FailingRank(worker, RankReport(rank=NO_RANK, exit_code=report["exit_code"], last_lines=lines))

@@ -11,7 +11,9 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.http.api.answers import json_text
 
-FIRST_REASONS = {reason.value for reason in Reason} - {"Hung", "SetupFailed", "StorageFull", "ServerError"}
+FIRST_REASONS = {reason.value for reason in Reason} - {
+    *("Hung", "SetupFailed", "PreflightFailed", "StorageFull", "ServerError")
+}
 
 
 def answered(content: dict[str, Any], user_agent: str) -> dict[str, Any]:

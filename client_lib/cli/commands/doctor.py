@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from client_lib.cli import exits, printer, processes, show
 from client_lib.cli.connection import Connection
@@ -24,13 +28,33 @@ app = CommandApp()
 Examples:
   client-lib doctor
   client-lib doctor -o json | jq '.[] | select(.ok | not)'
+  client-lib doctor --gang 8 -i a100.8gpu            do 8 of these machines work together?
 
 \b
 Exit code: 0 all is well, 1 a check failed.
 """,
 )
-def doctor(connection: Connection, output: TableOrJson = "table") -> int:
+def doctor(
+    ctx: typer.Context,
+    connection: Connection,
+    gang: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Run the preflight of `submit --preflight` alone, as a job of N workers, and print what it finds.",
+        ),
+    ] = None,
+    instance_type: Annotated[
+        str | None, typer.Option("-i", "--instance-type", metavar="TEXT", help="Of the workers of --gang.")
+    ] = None,
+    output: TableOrJson = "table",
+) -> int:
     """Check this machine as a client, then the server, which checks itself."""
+    if gang:
+        return _check_gang(connection, gang, instance_type)
+    if instance_type:
+        ctx.fail("-i is for the workers of --gang N")
     with printer.progress("asking the server"):
         checks = list(_checks(connection))
     if output == JSON:
@@ -38,6 +62,31 @@ def doctor(connection: Connection, output: TableOrJson = "table") -> int:
     else:
         printer.table(show.CHECK_COLUMNS, map(show.check_row, checks))
     return exits.DONE if all(check["ok"] for check in checks) else exits.FAILED
+
+
+def _check_gang(connection: Connection, n_workers: int, instance_type: str | None) -> int:
+    """Raises JobFailed: a check failed; its message names the worker."""
+    from client_lib.cli import submit_steps  # these load pydantic
+    from client_lib.job import Job
+
+    with tempfile.TemporaryDirectory() as folder, printer.progress("submitting"):
+        script = Path(folder, "gang.py")
+        script.write_text("")  # the preflight comes before it
+        job = Job(
+            script=script,
+            n_workers=n_workers,
+            instance_type=instance_type,
+            working_dir=folder,
+            code="snapshot",
+            outputs=[],
+            preflight_check=True,
+            client=connection.api,
+        )
+        job.submit(python=processes.find_python(os.environ))
+    with printer.hint_on_interrupt(job.name or ""):
+        job.logs(follow=True)
+        submit_steps.end_of_followed(job)
+    return exits.DONE
 
 
 def _python() -> dict[str, Any]:

@@ -51,6 +51,7 @@ _FIRST_CLIENT = "client-lib"  # the User-Agent of version 0.1.0; later ones add 
 _FIRST_REASONS = {
     Reason.HUNG: Reason.HUNG_SILENT,
     Reason.SETUP_FAILED: Reason.START_FAILED,
+    Reason.PREFLIGHT_FAILED: Reason.START_FAILED,
     Reason.STORAGE_FULL: Reason.START_FAILED,
     Reason.SERVER_ERROR: Reason.LAUNCHER_LOST,
 }

@@ -19,7 +19,6 @@ GIVEN: dict[str, Any] = {
     "cpu_limit": 4,
     "spark_executor_memory": 2.5,
     "cuda11": True,
-    "preflight_check": False,
     "forbid_s3": True,
     "forbid_internet": True,
     "in_communal_cluster": True,

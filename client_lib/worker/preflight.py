@@ -1,0 +1,304 @@
+"""Checks the machines of a job from inside its ranks, each of which runs this file before the script.
+
+A rank first checks its own machine: folders, shared memory, GPU, the name of the master. Then all ranks meet at the
+address of the master, sum tensors and compare what they measured. A rank that finds an error ends with a sentence that
+names its worker; the launchers then stop the others. Slow workers are named in the log. Needs torch.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple
+
+MEET_S, SUM_S = 60.0, 30.0
+"""Longest wait for all ranks, and for one collective, in seconds."""
+_SLOW, _NOTABLE_S = 3.0, 0.5  # a measure is slow if it takes so many times the fastest, and so much longer than that
+_SKEW_S = 1.0  # clocks that differ by more are named
+_MEGABYTES = {"disk": 32, "link": 8, "sum": 64}
+_NAMED = 8  # slow workers in the log
+MEASURES = {
+    "disk": "writes %d MB to its checkpoint folder" % _MEGABYTES["disk"],
+    "matmul": "multiplies two matrices",
+    "link": "receives %d MB from the worker before it" % _MEGABYTES["link"],
+}
+
+
+class Rank(NamedTuple):
+    """The place of this process in the job."""
+
+    rank: int
+    size: int
+    local_rank: int
+    worker: int
+    n_workers: int
+    master: str
+    port: int
+    gpus: int
+    """Number of GPUs that torch sees; 0: the job runs on the CPU."""
+
+    @property
+    def per_worker(self) -> int:
+        return self.size // self.n_workers
+
+    @property
+    def device(self) -> str:
+        return "cuda:%d" % (self.local_rank % self.gpus) if self.gpus else "cpu"
+
+    @property
+    def backend(self) -> str:
+        """NCCL refuses ranks that share a GPU."""
+        return "nccl" if self.gpus >= self.per_worker else "gloo"
+
+
+class Failed(Exception):
+    """A check failed; the text says which, without the worker's name."""
+
+
+def this_rank() -> Rank:
+    """Raises Failed: the job asks for GPUs, and torch sees none."""
+    import torch
+
+    wanted, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    if wanted and not gpus:
+        raise Failed("torch %s sees no GPU, with CUDA_VISIBLE_DEVICES=%s" % (torch.__version__, wanted))
+    number = {name: int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_PORT")}
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return Rank(
+        number["RANK"],
+        size,
+        number["LOCAL_RANK"],
+        number["NODE_RANK"],
+        size // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        number["MASTER_PORT"],
+        gpus,
+    )
+
+
+# --- the machine of this rank
+
+
+def own_measures(here: Rank) -> Dict[str, float]:
+    """Seconds that this rank's machine takes. Raises Failed."""
+    seconds = {}
+    if here.local_rank == 0:
+        seconds["disk"] = _write(os.environ.get("CLIENT_LIB_CHECKPOINT_DIR") or os.getcwd(), _MEGABYTES["disk"])
+        if os.path.isdir("/dev/shm"):
+            _write("/dev/shm", 1)
+        if here.gpus:
+            _check_driver()
+    seconds["matmul"] = _multiply(here)
+    return seconds
+
+
+def _write(folder: str, megabytes: int) -> float:
+    block, began = os.urandom(1 << 20), time.monotonic()
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".preflight-") as file:
+            for _ in range(megabytes):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise Failed("can't write %d MB to %s: %s" % (megabytes, folder, error.strerror or error)) from None
+    return time.monotonic() - began
+
+
+def _check_driver() -> None:
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except FileNotFoundError:  # an image without the tool; torch is asked next
+        return
+    except subprocess.TimeoutExpired:
+        raise Failed("nvidia-smi has not answered within 10 s: the driver hangs") from None
+    if done.returncode:
+        raise Failed("nvidia-smi fails: %s" % (done.stdout + done.stderr).strip()[:300])
+
+
+def _multiply(here: Rank) -> float:
+    import torch
+
+    side = 4096 if here.gpus else 512
+    try:
+        ones = torch.ones(side, side, device=here.device)
+        (ones @ ones)[0, 0].item()  # the first one loads libraries
+        began = time.monotonic()
+        product = ones @ ones
+        right = bool((product == side).all())
+    except RuntimeError as error:
+        raise Failed("a multiplication on %s fails: %s" % (here.device, _first_line(error))) from None
+    if not right:
+        raise Failed("%s computes wrong numbers: the product of two matrices of ones is not %d" % (here.device, side))
+    return time.monotonic() - began
+
+
+# --- the ranks together
+
+
+def meet(here: Rank) -> Any:
+    """A store that all ranks have reached. Raises Failed."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public by torch's documentation
+
+    deadline = time.monotonic() + MEET_S
+    _resolve(here.master, deadline)
+    left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
+    try:
+        store = TCPStore(here.master, here.port, here.size, here.rank == 0, left, wait_for_workers=False)
+        store.set("rank/%d" % here.rank, "")
+    except RuntimeError as error:
+        raise Failed("can't reach rank 0 at %s:%d: %s" % (here.master, here.port, _first_line(error))) from None
+    missing = list(range(here.size))
+    while True:
+        missing = [rank for rank in missing if not store.check(["rank/%d" % rank])]
+        if not missing:
+            return store
+        if time.monotonic() > deadline:
+            raise Failed("waits in vain for %s, for %g s" % (_ranks(missing, here), MEET_S))
+        time.sleep(0.02)
+
+
+def _resolve(name: str, deadline: float) -> None:
+    """Wait until the name has an address: that of a pod gets one some time after its start."""
+    while True:
+        try:
+            socket.getaddrinfo(name, None)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise Failed("can't resolve %s, the name of worker 0, for %g s: %s" % (name, MEET_S, error)) from None
+        time.sleep(0.2)
+
+
+def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
+    """Seconds of collectives of all ranks, and of a transfer between each worker and the next. Raises Failed."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    device = here.device if here.backend == "nccl" else "cpu"
+    try:
+        if here.gpus:
+            torch.cuda.set_device(here.device)
+        dist.init_process_group(
+            here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timedelta(seconds=SUM_S)
+        )
+        seconds = {}
+        for name, kilobytes in (("warm", 1), ("small", 1), ("sum", _MEGABYTES["sum"] * 1024)):
+            tensor = torch.ones(kilobytes * 256, device=device)
+            began = time.monotonic()
+            dist.all_reduce(tensor)
+            if float(tensor[-1]) != here.size:
+                raise Failed("all_reduce gives %g where %d ranks sum ones" % (float(tensor[-1]), here.size))
+            seconds[name] = time.monotonic() - began
+        dist.barrier()
+        seconds["clock"] = time.time()
+        if here.local_rank == 0 and here.n_workers > 1:
+            seconds["link"] = _receive(here, torch.ones(_MEGABYTES["link"] << 18, device=device))
+        dist.barrier()
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        raise Failed("%s fails between the ranks: %s" % (here.backend, _first_line(error))) from None
+    return seconds
+
+
+def _receive(here: Rank, tensor: Any) -> float:
+    """Seconds until the tensor of the worker before this one has arrived; all send at the same time."""
+    import torch
+    import torch.distributed as dist
+
+    arrived = torch.zeros_like(tensor)
+    began = time.monotonic()
+    operations = [
+        dist.P2POp(dist.isend, tensor, (here.rank + here.per_worker) % here.size),
+        dist.P2POp(dist.irecv, arrived, (here.rank - here.per_worker) % here.size),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    float(arrived[-1])  # on a GPU `wait` returns before the data has arrived
+    return time.monotonic() - began
+
+
+def compare(measured: List[Dict[str, Any]]) -> List[str]:
+    """Lines for the log: all measures, and the slow workers. `measured`: of each rank, with its worker and host."""
+    lines, slow = [], []
+    for name, what in MEASURES.items():
+        known = [(each[name], each["worker"], each["host"]) for each in measured if name in each]
+        if not known:
+            continue
+        fastest, slowest = min(known), max(known)
+        lines.append("%s %.3f to %.3f s" % (name, fastest[0], slowest[0]))
+        for seconds, worker, host in known:  # workers of one machine only disturb each other
+            if host != fastest[2] and seconds > _SLOW * fastest[0] and seconds > fastest[0] + _NOTABLE_S:
+                text = "worker %d (%s) is slow: it %s in %.2f s, and worker %d in %.2f s"
+                slow.append(text % (worker, host, what, seconds, fastest[1], fastest[0]))
+    clocks = [(each["clock"], each["worker"], each["host"]) for each in measured if "clock" in each]
+    middle = sorted(clocks)[len(clocks) // 2][0] if clocks else 0.0
+    for clock, worker, host in clocks:
+        if abs(clock - middle) > _SKEW_S:
+            slow.append("the clock of worker %d (%s) differs by %+.1f s" % (worker, host, clock - middle))
+    slow = list(dict.fromkeys(slow))
+    more = ["%d more workers are slow or have another time" % (len(slow) - _NAMED)] if len(slow) > _NAMED else []
+    return [", ".join(lines), *slow[:_NAMED], *more]
+
+
+def _ranks(missing: List[int], here: Rank) -> str:
+    named = ["rank %d (worker %d)" % (rank, rank // here.per_worker) for rank in missing[:_NAMED]]
+    return ", ".join(named) + (" and %d more" % (len(missing) - _NAMED) if len(missing) > _NAMED else "")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write("preflight: %s\n" % text)
+    sys.stdout.flush()
+
+
+def _together(here: Rank, own: Dict[str, float]) -> None:
+    store = meet(here)
+    began = time.monotonic()
+    seconds = {**own, **sum_tensors(here, store)}
+    store.set("measured/%d" % here.rank, json.dumps({**seconds, "worker": here.worker, "host": socket.gethostname()}))
+    store.add("measured", 1)
+    if here.rank:
+        store.get("compared")  # the store ends with rank 0
+        store.add("left", 1)
+        return
+    measured = [json.loads(store.get("measured/%d" % rank)) for rank in range(here.size)]
+    _say(
+        "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
+        % (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
+    )
+    for line in compare(measured):
+        _say(line)
+    _say("passed in %.1f s" % (time.monotonic() - began + sum(own.values())))
+    store.set("compared", "")
+    while store.add("left", 0) < here.size - 1 and time.monotonic() < began + MEET_S:
+        time.sleep(0.01)
+
+
+def main() -> None:
+    name = "worker %s (%s)" % (os.environ.get("NODE_RANK", "0"), socket.gethostname())
+    try:
+        here = this_rank()
+        own = own_measures(here)
+        if here.size > 1:
+            _together(here, own)
+        else:
+            _say("passed: %s" % ", ".join("%s %.3f s" % measure for measure in own.items()))
+    except ImportError as error:
+        sys.exit("%s: preflight needs torch: %s" % (name, error))
+    except Failed as failed:
+        sys.exit("%s: %s" % (name, failed))
+
+
+if __name__ == "__main__":
+    main()
