@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Union, cast
 
 from pydantic import ValidationError
 from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
@@ -66,6 +66,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Ranks = int | Sequence[int] | None
 Streams = str | Sequence[str] | None
+Awaited = Union["Job[Any]", "Group", str]
+"""A job that is waited for, a group, or `ok:NAME`."""
 
 _TABLE_LINES = 5  # log lines in a notebook's table of a job
 _TABLE_PATIENCE_S = 2.0  # longest wait for them
@@ -148,6 +150,9 @@ class Job(Generic[R]):
         priority_class: Order in the queue; within a class, the order of submission.
         queue_name: Queue of the cluster.
         allocation_name: Reserved capacity of the ML Space platform.
+        after: Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it SUCCEEDED,
+            `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come any more, the job is FAILED
+            with reason DependencyFailed. A cancelled job has neither succeeded nor failed.
         max_retry: New attempts of the whole gang after a failed one; None: none.
         max_infrastructure_retry: New attempts after one that ended because a node was lost, or evicted or refused a
             worker, because another job took its place, or locally because of a reboot. max_retry does not count them,
@@ -215,6 +220,7 @@ class Job(Generic[R]):
         priority_class: PriorityClass | str | None = PriorityClass.MEDIUM,
         queue_name: str | None = None,
         allocation_name: str | None = None,
+        after: Awaited | Sequence[Awaited] | None = None,
         max_retry: int | None = None,
         max_infrastructure_retry: int | None = 3,
         stop_timer: int | None = None,
@@ -241,6 +247,7 @@ class Job(Generic[R]):
         Raises:
             InvalidRequest: with a line for each wrong field.
             NotSupported: a feature of the platform that does not exist here, by name.
+            Conflict: a Job in `after` is not submitted yet.
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
         old = old_arguments.translate(given, earlier)
@@ -248,6 +255,7 @@ class Job(Generic[R]):
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if given["script"] is not None else ""
+        given["after"] = names_of(after)
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
         self._set_up(_Draft(spec, text, call, old.attached), client)
 
@@ -767,3 +775,9 @@ class Job(Generic[R]):
             output.write(partial(self.client.open_logs, info.name), params)
             if cell:
                 cell.end(self.info())
+
+
+def names_of(after: Awaited | Sequence[Awaited] | None) -> list[str]:
+    """The entries of the field `after`: the names of jobs and groups. Raises Conflict: a job is not submitted yet."""
+    several: Any = [after] if isinstance(after, str) or hasattr(after, "name") else after or ()
+    return [entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry) for entry in several]

@@ -40,7 +40,16 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *("pytorch_use_env", "observe", "metrics", "preflight_check"),
     ),
     "Resources, queue and end": (
-        *("gpus", "volumes", "priority_class", "max_retry", "max_infrastructure_retry", "stop_timer", "grace_s"),
+        *(
+            "gpus",
+            "volumes",
+            "priority_class",
+            "after",
+            "max_retry",
+            "max_infrastructure_retry",
+            "stop_timer",
+            "grace_s",
+        ),
         *("health_params", "hang_action", "notify"),
         *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     ),

@@ -43,6 +43,7 @@ SHELL = {
     "logs": "`client-lib logs {name}{rank}`",
     "follow": "`client-lib logs {name} -f`",
     "resubmit": "`client-lib resubmit {name}`",
+    "resubmit_after": "`client-lib resubmit {name} --set after=NEW-NAME`",
     "delete": "`client-lib delete`",
     "stacks": "`client-lib stacks {name}`",
     "cancel": "`client-lib cancel {name}`",
@@ -55,6 +56,7 @@ PYTHON = {
     "logs": "`job.logs({rank})`",
     "follow": "`job.logs()`",
     "resubmit": "`client_lib.resubmit('{name}')`",
+    "resubmit_after": "`client_lib.resubmit('{name}', after=[new_job])`",
     "delete": "`job.delete()`",
     "stacks": "`job.stacks()`",
     "cancel": "`job.cancel()`",
@@ -102,6 +104,7 @@ NEXT: dict[Reason, str] = {
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
     Reason.CANCELLED: _RUN_AGAIN,
     Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
+    Reason.DEPENDENCY_FAILED: "run the job that the message names again, then this one after that: {resubmit_after}",
 }
 """Next step for every reason."""
 

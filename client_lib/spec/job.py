@@ -24,6 +24,7 @@ NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 charact
 WORKERS_MAX = 9999
 GPUS_MAX = 1024
 LABELS_MAX = 256
+AFTER_MAX = 100  # a group counts as one
 STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, and a timer can wait for it
 RESTARTS_MAX = 1_000_000
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
@@ -37,6 +38,11 @@ PIP_OPTIONS = (
     *("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host"),
     *("--pre", "--prefer-binary", "--only-binary", "--no-binary"),
 )
+
+
+Condition = Literal["ok", "any", "failed"]
+"""The end of a job that lets one start which waits for it: SUCCEEDED, in whatever state, or FAILED."""
+_CONDITIONS: dict[str, Condition] = {"": "ok", "ok:": "ok", "failed:": "failed", "any:": "any"}
 
 
 class JobType(TextEnum):
@@ -285,6 +291,10 @@ class JobSpec(Strict):
     """Queue of the cluster."""
     allocation_name: Label | None = None
     """Reserved capacity of the ML Space platform."""
+    after: Annotated[list[Label], up_to(AFTER_MAX)] = empty(list)
+    """Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it SUCCEEDED, `failed:NAME`
+    until it FAILED, `any:NAME` until it has ended. If that can't come any more, the job is FAILED with reason
+    DependencyFailed. A cancelled job has neither succeeded nor failed."""
 
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
@@ -350,6 +360,14 @@ class JobSpec(Strict):
         if name is not None:
             check_name(name)
         return name
+
+    @field_validator("after")
+    @classmethod
+    def _after_names_jobs(cls, after: list[str]) -> list[str]:
+        names = [split_dependency(entry)[1] for entry in after]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"names {repeated} more than once")
+        return after
 
     @field_validator("outputs")
     @classmethod
@@ -422,6 +440,16 @@ def check_name(name: str) -> None:
             f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
             "ending with a letter or digit"
         )
+
+
+def split_dependency(entry: str) -> tuple[Condition, str]:
+    """Condition and name of an entry of `after`. Raises ValueError."""
+    head, colon, name = entry.rpartition(":")
+    found = _CONDITIONS.get(head + colon)
+    if found is None:
+        raise ValueError(f"{entry!r}: {head!r} is no condition; write NAME, ok:NAME, failed:NAME or any:NAME")
+    check_name(name)
+    return found, name
 
 
 def check_env_name(name: str) -> None:

@@ -66,6 +66,7 @@ class Reason(TextEnum):
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
+    DEPENDENCY_FAILED = "DependencyFailed"  # what it waited for can't come any more (`after`); it never started
 
 
 def as_sent(kind: type[E], value: str) -> E:

@@ -25,7 +25,7 @@ from pydantic import (
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
 from client_lib.spec.descriptions import Described
-from client_lib.spec.job import GPUS_MAX, JobSpec, Strict, empty
+from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec, Strict, empty
 from client_lib.spec.states import Reason, State, as_sent
 
 A = TypeVar("A", bound="Lenient")
@@ -77,7 +77,16 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
         return check({name: value[name] for name in value if name in JobSpec.model_fields})
 
 
-SINCE_0_1 = ("max_infrastructure_retry", "observe", "hang_action", "setup", "notify", "metrics", "preflight_check")
+SINCE_0_1 = (
+    "max_infrastructure_retry",
+    "observe",
+    "hang_action",
+    "setup",
+    "notify",
+    "metrics",
+    "preflight_check",
+    "after",
+)
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
 
@@ -91,7 +100,11 @@ def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHand
 
 def newer_defaults(spec: JobSpec) -> set[str]:
     """Fields of `SINCE_0_1` that have their default."""
-    return {name for name in SINCE_0_1 if getattr(spec, name) == JobSpec.model_fields[name].default}
+    return {name for name in SINCE_0_1 if getattr(spec, name) == _default(name)}
+
+
+def _default(name: str) -> Any:
+    return JobSpec.model_fields[name].get_default(call_default_factory=True)
 
 
 SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]
@@ -210,6 +223,16 @@ class Provenance(Strict):
     """The reason why a part is missing, as a sentence."""
 
 
+class Dependency(Lenient):
+    """A job or group that another job waits for, by its id: names are used again after a deletion."""
+
+    name: str
+    id: str
+    condition: Condition
+    ended: SentState | None = None
+    """The state in which it ended; None: not yet. DELETED: it was removed before the server noted how it ended."""
+
+
 class SubmitRequest(Strict):
     """`POST /jobs` and `POST /render`."""
 
@@ -225,6 +248,8 @@ class SubmitRequest(Strict):
     names a `checkpoint_dir`."""
     checkpoints_name: Line | None = None
     """Name of that job. The server sets it."""
+    dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
+    """The jobs and groups of `spec.after`. The server sets them."""
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 
@@ -349,6 +374,8 @@ class JobInfo(Lenient):
     ranks that were at the same place."""
     group: Membership | None = None
     """None: the job was submitted alone."""
+    dependencies: list[Dependency] = []
+    """The jobs and groups of `spec.after`, in its order."""
     progress: JobProgress | None = None
     """None: the job does not run, shows none, or belongs to another user. The last field, which is not stored:
     `with_progress` adds it."""

@@ -87,6 +87,7 @@ FIELDS: dict[str, Row] = {
     "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
     "queue_name": Row(Ignored("there is one queue, by priority_class"), Support.YES),  # kubernetes: only with a Kueue
     "allocation_name": Row(_ONE_MACHINE.local, Ignored("capacity is shared by priority_class and queue_name")),
+    "after": _SERVICE,
     "max_retry": _SERVICE,
     "max_infrastructure_retry": _SERVICE,
     "stop_timer": _SERVICE,

@@ -78,6 +78,7 @@ class ActiveJob:
                 "message": status.message,
                 "attempt": status.attempt,
                 "infrastructure_retries": status.infrastructure_retries,
+                "dependencies": list(status.dependencies),
             }
             info = info.model_copy(update={**decided, **self._changed, "version": self.version})
         self._info, self._changed = info, {}
@@ -182,7 +183,8 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
 
 def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:
     """Make the ActiveJob of a job that was stored just now."""
-    return ActiveJob(row, row.version, _with_budgets(JobStatus(), request.spec), request, _text=_text_of(row))
+    status = JobStatus(dependencies=tuple(request.dependencies))
+    return ActiveJob(row, row.version, _with_budgets(status, request.spec), request, _text=_text_of(row))
 
 
 def from_row(row: JobRow) -> ActiveJob:
@@ -235,6 +237,7 @@ def _readable(row: JobRow) -> ActiveJob:
         stop=_stop_of(row.stop),
         hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
         resume_at=row.resume_at,
+        dependencies=tuple(info.dependencies),
     )
     status = _with_budgets(status, info.spec)
     return ActiveJob(row, info.version + VERSIONS_NOT_STORED, status, remove_at_end=row.remove_at_end)

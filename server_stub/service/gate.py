@@ -1,16 +1,20 @@
-"""Decides which members of groups may start: at most `max_parallel` of a group at a time, in order of their index.
+"""Decides which jobs may start: those whose dependencies have ended, and of a group at most `max_parallel` at a time,
+in order of their index.
 
-A member that is held back is not passed to the runtime and uses no resources of a machine. Pure: the reconciler acts by
+A job that is held back is not passed to the runtime and uses no resources of a machine. Pure: the reconciler acts by
 it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob
+
+_NAMED = 3  # dependencies in a message
 
 
 @dataclass
@@ -22,14 +26,18 @@ class _Group:
 
 
 class Gate:
-    """The groups of members that have not ended."""
+    """The jobs that wait for others, and the groups of members that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, active: Mapping[str, ActiveJob]) -> None:
+        """`active`: the jobs that have not ended, by their ids."""
+        self._active = active
         self._groups: dict[str, _Group] = {}
+        self._waiting: defaultdict[str, dict[str, ActiveJob]] = defaultdict(dict)
+        """Jobs by their ids, by the id of what they wait for."""
 
     def __len__(self) -> int:
-        """The number of groups."""
-        return len(self._groups)
+        """The number of groups, and of jobs and groups that others wait for."""
+        return len(self._groups) + len(self._waiting)
 
     def open(self, groups: Iterable[GroupInfo]) -> None:
         """Note groups, before the first of their members is asked for."""
@@ -37,6 +45,20 @@ class Gate:
 
     def holds(self, active: ActiveJob) -> str:
         """The reason why the job must not start yet; "": it may start, and counts until it has ended."""
+        turn = self._waits_for_turn(active)  # first: a group is known as long as it has members here
+        return self._waits_for(active) or turn
+
+    def _waits_for(self, active: ActiveJob) -> str:
+        left = [dependency for dependency in active.status.dependencies if dependency.ended is None]
+        if not left:
+            return ""
+        for dependency in left:
+            self._waiting[dependency.id][active.row.id] = active
+        known = [(dependency.name, self._active.get(dependency.id)) for dependency in left[:_NAMED]]
+        names = [f"{name} ({job.status.state})" if job else name for name, job in known]
+        return f"waits for {', '.join(names)}" + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+
+    def _waits_for_turn(self, active: ActiveJob) -> str:
         group = self._groups.get(active.row.group_id or "")
         if group is None or active.row.id in group.admitted:
             return ""
@@ -56,8 +78,23 @@ class Gate:
             return ""
         return f"{failed} failed, and the group {group.info.name} stops on a failure (stop_on_failure)"
 
+    def waiting_for(self, job_or_group: str) -> list[ActiveJob]:
+        """The jobs that wait for the end of this one."""
+        jobs = self._waiting[job_or_group].values() if job_or_group in self._waiting else ()
+        return [job for job in jobs if not (job.status.stop or job.status.state.final)]
+
+    def release(self, job_or_group: str) -> list[ActiveJob]:
+        """The same, when it has ended."""
+        found = self.waiting_for(job_or_group)
+        self._waiting.pop(job_or_group, None)
+        return found
+
     def leave(self, active: ActiveJob) -> ActiveJob | None:
         """Note that the job has ended; return the one that may start now."""
+        for dependency in active.status.dependencies:
+            self._waiting[dependency.id].pop(active.row.id, None)
+            if not self._waiting[dependency.id]:
+                del self._waiting[dependency.id]
         group = self._groups.get(active.row.group_id or "")
         if group is None:
             return None

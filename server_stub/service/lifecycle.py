@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from client_lib.spec.states import Reason, State
+from client_lib.spec.states import Reason, State, as_sent
+from client_lib.spec.wire import Dependency
 from server_stub.runtimes import Observation
 
 
@@ -28,6 +29,9 @@ class Stop:
 INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE})
 """Reasons of an attempt that ended because of its machines: a node was lost or rebooted, a worker was evicted or
 preempted, or the node that a worker was placed on refused it. An attempt that someone deleted is not among them."""
+
+DELETED = as_sent(State, "DELETED")
+"""State of a dependency that was removed, so that nobody knows how it ended."""
 
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
 LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a repaired one waits no longer
@@ -56,6 +60,8 @@ class JobStatus(NamedTuple):
     resume_at: datetime | None = None
     """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have
     `attempt` yet."""
+    dependencies: tuple[Dependency, ...] = ()
+    """The jobs and groups that must end before the first attempt."""
 
 
 class Transition(NamedTuple):
@@ -106,6 +112,24 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
         return None
     after = status._replace(hung=message if hangs else "")
     return _moved(after, State.RUNNING, Reason.RUNNING, message, now)
+
+
+def note_dependency(status: JobStatus, ended_id: str, ended: State, now: datetime) -> Decision | None:
+    """Decide on the end of a job or group that this one waits for; None: it does not wait, or is being stopped."""
+    if status.state.final or status.stop:
+        return None
+    known = [dep.model_copy(update={"ended": ended}) if dep.id == ended_id else dep for dep in status.dependencies]
+    after = status._replace(dependencies=tuple(known))
+    if failed := next((dep for dep in known if dep.ended is not None and not _met(dep)), None):
+        wanted = "succeeded" if failed.condition == "ok" else "failed"
+        message = f"{failed.name} is {failed.ended}, and this job starts only after that has {wanted}"
+        return _final(after, (), State.FAILED, Reason.DEPENDENCY_FAILED, message, now)
+    return Decision(after._replace(message=""))
+
+
+def _met(dependency: Dependency) -> bool:
+    wanted = {"ok": State.SUCCEEDED, "failed": State.FAILED}
+    return dependency.condition == "any" or dependency.ended is wanted[dependency.condition]
 
 
 def resume(status: JobStatus) -> JobStatus:

@@ -223,6 +223,14 @@ class JobLookup:
         row = stored_row(found) if found is not None else None
         return row.name if row is not None and row.owner == user.name else None
 
+    async def own_id(self, user: User, name: str) -> str:
+        """Id of the user's own job or group of this name. Raises NotFound, as for the job of another."""
+        if (found := await self._find_by_name(user.name, name)) is not None:
+            return stored_row(found).id
+        if (group := await self._store.read(group_rows.find, user.name, name)) is not None:
+            return group.id
+        raise await self._not_found(user, name)
+
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs
 

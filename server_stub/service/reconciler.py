@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
@@ -27,12 +28,13 @@ from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Told
 from server_stub.service.watchdog import Watchdog
-from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable
+from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable, group_rows
 from server_stub.store.rows import JobRow, save_job
 
 log = logging.getLogger(__name__)
 _LONGEST_SAVE_PAUSE_S = 5.0
-_MEMBERS_A_TURN = 50
+_JOBS_A_TURN = 50
+_READ_AT_ONCE = 500  # jobs: a statement has a limited number of parameters
 
 MakeAttempt = Callable[[ActiveJob], Attempt]
 
@@ -57,9 +59,13 @@ class Reconciler:
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
         self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
-        self.gate = Gate()
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
+        self._members: Counter[str] = Counter()
+        """Number of active jobs in each group."""
+        self.gate = Gate(self._by_id)
+        self._asked: set[str] = set()
+        """Jobs and groups that others wait for, and that may have ended."""
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
         self._hangs = HangWatch(clock, take_stacks, self._tell_hang, self.stop)
         self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.add_event)
@@ -95,12 +101,14 @@ class Reconciler:
         for number, active in enumerate(members):
             if active.row.id in self._by_id and not active.saving:  # else this follows, or it has ended
                 self._carry_out(active, active.status)
-            if number % _MEMBERS_A_TURN == _MEMBERS_A_TURN - 1:
+            if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
                 await asyncio.sleep(0)
 
     def _note_added(self, active: ActiveJob) -> None:
         self._by_id[active.row.id] = active
         self._by_name[active.row.owner, active.row.name] = active
+        self._members[active.row.group_id or ""] += 1
+        self._ask_end(each.id for each in active.status.dependencies if each.ended is None)
 
     async def close(self) -> None:
         """Stop driving. A decision that is not stored yet is made again at the next start."""
@@ -264,6 +272,8 @@ class Reconciler:
 
     def _carry_out(self, active: ActiveJob, status: JobStatus) -> None:
         """Make the runtime match the stored status. It depends on the status alone, so it may be repeated."""
+        for waiting in self.gate.waiting_for(active.row.id):
+            self._hold(waiting, waiting.status, self.gate.holds(waiting))
         if status.state.final:
             self._retire(active)
         elif why := self.gate.holds(active):
@@ -276,6 +286,38 @@ class Reconciler:
                 self._stop_attempt(active, status)
             elif status.state is State.RUNNING:
                 self._watch(active)
+
+    def _ask_end(self, ids: Iterable[str]) -> None:
+        """Let the jobs that wait for these jobs and groups go on, or end, if these have ended."""
+        idle = not self._asked
+        self._asked.update(ids)
+        if idle and self._asked:
+            self._tasks.begin(self._settle())
+
+    async def _settle(self) -> None:
+        while asked := [each for each in self._asked if each not in self._by_id and not self._members[each]]:
+            asked = asked[:_READ_AT_ONCE]
+            try:
+                states = await self._store.read(group_rows.states, asked)
+            except StoreError as error:
+                log.error("the ends that jobs wait for can't be read yet: %s", error.message)
+                states = dict.fromkeys(asked, State.RUNNING)
+            ended = {each: states.get(each, lifecycle.DELETED) for each in asked}
+            ended = {each: state for each, state in ended.items() if state.final or state is lifecycle.DELETED}
+            self._asked -= ended.keys()
+            for job_or_group, state in ended.items():
+                await self._note_ended(job_or_group, state)
+            if not ended:  # the database is away, or one is being accepted
+                await asyncio.sleep(_LONGEST_SAVE_PAUSE_S)
+        self._asked.clear()
+
+    async def _note_ended(self, job_or_group: str, state: State) -> None:
+        for number, active in enumerate(self.gate.release(job_or_group), 1):
+            decision = lifecycle.note_dependency(active.status, job_or_group, state, self._clock.now())
+            if decision:
+                self._decide(active, decision)
+            if number % _JOBS_A_TURN == 0:
+                await asyncio.sleep(0)
 
     def _hold(self, active: ActiveJob, status: JobStatus, why: str) -> None:
         if status.stop:
@@ -333,6 +375,8 @@ class Reconciler:
         active.cancel_timers()
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
+        self._members.subtract([active.row.group_id or ""])
+        self._ask_end(each for each in (active.row.id, active.row.group_id or "") if self.gate.waiting_for(each))
         self._tasks.begin(self._on_end(active))
         group_id, failed = active.row.group_id, active.row.name if active.row.state is State.FAILED else None
         if group_id and (why := self.gate.why_stop(group_id, failed)):

@@ -93,6 +93,8 @@ def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: H
         "code": without_proof(request.code),
         "function": request.function,
     }
+    if not (folder / "attempts").exists():  # else it waits no more
+        shown["dependencies"] = request.dependencies
     if noted:
         shown["attempt"] = max(info.attempt, noted.attempt)
         shown["infrastructure_retries"] = noted.infrastructure_retries

@@ -60,6 +60,8 @@ from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 
 log = logging.getLogger(__name__)
+_OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "provenance"), True)
+"""Fields of a stored request that a new one must not have."""
 
 
 class Service:
@@ -245,7 +247,7 @@ class Service:
             shown = shown.model_copy(update={"spec": shown.spec.masked()})
         # a client of version 0.1.0 refuses the request if it has a field that it does not know
         unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
-        return shown.model_dump_json(exclude={"checkpoints_name": True, "provenance": True, **unknown}).encode()
+        return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()
 
     async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
         """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""

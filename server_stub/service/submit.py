@@ -11,11 +11,20 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from client_lib.errors import ClientLibError, Conflict, KeyReused, NotFound, StorageFull, Unavailable
+from client_lib.errors import (
+    ClientLibError,
+    Conflict,
+    InvalidRequest,
+    KeyReused,
+    NotFound,
+    StorageFull,
+    Unavailable,
+)
 from client_lib.spec.groups import GroupRequest
+from client_lib.spec.job import split_dependency
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, GroupInfo, JobInfo, Membership, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, Dependency, GroupInfo, JobInfo, Membership, SubmitRequest
 from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
 from server_stub.service.active import accepted, row_of
@@ -70,7 +79,7 @@ class SubmitHandler:
         """See `Service.submit`."""
         used = Key(user.name, key, fingerprint(request)) if key else None
         try:
-            admitted = await self._admit(user, request, shared)
+            admitted = await self._admit(user, request, shared, request.spec.name)
             if sent is None or admitted.request is not request:  # the server has added to it
                 sent = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode()
             return await self._store_new(user, admitted, sent, used)
@@ -85,7 +94,7 @@ class SubmitHandler:
         used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
             self._admission.check_group(order.request, len(order.members))
-            admitted = await self._admit(user, order.request, False, len(order.members))
+            admitted = await self._admit(user, order.request, False, order.name, len(order.members))
             new, requests = await asyncio.to_thread(self._new_group, user, order, admitted, used)
             # a caller that is cancelled here would leave members that are stored and never started
             added = await asyncio.shield(asyncio.ensure_future(self._add_group(new, requests)))
@@ -130,15 +139,33 @@ class SubmitHandler:
             requests.append(request)
         return NewGroup(group, members), requests
 
-    async def _admit(self, user: User, request: SubmitRequest, shared: bool, new: int = 1) -> Admitted:
+    async def _admit(
+        self, user: User, request: SubmitRequest, shared: bool, name: str | None, new: int = 1
+    ) -> Admitted:
+        """`name`: of the job or group; None: it is drawn later."""
         self._check_unfinished(new)
         admitted = self._admission.admit(user, request)
+        if request.spec.after or request.dependencies:
+            found = [await self._dependency(user, entry, name) for entry in request.spec.after]
+            admitted = replace(admitted, request=admitted.request.model_copy(update={"dependencies": found}))
         if request.checkpoints_of is not None:
             admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
             await self._check_shared(user, request, admitted.script_path)
         return admitted
+
+    async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
+        """The job or group that this entry of `after` names.
+
+        No longer cycle than of one job exists: what a job waits for was accepted before it, and does not change.
+
+        Raises InvalidRequest: it is the job itself; NotFound: this user has none of that name.
+        """
+        condition, name = split_dependency(entry)
+        if name == own_name:
+            raise InvalidRequest(f"after: {name} would wait for itself", hint="name another job, or none")
+        return Dependency(name=name, id=await self._lookup.own_id(user, name), condition=condition)
 
     async def _naming_parent(self, user: User, request: SubmitRequest) -> SubmitRequest:
         """The request with the name of the job whose checkpoints are copied.
@@ -207,6 +234,7 @@ class SubmitHandler:
             spec=request.spec.masked(),
             code=without_proof(request.code),
             function=request.function,
+            dependencies=request.dependencies,
             created_at=self._clock.now(),
             notices=admitted.notices,
         )

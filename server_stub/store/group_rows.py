@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,13 @@ def failed(connection: Connection) -> dict[str, str]:
     ended = select(jobs.c.group_id, jobs.c.name).where(jobs.c.group_id.in_([g.id for g in unfinished(connection)]))
     newest_first = ended.where(jobs.c.state == str(State.FAILED)).order_by(jobs.c.finished_at.desc())
     return {group_id: name for group_id, name in connection.execute(newest_first)}
+
+
+def states(connection: Connection, ids: Collection[str]) -> dict[str, State]:
+    """The states of those of the jobs and groups that exist."""
+    of_jobs = connection.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids)))
+    of_groups = _counted(connection, select(groups).where(groups.c.id.in_(ids))).values()
+    return {job_id: as_sent(State, state) for job_id, state in of_jobs} | {info.id: info.state for info in of_groups}
 
 
 def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:

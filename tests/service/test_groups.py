@@ -76,7 +76,7 @@ def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(be
 
 
 def test_the_gate_forgets_a_group_whose_stopped_members_leave_after_the_running_one() -> None:
-    gate, stop = Gate(), Stop(Reason.CANCELLED, "")
+    gate, stop = Gate({}), Stop(Reason.CANCELLED, "")
     gate.open([GroupInfo(name="g", id="1", owner="ann", script="x", size=3, max_parallel=1, created_at=T0)])
     jobs = [ActiveJob(row(number, group_id="1"), 1, JobStatus(stop=stop)) for number in range(3)]
     for job in jobs:

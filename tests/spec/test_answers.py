@@ -88,11 +88,11 @@ def test_a_field_that_the_first_clients_do_not_know_is_in_the_list_of_newer_ones
 
 @pytest.mark.parametrize("name", SINCE_0_1)
 def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(name: str) -> None:
-    default = JobSpec.model_fields[name].default
+    default = JobSpec.model_fields[name].get_default(call_default_factory=True)
     assert name not in info().model_dump(mode="json")["spec"]
     assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
-    texts = {"setup": "true", "notify": "https://hook.example", "metrics": "(?P<loss>.*)"}
-    other = texts.get(name) or ("stop" if isinstance(default, str) else 0)
+    others = {"setup": "true", "notify": "https://hook.example", "metrics": "(?P<loss>.*)", "after": ["first"]}
+    other = others.get(name) or ("stop" if isinstance(default, str) else 0)
     changed = info(spec={"script": "train.py", name: other})
     assert JobInfo.model_validate_json(changed.model_dump_json()).spec == changed.spec
 
