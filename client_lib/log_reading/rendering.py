@@ -92,7 +92,7 @@ class LogPrinter:
         steps = [int(found.group(1)) for bar in self._bars.values() if (found := _STEP.search(bar))]
         if len(ranks) < FEW or len(steps) < len(self._bars):
             return "", ""
-        return self._by_rank()[0], f"  [{_ranks(ranks)}] step {min(steps)} to {max(steps)}"
+        return self._by_rank()[0], f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"
 
     def clear(self) -> str:
         """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
@@ -115,7 +115,7 @@ class LogPrinter:
 
     def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
         stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self._timestamps else ""
-        return f"{stamp}[{_ranks(ranks) or _place(entry)}] " if self._prefix else stamp
+        return f"{stamp}[{spans(ranks) or _place(entry)}] " if self._prefix else stamp
 
     def _painted(self, text: str) -> str:
         """The same text, a `[rank]` near its beginning in the colour of that rank."""
@@ -162,7 +162,7 @@ def _in_colour(prefix: re.Match[str]) -> str:
     return f"{prefix.group('stamp') or ''}\x1b[{colour}m{prefix.group('head')}\x1b[39m"
 
 
-def _ranks(ranks: Iterable[int | None]) -> str:
+def spans(ranks: Iterable[int | None]) -> str:
     """Format ranks as `0-3,7`; "" for no rank."""
     known = sorted(rank for rank in ranks if rank is not None)
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])]

@@ -47,7 +47,7 @@ COLUMNS: dict[str, Column] = {
     "STATE": Column(lambda job, _: job["state"]),
     "TOOK": Column(lambda job, now: took(job, now), lambda job, now: _seconds(job, now) or 0.0),
     "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
-    "SIZE": Column(lambda job, _: size(job), lambda job, _: _workers_and_processes(job)),
+    "SIZE": Column(lambda job, _: size(job), lambda job, _: workers_and_processes(job)),
     "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
     "WHY": Column(lambda job, _: why(job) or progress(job)),
     "INSTANCE": _spec("instance_type"),
@@ -192,11 +192,12 @@ def size(job: Json) -> str:
     `10 jobs`."""
     if "told" in job:
         return f"{job['size']} jobs"
-    workers, processes = _workers_and_processes(job)
+    workers, processes = workers_and_processes(job)
     return f"{workers}x{processes}" if processes > 1 else str(workers)
 
 
-def _workers_and_processes(job: Json) -> tuple[int, int]:
+def workers_and_processes(job: Json) -> tuple[int, int]:
+    """The number of workers, and of processes of each: 1 where only the server knows it."""
     spec = job["spec"]
     processes = spec.get("processes_per_worker", "default")
     if processes == "default":

@@ -208,11 +208,24 @@ def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, scr
     (entry,) = map(json.loads, cli("logs", name, "--grep", "out 0", "-o", "json").stdout.splitlines())
     assert entry["text"] == "out 0"
     assert "no --grep" in cli("logs", name, "-f", "--grep", "x").stderr
+    assert "all ranks" in cli("logs", name, "--diverge").stderr
     refused = cli("logs", name, "--rank", "9")
     assert refused.returncode != 0
     assert refused.stdout == ""
     assert "no rank 9" in refused.stderr
     assert "0 to 1" in refused.stderr
+
+
+def test_the_first_line_in_which_ranks_differ_is_shown(shell: dict[str, str], cli: Run, script: Path) -> None:
+    script.write_text("import os\nr = os.environ['RANK']\nprint('rank', r)\nif r != '1': print('loaded')")
+    name = submit(cli, "-N", "3", "train.py")
+    cli("wait", name)
+    shown = cli("logs", name, "--diverge").stdout.splitlines()
+    assert shown[1:] == ["[0,2]   rank 0", "[0,2] > loaded", "[1]   rank 1", "[1] > (no more lines)"]
+    found = json.loads(cli("logs", name, "--diverge", "-o", "json").stdout)
+    assert (found["agreed"], [side["ranks"] for side in found["sides"]]) == (1, [[0, 2], [1]])
+    assert "has one rank" in cli("logs", name, "--diverge", "--rank", "1").stderr
+    assert "no other options" in cli("logs", name, "--diverge", "-f").stderr
 
 
 def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str], cli: Run, script: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from typing import Annotated, Any
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, Collapse, CommandApp, NamesOrNewest, TextOrJson
+from client_lib.errors import InvalidRequest
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.reports import table
 from client_lib.spec.states import State
+
+if TYPE_CHECKING:
+    from client_lib.log_reading.divergence import Divergence
 
 app = CommandApp()
 
@@ -28,6 +33,7 @@ Examples:
   client-lib logs --since 10m --timestamps train-x7k2m
   client-lib logs -f --collapse train-x7k2m      [0-7] epoch 1, once for all ranks that print it
   client-lib logs --grep 'loss.*nan' -C 3 first second
+  client-lib logs --diverge train-x7k2m          the first line in which the ranks differ
   client-lib logs -o json train-x7k2m            a JSON object per line
 """,
 )
@@ -73,6 +79,14 @@ def logs(
             help="With --grep: also this many lines of the same rank around each match.",
         ),
     ] = None,
+    diverge: Annotated[
+        bool,
+        typer.Option(
+            "--diverge",
+            help="Instead of the log: the first line in which ranks differ, other than in numbers. Lines that rank 0 "
+            "alone prints are left out.",
+        ),
+    ] = False,
     timestamps: Annotated[
         bool, typer.Option("--timestamps", help="Print before each line when it was written.")
     ] = False,
@@ -85,6 +99,8 @@ def logs(
     """
     if collapse and output == JSON:
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
+    if diverge and any([follow, collapse, timestamps, tail is not None, since, grep]):
+        ctx.fail("--diverge takes no other options than --rank, --stream, --attempt and -o")
     names = connection.each_member(names)
     if follow and (grep or len(names) > 1):
         ctx.fail("-f takes one job, and no --grep")
@@ -106,6 +122,8 @@ def logs(
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
+            elif diverge:
+                _print_divergence(connection, found, params, output, several=len(names) > 1)
             elif output == JSON:
                 _print_json(connection, found["name"], params, several=len(names) > 1)
             else:
@@ -125,6 +143,30 @@ def _print_text(
     log.write(partial(connection.rest.open_logs, job["name"]), params)
 
 
+def _print_divergence(
+    connection: Connection, job: dict[str, Any], params: dict[str, Any], output: str, *, several: bool
+) -> None:
+    from client_lib.log_reading import divergence
+
+    name, ranks = job["name"], [int(rank) for rank in params.get("rank", ())]
+    if len(ranks) == 1 or not several_ranks(job["spec"]):
+        raise InvalidRequest(f"job {name} has one rank; --diverge compares several")
+    params = {"attempt": str(job["attempt"]), **params}
+    open_logs, retry_s = partial(connection.rest.open_logs, name), connection.config.retry_s
+    with printer.progress(f"comparing the ranks of {name}"):
+        found = divergence.find(
+            lambda: log_entries(open_logs, params, retry_s=retry_s),
+            ranks or range(prod(table.workers_and_processes(job))),
+        )
+    if not found:
+        printer.hint(f"all ranks of {name} print the same lines")
+    for place in found:
+        if output == JSON:
+            printer.data(_as_json(place, {"job": name} if several else {}))
+        else:
+            printer.lines(divergence.as_text(place))
+
+
 def _print_json(connection: Connection, name: str, params: dict[str, Any], *, several: bool) -> None:
     open_logs, write = (
         partial(connection.rest.open_logs, name),
@@ -134,7 +176,7 @@ def _print_json(connection: Connection, name: str, params: dict[str, Any], *, se
         write(_as_json(entry, {"job": name} if several else {}))
 
 
-def _as_json(entry: LogEntry, more: dict[str, str]) -> str:
+def _as_json(entry: LogEntry | Divergence, more: dict[str, str]) -> str:
     """One object; the time as RFC 3339 in UTC, to the microsecond."""
     stamp = entry.time.isoformat(timespec="microseconds").replace("+00:00", "Z")
     return json.dumps({**more, **entry._asdict(), "time": stamp}, ensure_ascii=False)
