@@ -154,6 +154,14 @@ class Job(Generic[R]):
             `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come any more, the job is FAILED
             with reason DependencyFailed. A cancelled job has neither succeeded nor failed.
         max_retry: New attempts of the whole gang after a failed one; None: none.
+        retry_on: Failures after which max_retry, which must be given too, makes a new attempt: reasons such as
+            `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the first failing rank. None: all. What
+            max_infrastructure_retry, hang_action and health_params retry needs no place in it. `Hung` stops and retries
+            an attempt after a minute, whatever hang_action says; `HungSilent` needs health_params with an action.
+        retry_reset_steps: Steps by which an attempt must get further than all before it: then max_retry and
+            max_infrastructure_retry count from 0 again. Its step is the largest of the metrics of rank 0, or without
+            such metrics that of its progress bar; an attempt with neither changes nothing. None: they count all
+            attempts.
         max_infrastructure_retry: New attempts after one that ended because a node was lost, or evicted or refused a
             worker, because another job took its place, or locally because of a reboot. max_retry does not count them,
             and applies after the last one.
@@ -222,6 +230,8 @@ class Job(Generic[R]):
         allocation_name: str | None = None,
         after: Awaited | Sequence[Awaited] | None = None,
         max_retry: int | None = None,
+        retry_on: Sequence[str] | None = None,
+        retry_reset_steps: int | None = None,
         max_infrastructure_retry: int | None = 3,
         stop_timer: int | None = None,
         health_params: HealthParams | Mapping[str, Any] | None = None,

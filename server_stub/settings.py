@@ -130,8 +130,9 @@ class Settings(BaseSettings):
     # --- logs
     log_limit_bytes: Positive = 10 * GIB
     """Size of the logs of one job, in equal shares for its workers. Half of it is for the first attempt and max_retry
-    others, half for those of max_infrastructure_retry; without these, all of it is for the former. A larger log loses
-    lines in its middle, which are counted."""
+    others, half for those of max_infrastructure_retry; without these, all of it is for the former. With
+    retry_reset_steps all of these have half of it, and further attempts the other half, each less than the one before.
+    A larger log loses lines in its middle, which are counted."""
 
     # --- outputs
     outputs_limit_bytes: Positive = 10 * GIB

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from client_lib.reports import table
 from client_lib.reports.table import Json
-from client_lib.spec.summary import duration
+from client_lib.spec.summary import duration, in_brackets
 
 Row = tuple[str, ...]
 
@@ -40,7 +40,7 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "created", _when(job.get("created_at"), now)
     yield "started", _when(job.get("started_at"), now)
     yield "finished", _when(job.get("finished_at"), now)
-    yield "attempt", str(job["attempt"]) if job.get("attempt", 1) > 1 else ""
+    yield "attempt", f"{job['attempt']}{in_brackets(job.get('retry'))}" if job.get("attempt", 1) > 1 else ""
 
 
 def _size(spec: Json) -> str:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 from client_lib.spec.command_line import split_script
 from client_lib.spec.descriptions import Described
-from client_lib.spec.states import TextEnum
+from client_lib.spec.states import Reason, TextEnum, check_failure
 
 V = TypeVar("V", dict[str, Scalar], list[str])
 
@@ -27,6 +27,7 @@ LABELS_MAX = 256
 AFTER_MAX = 100  # a group counts as one
 STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, and a timer can wait for it
 RESTARTS_MAX = 1_000_000
+STEPS_MAX = 10**15
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
@@ -197,6 +198,7 @@ WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]
 _Lines = Annotated[list[Line], up_to(MANY_MAX)]
 _Names = Annotated[list[Label], up_to(MANY_MAX)]
 _Values = Annotated[dict[Label, Scalar], up_to(MANY_MAX, "object")]
+_Failures = Annotated[list[Annotated[Label, Bound(check_failure)]], up_to(MANY_MAX)]
 _Requirement = Annotated[Line, Bound(check_requirement)]
 _ElasticWorkers = Annotated[WholeNumber, within(0, WORKERS_MAX)] | Literal["default"] | None
 
@@ -299,6 +301,15 @@ class JobSpec(Strict):
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
     """New attempts of the whole gang after a failed one; None: none."""
+    retry_on: _Failures | None = None
+    """Failures after which max_retry, which must be given too, makes a new attempt: reasons such as `NodeLost`,
+    `Preempted`, `Hung`, and `exit:N`, the exit code of the first failing rank. None: all. What
+    max_infrastructure_retry, hang_action and health_params retry needs no place in it. `Hung` stops and retries an
+    attempt after a minute, whatever hang_action says; `HungSilent` needs health_params with an action."""
+    retry_reset_steps: Annotated[WholeNumber, Field(ge=1), within(1, STEPS_MAX)] | None = None
+    """Steps by which an attempt must get further than all before it: then max_retry and max_infrastructure_retry count
+    from 0 again. Its step is the largest of the metrics of rank 0, or without such metrics that of its progress bar;
+    an attempt with neither changes nothing. None: they count all attempts."""
     max_infrastructure_retry: Annotated[WholeNumber, Field(ge=0, le=100)] = 3
     """New attempts after one that ended because a node was lost, or evicted or refused a worker, because another job
     took its place, or locally because of a reboot. max_retry does not count them, and applies after the last one."""
@@ -399,6 +410,16 @@ class JobSpec(Strict):
             least, most = (value if isinstance(value, int) else self.n_workers for value in bounds.values())
             if not 1 <= least <= self.n_workers <= most:
                 raise ValueError(f"elastic_min_workers={least} <= n_workers={self.n_workers} <= {most} does not hold")
+        return self
+
+    @model_validator(mode="after")
+    def _retries_can_happen(self) -> JobSpec:
+        if self.retry_on is not None and self.max_retry is None:
+            raise ValueError("retry_on needs max_retry, the number of new attempts: max_retry=3")
+        if Reason.HUNG_SILENT in (self.retry_on or ()) and not (self.health_params and self.health_params.action):
+            raise ValueError("HungSilent in retry_on needs health_params with log_period and action='restart'")
+        if self.retry_reset_steps and not self.observe:
+            raise ValueError("retry_reset_steps needs observe=True: the steps are found in the metrics")
         return self
 
     def command(self) -> list[str]:

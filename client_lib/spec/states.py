@@ -6,6 +6,7 @@ state, and the message is a sentence for a human. The store refuses the transiti
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TypeVar
 
@@ -67,6 +68,35 @@ class Reason(TextEnum):
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
     DEPENDENCY_FAILED = "DependencyFailed"  # what it waited for can't come any more (`after`); it never started
+
+
+FAILURES = (
+    *(Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE),
+    *(
+        Reason.HUNG,
+        Reason.HUNG_SILENT,
+        Reason.LAUNCHER_LOST,
+        Reason.START_FAILED,
+        Reason.SETUP_FAILED,
+        Reason.PREFLIGHT_FAILED,
+    ),
+    *(Reason.STORAGE_FULL, Reason.DELETED_EXTERNALLY),
+)
+"""Reasons for the end of an attempt that `retry_on` can name; Cancelled and Timeout are never retried."""
+_EXIT = re.compile(r"exit:([1-9]\d{0,2})")
+
+
+def check_failure(word: str) -> None:
+    """Raises ValueError unless `word` is one of FAILURES, or `exit:N` for an exit code from 1 to 255."""
+    code = _EXIT.fullmatch(word)
+    if word in FAILURES or (code and int(code[1]) <= 255):
+        return
+    from difflib import get_close_matches
+
+    words = [*map(str, FAILURES), "exit:N"]
+    near = get_close_matches(word, words, n=1)
+    way_out = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(words)}"
+    raise ValueError(f"{word!r} is no failure of an attempt; {way_out}" + " (N: 1 to 255)" * ("exit:N" in way_out))
 
 
 def as_sent(kind: type[E], value: str) -> E:

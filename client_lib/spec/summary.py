@@ -15,8 +15,9 @@ def summary(info: JobInfo, lasts_s: float | None = None) -> str:
     because = f": {info.message}" if info.message else ""
     if info.state is State.FAILED:
         last = f" in attempt {info.attempt}" if info.attempt > 1 else ""
-        why = _end_of_rank(info.failure) or info.message or "no reason is known"
-        return f"job {info.name} FAILED ({info.reason}): {why}{last}"
+        if end := _end_of_rank(info.failure):  # the message, which it replaces, has `retry` too
+            return f"job {info.name} FAILED ({info.reason}): {end}{last}{f'; {info.retry}' if info.retry else ''}"
+        return f"job {info.name} FAILED ({info.reason}): {info.message or 'no reason is known'}{last}"
     if info.state is State.SUCCEEDED and info.finished_at:
         took = info.finished_at - (info.started_at or info.created_at)
         return f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"

@@ -86,6 +86,8 @@ SINCE_0_1 = (
     "metrics",
     "preflight_check",
     "after",
+    "retry_on",
+    "retry_reset_steps",
 )
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
@@ -356,7 +358,13 @@ class JobInfo(Lenient):
     message: str = ""
     attempt: int = 1
     infrastructure_retries: int = 0
-    """Number of new attempts so far that max_infrastructure_retry has allowed."""
+    """Number of new attempts after `retries_from` that max_infrastructure_retry has allowed."""
+    retries_from: int = 1
+    """The attempt after which retries are counted: the newest that got further by retry_reset_steps, else the first."""
+    furthest_step: float = 0.0
+    """The largest step of the attempts that failed, if `retry_reset_steps` is given."""
+    retry: str = ""
+    """The retry that the newest attempt is, as in "1 of 3 retries", or the reason why a failed job was not retried."""
     spec: SentSpec
     code: Code
     function: FunctionCode | None = None

@@ -32,8 +32,12 @@ class Bar:
         self._times, self._done = list(times), list(done)
 
     @property
+    def step(self) -> float:
+        return self._done[-1]
+
+    @property
     def done(self) -> float:
-        return self._done[-1] / self.total
+        return self.step / self.total
 
     def saved(self) -> list[object]:
         return [self.total, self.marks, self.restarted, self._times, self._done]
@@ -92,10 +96,18 @@ class Bars:
                 return
             self._mark((reading.bar, float(steps)), time, step)
 
-    def progress(self, now: float) -> JobProgress:
-        """The progress by the first bar that is not complete; without values if there are no counters."""
+    def _main(self) -> Bar | None:
+        """The first bar that is not complete, else the last one; None: there are no counters."""
         whole = [bar for bar in self._bars.values() if bar.marks >= _MARKS and not bar.restarted]
-        bar = next((bar for bar in whole if bar.done < 1), whole[-1] if whole else None)
+        return next((bar for bar in whole if bar.done < 1), whole[-1] if whole else None)
+
+    def step(self) -> float | None:
+        bar = self._main()
+        return bar.step if bar else None
+
+    def progress(self, now: float) -> JobProgress:
+        """The progress by `_main`; without values if there are no counters."""
+        bar = self._main()
         if bar or self._posted is None:
             return bar.progress(now) if bar else JobProgress()
         at, done, left_s = self._posted

@@ -130,6 +130,12 @@ class CurveReader:
             found = [tracker.progress(rank, now) for rank in PROGRESS_OF] if complete else []
         return next((each for each in found if each.done is not None or each.metrics), None)
 
+    def step(self, job: LoggedJob, until: float) -> float | None:
+        """The step that the newest attempt has reached by the part of its log that can be read `until` then; None: it
+        shows none."""
+        with self._read(job, job.attempt, 0, until) as (tracker, _):
+            return tracker.step()
+
     def curves(self, job: LoggedJob, rank: int | None, until: float) -> Curves:
         """The curves of one rank and of no rank, or with None of all; those of later attempts continue the earlier.
         Nothing is read after `until` (monotonic seconds); the next call reads on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from math import isfinite
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import GOES_ON, METRICS
@@ -55,6 +56,12 @@ class Tracker:
         metrics = {name: values[name] for name in grammar.by_weight(values)}
         found = self.bars[rank].progress(now)
         return found.model_copy(update={"metrics": metrics, "nan": self._first_nan(rank, metrics)})
+
+    def step(self) -> float | None:
+        """The largest step of the metrics of PROGRESS_OF, else that of their progress bars; None: there is none."""
+        curves = [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
+        steps = [step for curve in curves for step in curve.steps if isfinite(step)]
+        return max(steps, default=next((step for bar in self.bars.values() if (step := bar.step()) is not None), None))
 
     def _first_nan(self, rank: int | None, names: Iterable[str]) -> str | None:
         """The first step at which one of these curves was NaN, as a sentence."""

@@ -89,6 +89,8 @@ FIELDS: dict[str, Row] = {
     "allocation_name": Row(_ONE_MACHINE.local, Ignored("capacity is shared by priority_class and queue_name")),
     "after": _SERVICE,
     "max_retry": _SERVICE,
+    "retry_on": _SERVICE,
+    "retry_reset_steps": _SERVICE,
     "max_infrastructure_retry": _SERVICE,
     "stop_timer": _SERVICE,
     "health_params": _SERVICE,

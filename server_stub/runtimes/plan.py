@@ -119,9 +119,14 @@ def log_share(attempt: Attempt, limit_bytes: int) -> int:
     """Log limit of one worker in this attempt, in bytes, if the whole job has `limit_bytes`.
 
     Attempts that the spec allows in any case share one half of it. The other half is for those that are added after the
-    loss of a machine, if the spec allows any.
+    loss of a machine, if the spec allows any. Where retries may be counted from 0 again, all of these share one half,
+    and the other is for any number of attempts more, by the series 1/n(n+1).
     """
     spec = attempt.spec
     planned, added = 1 + (spec.max_retry or 0), spec.max_infrastructure_retry
+    if spec.retry_reset_steps:
+        limit_bytes //= 2
+        if (more := attempt.number - planned - added) > 0:
+            return max(1, limit_bytes // (spec.n_workers * more * (more + 1)))
     shares = 2 * (planned if attempt.number <= planned else added) if added else planned
     return max(1, limit_bytes // (spec.n_workers * shares))

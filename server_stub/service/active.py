@@ -16,13 +16,15 @@ from client_lib.spec.states import TRANSITIONS, Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
 from server_stub.service.clock import Timer
-from server_stub.service.lifecycle import JobStatus, Stop, Transition
+from server_stub.service.lifecycle import COUNTS, JobStatus, Stop, Transition
 from server_stub.service.notifications import message_of
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
+_SHOWN = ("state", "reason", "message", "attempt", *COUNTS)
+"""Fields of JobStatus that JobInfo has too."""
 
 
 @dataclass
@@ -71,14 +73,8 @@ class ActiveJob:
         only the place in the queue changes."""
         info = self._info or JobInfo.model_validate_json(self.row.info)
         if info.version != self.version:
-            status = self.status
-            decided = {
-                "state": status.state,
-                "reason": status.reason,
-                "message": status.message,
-                "attempt": status.attempt,
-                "infrastructure_retries": status.infrastructure_retries,
-                "dependencies": list(status.dependencies),
+            decided = {name: getattr(self.status, name) for name in _SHOWN} | {
+                "dependencies": list(self.status.dependencies)
             }
             info = info.model_copy(update={**decided, **self._changed, "version": self.version})
         self._info, self._changed = info, {}
@@ -229,11 +225,7 @@ def _readable(row: JobRow) -> ActiveJob:
     if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
         raise ValueError("its columns and its text differ")
     status = JobStatus(
-        state=info.state,
-        reason=info.reason,
-        message=info.message,
-        attempt=info.attempt,
-        infrastructure_retries=info.infrastructure_retries,
+        **{name: getattr(info, name) for name in _SHOWN},
         stop=_stop_of(row.stop),
         hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
         resume_at=row.resume_at,
@@ -244,8 +236,13 @@ def _readable(row: JobRow) -> ActiveJob:
 
 
 def _with_budgets(status: JobStatus, spec: JobSpec) -> JobStatus:
-    """The status with the numbers of retries that the spec allows."""
-    return status._replace(max_retry=spec.max_retry or 0, max_infrastructure_retry=spec.max_infrastructure_retry)
+    """The status with the retries that the spec allows."""
+    return status._replace(
+        max_retry=spec.max_retry or 0,
+        retry_on=spec.retry_on,
+        retry_reset_steps=spec.retry_reset_steps,
+        max_infrastructure_retry=spec.max_infrastructure_retry,
+    )
 
 
 def _text_of(row: JobRow) -> JobText:

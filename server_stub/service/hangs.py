@@ -133,8 +133,10 @@ class HangWatch:
     def _act(self, active: ActiveJob, case: _Case, found: hangs.Hang) -> None:
         action = active.info.spec.hang_action
         lasts_s = time.monotonic() - max(case.quiet[rank] for rank in found.guilty)
-        if action != "report" and lasts_s >= ACTION_S:
-            self._stop(active, Stop(Reason.HUNG, f"{found.message} (hang_action)", retry=action == "retry"))
+        retry_on = Reason.HUNG in (active.info.spec.retry_on or ())
+        if (action != "report" or retry_on) and lasts_s >= ACTION_S:
+            why = "hang_action" if action != "report" else "retry_on"
+            self._stop(active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry"))
 
 
 def _ended_workers(active: ActiveJob) -> list[int]:

@@ -6,11 +6,12 @@ decision, and only then carries it out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from client_lib.spec.states import Reason, State, as_sent
+from client_lib.spec.states import FAILURES, Reason, State, as_sent
 from client_lib.spec.wire import Dependency
 from server_stub.runtimes import Observation
 
@@ -51,9 +52,15 @@ class JobStatus(NamedTuple):
     attempt: int = 1
     """The newest: the one that the runtime has, or that `resume_at` waits for."""
     max_retry: int = 0
+    retry_on: Sequence[str] | None = None
+    retry_reset_steps: int | None = None
     max_infrastructure_retry: int = 0
     infrastructure_retries: int = 0
-    """Number of new attempts so far that followed the loss of a machine; at most max_infrastructure_retry."""
+    """Number of new attempts after `retries_from` that followed the loss of a machine; at most
+    max_infrastructure_retry."""
+    retries_from: int = 1
+    furthest_step: float = 0.0
+    retry: str = ""
     stop: Stop | None = None
     hung: str = ""
     """The verdict on an attempt that hangs."""
@@ -62,6 +69,10 @@ class JobStatus(NamedTuple):
     `attempt` yet."""
     dependencies: tuple[Dependency, ...] = ()
     """The jobs and groups that must end before the first attempt."""
+
+
+COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
+"""Fields about retries that JobInfo has too, which describes and stores them."""
 
 
 class Transition(NamedTuple):
@@ -82,12 +93,13 @@ class Decision(NamedTuple):
     """Empty: only the message changed."""
 
 
-def observe(status: JobStatus, seen: Observation, now: datetime) -> Decision | None:
-    """Decide on an observation of the newest attempt; None: state, reason and message stay as they are."""
+def observe(status: JobStatus, seen: Observation, now: datetime, step: float | None = None) -> Decision | None:
+    """Decide on an observation of the newest attempt; None: state, reason and message stay as they are. `step`: the
+    one that an attempt reached which has ended; None: not known."""
     if status.state.final or status.resume_at or seen.attempt != status.attempt:
         return None
     if seen.phase == "ended":
-        return _ended(status, seen, now)
+        return _ended(status, seen, now, step)
     if seen.phase == "running":
         return _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
     if status.state is State.RUNNING:  # an observation from before the start, or a runtime that finds the job again
@@ -102,7 +114,9 @@ def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None
     ):
         return None
     if status.resume_at:  # between two attempts: nothing runs that must end first
-        return _final(status._replace(resume_at=None, stop=stop), (), _state_of(stop), stop.reason, stop.message, now)
+        return _final(
+            status._replace(resume_at=None, stop=stop, retry=""), (), _state_of(stop), stop.reason, stop.message, now
+        )
     return _moved(status._replace(stop=stop), status.state, Reason.STOPPING, stop.message, now)
 
 
@@ -148,24 +162,55 @@ def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: d
     return Decision(after) if after != status else None
 
 
-def _ended(status: JobStatus, seen: Observation, now: datetime) -> Decision:
+def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | None) -> Decision:
     at = seen.ended_at or now
     began = _unseen_start(status, seen, now)
     if seen.reason is Reason.COMPLETED:
         return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, seen.message, at)
     reason, message = _why(status, seen)
-    number, limit = status.attempt, status.max_infrastructure_retry
+    status, anew = _counted_anew(status, step)
+    limit, used = status.max_infrastructure_retry, status.infrastructure_retries
     if reason in INFRASTRUCTURE and limit:
-        used = status.infrastructure_retries
         if used < limit:
-            told = f"attempt {number} failed: {message} ({used + 1} of {limit} infrastructure retries)"
-            return _restarting(status._replace(infrastructure_retries=used + 1), began, reason, told, now)
+            after = status._replace(infrastructure_retries=used + 1)
+            return _restarting(
+                after, began, reason, message, f"{used + 1} of {limit} infrastructure retries{anew}", now
+            )
         message += f" (all {limit} infrastructure retries are used)"
-    may_retry = status.stop.retry if status.stop else reason is not Reason.TIMEOUT  # of the command `setup`
-    last = status.max_retry + 1 + status.infrastructure_retries
-    if may_retry and number < last:
-        return _restarting(status, began, reason, f"attempt {number} of {last} failed: {message}", now)
-    return _final(status, began, _state_of(status.stop), reason, message, at)
+    code = seen.first_failing.report.exit_code if seen.first_failing and not status.stop else None
+    limit, used = status.max_retry, status.attempt - status.retries_from - used
+    retried = _is_retried(status, reason, code)
+    if retried and used < limit:
+        return _restarting(status, began, reason, message, f"{used + 1} of {limit} retries{anew}", now)
+    why_not = ""
+    if limit and retried:
+        why_not = f"not retried: max_retry={limit} is used up"
+    elif limit and status.retry_on is not None and reason in FAILURES:
+        word = f"exit:{code}" if reason is Reason.EXIT_CODE and code else reason
+        why_not = f"not retried: {word} is not in retry_on"
+    message += f"; {why_not}" if why_not else ""
+    return _final(status._replace(retry=why_not), began, _state_of(status.stop), reason, message, at)
+
+
+def _counted_anew(status: JobStatus, step: float | None) -> tuple[JobStatus, str]:
+    """The status whose retries count from 0 if the attempt got far enough, and the words that say so."""
+    if step is None or not status.retry_reset_steps:
+        return status, ""
+    after = status._replace(furthest_step=max(step, status.furthest_step))
+    if status.attempt == 1 or step < status.furthest_step + status.retry_reset_steps:
+        return after, ""
+    anew = f", counted from 0 again as it got from step {status.furthest_step:.15g} to {step:.15g}"
+    return after._replace(retries_from=status.attempt, infrastructure_retries=0), anew
+
+
+def _is_retried(status: JobStatus, reason: Reason, exit_code: int | None) -> bool:
+    """True if max_retry applies to this end of an attempt."""
+    words = status.retry_on or ()
+    if str(reason) in words or f"exit:{exit_code}" in words:
+        return True
+    if status.stop:
+        return status.stop.retry
+    return status.retry_on is None and reason is not Reason.TIMEOUT  # of the command `setup`
 
 
 def _why(status: JobStatus, seen: Observation) -> tuple[Reason, str]:
@@ -190,15 +235,16 @@ def _unseen_start(status: JobStatus, seen: Observation, now: datetime) -> tuple[
 
 
 def _restarting(
-    status: JobStatus, began: tuple[Transition, ...], reason: Reason, message: str, now: datetime
+    status: JobStatus, began: tuple[Transition, ...], reason: Reason, message: str, retry: str, now: datetime
 ) -> Decision:
     number = status.attempt + 1
     pause = pause_before(number)
-    message = f"{message}; the next starts in {pause:g} s"
+    message = f"attempt {status.attempt} failed: {message} ({retry}); the next starts in {pause:g} s"
     after = status._replace(
         state=State.RESTARTING,
         reason=reason,
         message=message,
+        retry=retry,
         attempt=number,
         stop=None,
         hung="",

@@ -108,6 +108,16 @@ class Observer:
                 log.exception("the progress of job %s can't be read", job.job_id)
         return found
 
+    async def step(self, logs: LoggedJob) -> float | None:
+        """The step that an attempt reached which has ended; None: its log shows none, or can't be read. It is for the
+        decision about a retry, and so also where nothing is shown to users."""
+        try:
+            until = time.monotonic() + _LONGEST_S
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._curves.step, logs, until)
+        except Exception:  # a job may write anything to its log; it must end
+            log.exception("the step of job %s can't be read", logs.job_id)
+            return None
+
     async def take(self, job: JobInfo) -> JobStacks:
         """The stacks of a running job, for a caller that may have them. Raises Conflict: it has just ended."""
         task = self._asked.get(job.id)

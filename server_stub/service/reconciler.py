@@ -52,13 +52,16 @@ class Reconciler:
         note: Callable[[JobRow], Coroutine[Any, Any, None]],
         on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
         take_stacks: TakeStacks,
+        find_step: Callable[[ActiveJob], Coroutine[Any, Any, float | None]],
         tell: Callable[[ActiveJob, Told], None],
     ) -> None:
         """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored.
-        `take_stacks` takes those of a running job. `tell` is called when a job hangs or moves again."""
+        `take_stacks` takes those of a running job. `find_step` finds the step that the newest attempt, which has ended,
+        reached. `tell` is called when a job hangs or moves again."""
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
         self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
+        self._find_step = find_step
         self._by_id: dict[str, ActiveJob] = {}
         self._by_name: dict[tuple[str, str], ActiveJob] = {}
         self._members: Counter[str] = Counter()
@@ -178,11 +181,12 @@ class Reconciler:
                 failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        self._apply(active, seen, failure)
+        step = await self._find_step(active) if active.status.retry_reset_steps else None
+        self._apply(active, seen, failure, step)
 
-    def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None) -> None:
+    def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None, step: float | None = None) -> None:
         before = active.status.state
-        decision = lifecycle.observe(active.status, seen, self._clock.now())
+        decision = lifecycle.observe(active.status, seen, self._clock.now(), step)
         shown: dict[str, Any] = {"workers": list(seen.workers)} if seen.workers else {}
         if decision is None:
             if shown and shown["workers"] != active.info.workers and not active.status.resume_at:

@@ -23,6 +23,7 @@ from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.runtimes import worker_dir
 from server_stub.service.active import row_of
 from server_stub.service.admission import without_proof
+from server_stub.service.lifecycle import COUNTS
 from server_stub.store.rows import JobRow, Key, NewJob
 
 JOB, STOP = "job.json", "stop.json"
@@ -97,7 +98,7 @@ def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: H
         shown["dependencies"] = request.dependencies
     if noted:
         shown["attempt"] = max(info.attempt, noted.attempt)
-        shown["infrastructure_retries"] = noted.infrastructure_retries
+        shown |= {name: getattr(noted, name) for name in COUNTS}
     return _job(info.model_copy(update=shown), place, _stop(folder))
 
 

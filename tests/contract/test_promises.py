@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 
+from client_lib.cli.show import job_lines
 from client_lib.spec.states import Reason, State
 from tests.contract.places import Place, becomes, ended, prints
 
@@ -135,6 +137,23 @@ def test_a_failing_attempt_is_followed_by_another(place: Place) -> None:
     assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
     assert texts(job, rank=[1], stream=["stdout"]) == ["attempt 1", "attempt 2"]
     assert texts(job, rank=[0], stream=["stdout"])[-1:] == ["attempt 2"]
+
+
+def test_an_exit_code_is_retried_as_often_as_the_job_makes_progress(place: Place) -> None:
+    """`max_retry` alone would end it after the second attempt."""
+    script = "import os, sys\nnumber = int(os.environ['CLIENT_LIB_ATTEMPT'])\n"
+    script += "for step in range(100 * number - 100, 100 * number): print(f'step {step} loss=0.5')\n"
+    script += "sys.exit(75 if number < 4 else 1)"
+    job = place.run(script, max_retry=1, retry_on=["exit:75"], retry_reset_steps=100)
+    info = job.info()
+    assert (info.state, info.attempt, info.furthest_step) == (State.FAILED, 4, 399), info.message
+    assert info.message.endswith("; not retried: exit:1 is not in retry_on")
+    told = [event.message for event in job.events() if event.state is State.RESTARTING]
+    assert "failed: rank 0 ended with exit code 75 (1 of 1 retries); the next starts in 1 s" in told[0]
+    assert "(1 of 1 retries, counted from 0 again as it got from step 99 to 199)" in told[1]
+    assert " in attempt 4; not retried: exit:1 is not in retry_on\n" in job.explain()
+    shown = job_lines(info.model_dump(mode="json"), datetime.now(timezone.utc))
+    assert "attempt   4 (not retried: exit:1 is not in retry_on)" in shown
 
 
 def test_every_line_of_every_stream_arrives_once_and_in_order(place: Place) -> None:

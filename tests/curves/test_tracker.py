@@ -42,6 +42,25 @@ def tracked(lines: list[str], stream: str = "stdout", kind: str = "", most: int 
     return tracker
 
 
+@pytest.mark.parametrize(
+    ("lines", "step"),
+    [
+        ([f"step {n} loss=0.5" for n in (1, 2, 9, 3)], 9),
+        ([f"train:  5%|#  | {n}/900 [00:01<00:09, 1.0it/s]" for n in (10, 20, 30)], 30),
+        ([f"step {n}/900 loss=0.5" for n in (10, 20, 30)] + [f"eval {n}/50" for n in range(50)], 30),
+        (["epoch 1 loss=0.5", "epoch 2 loss=0.4", "epoch 3 loss=0.3"], None),
+        ([], None),
+    ],
+)
+def test_the_step_that_a_log_has_reached(lines: list[str], step: float | None) -> None:
+    assert tracked(lines).step() == step
+
+
+def test_a_logged_step_that_is_no_number_is_not_reached() -> None:
+    steps = (float("nan"), 4.0, float("inf"))
+    assert tracked([metric_line(0, step, {"loss": 0.5}).decode() for step in steps], "metrics").step() == 4
+
+
 def columns(curves: dict[Key, Points], name: str) -> tuple[list[float], list[float]]:
     points = curves[0, name]
     return points.steps.tolist(), points.values.tolist()

@@ -214,6 +214,13 @@ def test_the_logs_of_all_workers_in_all_attempts_share_the_limit_of_the_job(
     assert shares[0] == limit // (2 * (1 + (max_retry or 0)) * (2 if max_infrastructure_retry else 1))
 
 
+def test_the_logs_of_a_job_that_makes_progress_keep_to_the_limit_in_any_number_of_attempts() -> None:
+    job = attempt(n_workers=2, max_retry=2, max_infrastructure_retry=1, retry_reset_steps=1)
+    shares = [first(replace(job, number=number)).log_limit_bytes for number in range(1, 200)]
+    assert sum(shares[:4]) * 2 <= OPTIONS.settings.log_limit_bytes // 2
+    assert 0.98 * OPTIONS.settings.log_limit_bytes < sum(shares) * 2 <= OPTIONS.settings.log_limit_bytes
+
+
 def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:
     assert first(attempt(env_variables={"CLIENT_LIB_RANK_RUNNER": 0})).rank_runner is False
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from tests.service.bench import Bench
@@ -155,7 +157,7 @@ def test_a_hang_of_a_minute_makes_a_new_attempt_if_the_job_says_so(bench: Bench)
     async def run(job_id: str) -> None:
         info = await becomes(bench, Reason.HUNG)
         info = await bench.until("one", State.RESTARTING)
-        assert info.message.startswith("attempt 1 of 2 failed: rank 0 has waited in all_reduce (train.py:41) since ")
+        assert info.message.startswith("attempt 1 failed: rank 0 has waited in all_reduce (train.py:41) since ")
         while len(bench.runtime.started) < 2:
             bench.clock.pass_time(1)
             await asyncio.sleep(0.002)
@@ -163,3 +165,13 @@ def test_a_hang_of_a_minute_makes_a_new_attempt_if_the_job_says_so(bench: Bench)
         assert (await bench.until("one", State.RUNNING, 2)).reason is Reason.RUNNING
 
     with_two_ranks(bench, run, hang_action="retry", max_retry=1)
+
+
+@pytest.mark.parametrize(("action", "named"), [("report", "retry_on"), ("stop", "hang_action")])
+def test_a_hang_makes_a_new_attempt_if_retry_on_names_it(bench: Bench, action: str, named: str) -> None:
+    async def run(_: str) -> None:
+        info = await becomes(bench, Reason.HUNG)
+        info = await bench.until("one", State.RESTARTING)
+        assert f"{SENTENCE} ({named}) (1 of 1 retries); " in info.message
+
+    with_two_ranks(bench, run, hang_action=action, retry_on=["Hung"], max_retry=1)

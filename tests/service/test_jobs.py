@@ -123,7 +123,10 @@ def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growi
             await bench.until("one", State.RUNNING)
             bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
             waiting = await bench.until("one", State.RESTARTING, number + 1)
-            assert waiting.message == f"attempt {number} of 3 failed: exit code 1; the next starts in {pause} s"
+            assert (
+                waiting.message
+                == f"attempt {number} failed: exit code 1 ({number} of 2 retries); the next starts in {pause} s"
+            )
             bench.clock.pass_time(pause - 0.1)
             await asyncio.sleep(0.02)
             assert bench.runtime.started[-1] == (job.id, number)
@@ -132,7 +135,10 @@ def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growi
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
         failed = await bench.until("one", State.FAILED)
-        assert (failed.attempt, failed.reason, failed.message) == (3, Reason.EXIT_CODE, "exit code 1")
+        assert (failed.attempt, failed.reason, failed.message) == (
+            *(3, Reason.EXIT_CODE),
+            "exit code 1; not retried: max_retry=2 is used up",
+        )
 
     in_server(bench, run)
 

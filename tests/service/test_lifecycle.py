@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from client_lib.spec.states import Reason, State, check_transition
 from client_lib.spec.wire import RankReport
-from server_stub.runtimes import Observation
+from server_stub.runtimes import FailingRank, Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop, Transition, pause_before
 from tests.examples import examples
@@ -214,9 +215,9 @@ def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
     job = JobStatus(max_retry=1, max_infrastructure_retry=2)
     ends = [
         (Reason.NODE_LOST, "attempt 1 failed: why (1 of 2 infrastructure retries); the next starts in 1 s"),
-        (Reason.EXIT_CODE, "attempt 2 of 3 failed: why; the next starts in 2 s"),
+        (Reason.EXIT_CODE, "attempt 2 failed: why (1 of 1 retries); the next starts in 2 s"),
         (Reason.PREEMPTED, "attempt 3 failed: why (2 of 2 infrastructure retries); the next starts in 4 s"),
-        (Reason.NODE_LOST, "why (all 2 infrastructure retries are used)"),
+        (Reason.NODE_LOST, "why (all 2 infrastructure retries are used); not retried: max_retry=1 is used up"),
     ]
     for number, (reason, message) in enumerate(ends, start=1):
         decision = lifecycle.observe(job, Observation("j", number, "ended", reason, "why"), T0)
@@ -234,7 +235,87 @@ def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> N
         assert decision
         assert decision.status.state is State.RESTARTING
         assert decision.status.infrastructure_retries == job.infrastructure_retries
-        assert decision.status.message.startswith("attempt 2 of 3 failed: why")
+        assert decision.status.message.startswith("attempt 2 failed: why (")
+        assert decision.status.message.endswith(f" ({decision.status.retry}); the next starts in 2 s")
+
+
+def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None) -> JobStatus:
+    """The job after its attempt has ended so, and after the pause."""
+    first = FailingRank(0, RankReport(rank=0, exit_code=code)) if code else None
+    seen = Observation("j", job.attempt, "ended", reason, "why", first_failing=first)
+    decision = lifecycle.observe(job, seen, T0, step)
+    assert decision
+    return lifecycle.resume(decision.status)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "stop", "word"),
+    [
+        (Reason.NODE_LOST, None, None, ""),
+        (Reason.EXIT_CODE, 75, None, ""),
+        (Reason.SETUP_FAILED, 75, None, ""),
+        (Reason.HUNG, 75, Stop(Reason.HUNG, "hangs"), ""),
+        (Reason.EXIT_CODE, 75, HUNG_RESTART, ""),
+        (Reason.EXIT_CODE, 1, None, "exit:1"),
+        (Reason.OUT_OF_MEMORY, 1, None, "OutOfMemory"),
+        (Reason.PREEMPTED, None, None, "Preempted"),
+        (Reason.EXIT_CODE, 75, HUNG, "HungSilent"),
+    ],
+)
+def test_only_the_named_failures_are_retried(reason: Reason, code: int | None, stop: Stop | None, word: str) -> None:
+    job = JobStatus(State.RUNNING, max_retry=2, retry_on=["NodeLost", "exit:75", "Hung"], stop=stop)
+    after = ended(job, reason, code)
+    assert after.state is (State.FAILED if word else State.RESTARTING)
+    assert after.retry == (f"not retried: {word} is not in retry_on" if word else "1 of 2 retries")
+    assert after.message.endswith(f"; {after.retry}" if word else f" ({after.retry}); the next starts in 1 s")
+
+
+@pytest.mark.parametrize("stop", [CANCEL, TIMEOUT])
+def test_what_can_never_be_retried_says_nothing_about_it(stop: Stop) -> None:
+    after = ended(JobStatus(State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop), Reason.EXIT_CODE, 75)
+    assert (after.state.final, after.message, after.retry) == (True, stop.message, "")
+
+
+def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> None:
+    job = JobStatus(max_retry=2, max_infrastructure_retry=1, retry_on=["exit:75"])
+    job = ended(job, Reason.NODE_LOST)
+    assert job.retry == "1 of 1 infrastructure retries"
+    failed = ended(job, Reason.NODE_LOST)
+    used_up = "(all 1 infrastructure retries are used)"
+    assert failed.message == f"why {used_up}; not retried: NodeLost is not in retry_on"
+    job = ended(job._replace(retry_on=["NodeLost"]), Reason.NODE_LOST)
+    assert (job.state, job.retry) == (State.RESTARTING, "1 of 2 retries")
+
+
+def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
+    job = JobStatus(max_retry=2, max_infrastructure_retry=1, retry_reset_steps=100)
+    told = []
+    ends = [
+        *((Reason.EXIT_CODE, 50.0), (Reason.NODE_LOST, None), (Reason.EXIT_CODE, 149.0), (Reason.EXIT_CODE, 249.0)),
+        *((Reason.NODE_LOST, 20.0), (Reason.EXIT_CODE, 300.0), (Reason.EXIT_CODE, 310.0)),
+    ]
+    for reason, step in ends:
+        job = ended(job, reason, step=step)
+        told.append(job.retry)
+    assert told == [
+        "1 of 2 retries",
+        "1 of 1 infrastructure retries",
+        "2 of 2 retries",
+        "1 of 2 retries, counted from 0 again as it got from step 149 to 249",
+        "1 of 1 infrastructure retries",
+        "2 of 2 retries",
+        "not retried: max_retry=2 is used up",
+    ]
+    assert (job.attempt, job.furthest_step, job.state) == (7, 310, State.FAILED)
+
+
+@given(st.lists(st.integers(0, 1000)), st.integers(1, 100))
+def test_only_progress_gives_more_attempts_than_max_retry(steps: list[int], least: int) -> None:
+    job = JobStatus(max_retry=1, retry_reset_steps=least)
+    for step in steps:
+        if not job.state.final:
+            job = ended(job, Reason.EXIT_CODE, step=step)
+    assert job.attempt <= 2 * (1 + max(steps, default=0) // least) + 1
 
 
 def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:

@@ -17,9 +17,11 @@ from client_lib.errors import InvalidRequest, NotFound, ServerError
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeSnapshot, JobInfo
+from client_lib.spec.wire import CodeSnapshot, JobInfo, RankReport
+from server_stub.runtimes import log_dir
 from server_stub.store import rows, search
 from server_stub.store.search import JobFilters
+from tests.logs.support import LogWriter
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import until
 
@@ -115,9 +117,39 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
             assert (await bench.info("one")).infrastructure_retries == 2
             bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")
             ended = await bench.until("one", State.FAILED)
-        assert (ended.attempt, ended.message) == (4, "the node is gone (all 2 infrastructure retries are used)")
+        assert (ended.attempt, ended.message) == (
+            4,
+            "the node is gone (all 2 infrastructure retries are used); not retried: max_retry=1 is used up",
+        )
 
     asyncio.run(run())
+
+
+def test_the_progress_that_resets_retries_outlives_the_server(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            job = await bench.submit(name="one", max_retry=1, retry_on=["exit:75"], retry_reset_steps=100)
+        anew = ", counted from 0 again as it got from step 100 to 200"
+        for number, (step, told) in enumerate([(100, ""), (200, anew)], start=1):
+            async with bench.server():
+                await fails_at(bench, job.id, number, step)
+                assert (await bench.until("one", State.RESTARTING, number + 1)).retry == f"1 of 1 retries{told}"
+            async with bench.server():
+                bench.clock.pass_time(60)
+                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+        async with bench.server():
+            await fails_at(bench, job.id, 3, 299)
+            failed = await bench.until("one", State.FAILED)
+        assert (failed.retry, failed.furthest_step) == ("not retried: max_retry=1 is used up", 299)
+
+    asyncio.run(run())
+
+
+async def fails_at(bench: Bench, job_id: str, attempt: int, step: int) -> None:
+    log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job_id, attempt, 0))
+    for printed in (step - 2, step - 1, step):
+        log.write(f"step {printed} loss=0.5")
+    bench.runtime.end(job_id, Reason.EXIT_CODE, "it failed", RankReport(rank=0, exit_code=75))
 
 
 def test_an_order_to_stop_outlives_the_server(bench: Bench) -> None:
@@ -217,6 +249,7 @@ def test_a_data_directory_that_can_not_be_used_is_named(bench: Bench) -> None:
 SUBMITTER = """
 import asyncio, json, sys
 from pathlib import Path
+from tests.logs.support import LogWriter
 from tests.service.bench import ANN, Bench
 
 async def main(folder, first):

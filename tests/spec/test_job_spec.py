@@ -20,6 +20,7 @@ from client_lib.spec.job import (
     check_name,
 )
 from client_lib.spec.mlspace import PlatformType
+from client_lib.spec.states import FAILURES
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
 
@@ -108,6 +109,15 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"base_image": "train.py"}, "script='train.py'"),
         ({"health_params": {"log_period": 20}}, "needs action"),
         ({"grace_s": -1}, "greater than or equal to 0"),
+        ({"max_retry": 1, "retry_on": ["NodeLst"]}, "'NodeLst' is no failure of an attempt; did you mean 'NodeLost'?"),
+        ({"max_retry": 1, "retry_on": ["Timeout"]}, "there are: ExitCode, Signal, OutOfMemory, "),
+        ({"max_retry": 1, "retry_on": ["exit 75"]}, "'exit 75' is no failure of an attempt; did you mean 'exit:N'?"),
+        ({"max_retry": 1, "retry_on": ["exit:0"]}, "did you mean 'exit:N'? (N: 1 to 255)"),
+        ({"max_retry": 1, "retry_on": ["exit:256"]}, "did you mean 'exit:N'? (N: 1 to 255)"),
+        ({"max_retry": 1, "retry_on": ["HungSilent"]}, "needs health_params"),
+        ({"retry_on": ["Hung"]}, "retry_on needs max_retry, the number of new attempts"),
+        ({"retry_reset_steps": 0}, "greater than or equal to 1"),
+        ({"retry_reset_steps": 5, "observe": False}, "needs observe=True"),
     ],
 )
 def test_a_wrong_field_is_refused_and_named(fields: dict[str, object], told: str) -> None:
@@ -193,6 +203,11 @@ def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
     assert len(PriorityClass) == 5
     assert (HealthAction.restart, HealthSubAction.notify) == ("restart", "notify")
     assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN  # type: ignore[arg-type]
+
+
+def test_every_failure_of_an_attempt_can_be_retried_on() -> None:
+    words = [*FAILURES, "exit:1", "exit:255"]
+    JobSpec(script="a.py", max_retry=0, retry_on=words, health_params={"log_period": 1, "action": "delete"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
