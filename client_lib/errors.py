@@ -5,6 +5,7 @@ Standard library only: the server, the client and `import client_lib` all load i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 BY_CODE: dict[str, type[ClientLibError]] = {}
@@ -108,8 +109,11 @@ class BadResponse(ClientLibError, code="bad_response"):
 class JobEnded(ClientLibError, code="job_ended"):
     """`wait()` found that the job did not succeed. `info` is its last JobInfo.
 
-    `printed`: the whole log was printed just before, so that the message has no lines of it.
+    `printed`: the whole log was printed just before, so that the message has no lines of it. `card`: makes the HTML
+    for notebooks.
     """
+
+    card: Callable[[], str] | None = None
 
     def __init__(self, message: str, *, hint: str | None = None, info: Any = None, printed: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -120,14 +124,9 @@ class JobEnded(ClientLibError, code="job_ended"):
         first, *rest = str(self).splitlines()
         return [f"\x1b[1;31m{type(self).__name__}\x1b[0m: {first}", *rest]
 
-    def _repr_html_(self) -> str:
-        from html import escape  # few programs need its 2231 names
-
-        first, _, rest = str(self).partition("\n")
-        return (
-            f"<div style='border-left:3px solid #dc322f;padding-left:8px'><b style='color:#dc322f'>{escape(first)}</b>"
-            f"<pre style='margin:0'>{escape(rest)}</pre></div>"
-        )
+    def _repr_html_(self) -> str | None:
+        """The report as a card for notebooks; None: they show the text."""
+        return self.card() if self.card else None
 
 
 class JobFailed(JobEnded, code="job_failed"):

@@ -1,4 +1,4 @@
-"""A job in a notebook: a small table, and the text above and below its lines while it is followed.
+"""A job in a notebook: a card, and the text above and below its lines while it is followed.
 
 Pure. Every value is escaped.
 """
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import groupby
 from typing import NamedTuple
 
 from client_lib.reports import table
@@ -37,30 +38,63 @@ Bundle = dict[str, str]
 """MIME type -> what is shown."""
 MAX_BARS = 16
 _PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)  # their states say the same
-_PRE = "<pre style='margin:0'>{}</pre>"
+_FONT = "font:13px/1.45 system-ui,sans-serif"
+_PRE = "<pre style='margin:0;padding:6px 8px;max-height:16em;overflow:auto;background:#8881;font-size:12px'>{}</pre>"
+_CARD = (
+    "<div style='border:1px solid #8884;border-left:4px solid {colour};border-radius:4px;padding:6px 12px;"
+    f"max-width:60em;{_FONT}'>{{inner}}</div>"
+)
+_STRONG, _NEXT = "<b>{}</b>", "<span style='opacity:.7'>next: {}</span>"
+_PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
+_BAR = "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;background:#8884"
+_FILLED = f"height:6px;background:{_COLOURS[State.RUNNING]}"
+_CELL = "text-align:left;padding:3px 14px 3px 0;white-space:nowrap"
 
 
 def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: Sequence[str] = ()) -> str:
-    """A table of what a user asks first. `note`: why this may be out of date. `lines`: the last of its log."""
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(key)}</th><td style='text-align:left'>{value}</td></tr>"
-        for key, value in _rows(info, now or datetime.now(timezone.utc), lines)
-    )
-    caption = f"<b>Job {html.escape(info.name)}</b> {html.escape(note)}"
-    return f"<table><caption style='text-align:left'>{caption}</caption>{cells}</table>"
+    """A card of what a user asks first. `note`: why this may be out of date. `lines`: the last of its log."""
+    job, at = info.model_dump(mode="json"), now or datetime.now(timezone.utc)
+    span = ran_for(info, at) + (f", attempt {info.attempt}" if info.attempt > 1 else "")
+    head = f"{_pill(info.state)} <b>{html.escape(info.name)}</b> {_faint(f'{span} {note}'.strip())}"
+    what = f"<code>{html.escape(table.script(job['spec']))}</code> {_faint(f'on {_workers(info)}')}"
+    hint = info.failure.hint if info.failure else None
+    below = [_bar(job), html.escape(table.why(job)), f"<b>hint:</b> {html.escape(hint)}" if hint else ""]
+    below += [_faint(notice) for notice in info.notices]
+    below += [_PRE.format(coloured("\n".join(lines)))] if lines else []
+    return _card(info.state, head, what, *below)
 
 
-def _rows(info: JobInfo, now: datetime, lines: Sequence[str]) -> list[tuple[str, str]]:
-    spec = info.spec
-    rows = [("state", f"{_coloured(info.state)} {html.escape(info.reason)}"), ("message", html.escape(info.message))]
-    rows += [("script", html.escape(table.script(spec.model_dump()))), ("workers", html.escape(_workers(info)))]
-    rows += [("type", html.escape(spec.type)), ("time", ran_for(info, now))]
-    if info.attempt > 1:
-        rows.append(("attempt", str(info.attempt)))
-    rows += [("notice", html.escape(notice)) for notice in info.notices]
-    if lines:
-        rows.append(("last lines", _PRE.format(coloured("\n".join(lines)))))
-    return [(key, value) for key, value in rows if value]
+def report_as_html(parts: Sequence[tuple[str, str]]) -> str:
+    """The report of a failure, as pairs of a kind and a text (`explanation.Part`), as a card."""
+    shown: list[str] = []
+    for kind, same in groupby(parts, key=lambda part: part[0]):
+        text = coloured("\n".join(text for _, text in same))
+        shown.append(
+            {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}.get(kind, _STRONG).format(text)
+        )
+    return _card(State.FAILED, *shown)
+
+
+def _card(state: str, *parts: str) -> str:
+    """A frame with an edge in the colour of the state; its other colours are those of the notebook, light or dark."""
+    inner = "".join(f"<div style='margin:3px 0'>{part}</div>" for part in parts if part)
+    return _CARD.format(colour=_COLOURS.get(state, "#888"), inner=inner)
+
+
+def _pill(state: str) -> str:
+    colour = _COLOURS.get(state, "#888")
+    return f"<b style='background:{colour};{_PILL}'>{html.escape(state)}</b>"
+
+
+def _faint(text: str) -> str:
+    return f"<span style='opacity:.7'>{html.escape(text)}</span>" if text else ""
+
+
+def _bar(job: table.Json) -> str:
+    """The progress, drawn and in words; "": not known."""
+    done, words = (job.get("progress") or {}).get("done"), table.progress(job)
+    filled = "" if done is None else f"<div style='{_BAR}'><div style='width:{100 * done:.0f}%;{_FILLED}'></div></div>"
+    return filled + html.escape(words)
 
 
 def _workers(info: JobInfo) -> str:
@@ -96,17 +130,17 @@ def jobs_as_text(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
 
 def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
     """The same as a table whose states have their colours."""
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in table.USUAL)
+    if not infos:
+        return "no jobs"
+    head = "".join(f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL)
     rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
-    body = "".join(
-        "<tr>" + "".join(f"<td style='text-align:left'>{_job_cell(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
+    body = "".join(f"<tr>{''.join(map(_job_cell, row))}</tr>" for row in rows)
+    return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
 
 
 def _job_cell(text: str) -> str:
-    return _coloured(text) if text in _COLOURS else html.escape(text)
+    shown, cut = (_coloured(text) if text in _COLOURS else html.escape(text)), "max-width:36em;overflow:hidden"
+    return f"<td style='{_CELL};{cut};text-overflow:ellipsis' title='{html.escape(text)}'>{shown}</td>"
 
 
 def _coloured(state: str) -> str:
@@ -135,7 +169,7 @@ def live_bundle(live: Live) -> Bundle:
     head = f"{live.state} {live.name}"
     more = _more(live)
     below = "\n".join([*_bars(live.bars), *live.said])
-    shown = f"<div>{_coloured(live.state)} {html.escape(live.name + more)}</div>"
+    shown = f"<div style='{_FONT}'>{_pill(live.state)} {html.escape(live.name + more)}</div>"
     return {
         "text/plain": "\n".join(filter(None, [head + more, below])),
         "text/html": shown + (_PRE.format(coloured(below)) if below else ""),

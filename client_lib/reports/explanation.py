@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -195,7 +196,15 @@ def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
     if info.state is State.CANCELLED:
         return JobCancelled(f"job {info.name} was cancelled{in_brackets(info.message)}", info=info)
     report = failure_report(info, printed=printed)
-    return JobFailed(as_text(report), hint=as_text(advice(info)), info=info, printed=printed)
+    failed = JobFailed(as_text(report), hint=as_text(advice(info)), info=info, printed=printed)
+    failed.card = partial(_card, [*report, *advice(info)])
+    return failed
+
+
+def _card(parts: list[Part]) -> str:
+    from client_lib.reports import display  # for notebooks alone
+
+    return display.report_as_html(parts)
 
 
 def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import pickle
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,7 +15,7 @@ from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Failure, JobInfo
+from client_lib.spec.wire import CodeInPlace, Failure, JobInfo, JobProgress
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
 
@@ -134,6 +135,19 @@ def test_a_list_of_jobs_is_the_table_of_the_command_line_and_a_table_in_a_notebo
 
 
 def test_a_failed_job_is_a_card_in_a_notebook() -> None:
-    shown = explanation.ended(failed(rank=0, exit_code=1, exception="E: <x>"))._repr_html_()
-    assert "<b style='color:#dc322f'>job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1</b>" in shown
-    assert "E: &lt;x&gt;\nnext: `job.logs(rank=0)`" in shown
+    info = failed(rank=0, exit_code=1, exception="E: <x>", hint="less <y>", last_lines=["\x1b[31m<z>\x1b[0m"])
+    shown = pickle.loads(pickle.dumps(explanation.ended(info)))._repr_html_()
+    assert "<b>job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1</b>" in shown
+    assert "<b>E: &lt;x&gt;</b>" in shown
+    assert "<b>hint:</b> less &lt;y&gt;" in shown
+    assert "<span style='color:#dc322f'>&lt;z&gt;</span>" in shown
+    assert "next: `job.logs(rank=0)`" in shown
+    of_job = display.as_html(info, T0, lines=["last"])
+    assert "rank 0: E: &lt;x&gt;" in of_job
+    assert "less &lt;y&gt;" in of_job
+
+
+def test_a_running_job_shows_its_progress_as_a_bar() -> None:
+    shown = display.as_html(job(progress=JobProgress(done=0.45, metrics={"loss": 0.25})), T0)
+    assert "width:45%" in shown
+    assert "45% · loss 0.25" in shown
