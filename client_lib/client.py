@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from client_lib.errors import ClientLibError
 from client_lib.functions import call as functions
 from client_lib.groups import Group, JobList
-from client_lib.job import Job, names_of
+from client_lib.job import Job, with_names
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.submit import arguments, changes, request
@@ -125,9 +125,7 @@ def resubmit(
     if isinstance(stored.code, CodeSnapshot):
         with suppress(ClientLibError):  # an older server, or the job of another user
             stored = stored.model_copy(update={"provenance": api.job_provenance(name).submitted})
-    if "after" in fields:
-        fields["after"] = names_of(fields["after"])
-    spec = changes.changed(stored.spec, fields, stored.function)
+    spec = changes.changed(stored.spec, with_names(fields), stored.function)
     spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
     digest = request.script_digest(stored)
     differ = changes.what_differs(stored, spec, digest)

@@ -123,6 +123,8 @@ class Job(Generic[R]):
         log_file: File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing.
         checkpoint_dir: Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its
             attempts.
+        checkpoint_from: Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made
+            when it starts. One that has not ended must stand in `after`, too.
         outputs: Globs of files that are kept for download, relative to the working directory (`**`: any folders); of
             them what the ranks create or change. None: in a snapshot all of that, in place none: they stay where they
             are. []: none.
@@ -212,6 +214,7 @@ class Job(Generic[R]):
         pytorch_use_env: bool | None = None,
         log_file: str | None = "train.log",
         checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_from: Job[Any] | str | None = None,
         outputs: Sequence[str] | None = None,
         requirements: Sequence[str] | str | os.PathLike[str] | None = None,
         setup: str | None = None,
@@ -265,7 +268,7 @@ class Job(Generic[R]):
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if given["script"] is not None else ""
-        given["after"] = names_of(after)
+        given |= with_names({"after": after, "checkpoint_from": checkpoint_from})
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
         self._set_up(_Draft(spec, text, call, old.attached), client)
 
@@ -787,7 +790,19 @@ class Job(Generic[R]):
                 cell.end(self.info())
 
 
-def names_of(after: Awaited | Sequence[Awaited] | None) -> list[str]:
-    """The entries of the field `after`: the names of jobs and groups. Raises Conflict: a job is not submitted yet."""
-    several: Any = [after] if isinstance(after, str) or hasattr(after, "name") else after or ()
-    return [entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry) for entry in several]
+def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a spec with the names of the jobs and groups in `after` and `checkpoint_from`.
+
+    Raises Conflict: a job is not submitted yet.
+    """
+    named = dict(fields)
+    if named.get("checkpoint_from") is not None:
+        named["checkpoint_from"] = _name_of(named["checkpoint_from"])
+    if (after := named.get("after")) is not None:
+        several = [after] if isinstance(after, str) or hasattr(after, "name") else after
+        named["after"] = [_name_of(entry) for entry in several]
+    return named
+
+
+def _name_of(entry: Any) -> Any:
+    return entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry)

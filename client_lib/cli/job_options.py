@@ -36,8 +36,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *("name", "labels", "requirements"),
     ),
     "Code": (
-        *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "conda_env", "warm"),
-        *("pytorch_use_env", "observe", "metrics", "preflight_check"),
+        *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "checkpoint_from"),
+        *("conda_env", "warm", "pytorch_use_env", "observe", "metrics", "preflight_check"),
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "after", "max_retry", "retry_on", "retry_reset_steps"),

@@ -245,6 +245,9 @@ class JobSpec(Strict):
     """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing."""
     checkpoint_dir: Line | None = None
     """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
+    checkpoint_from: Label | None = None
+    """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made when it starts. One
+    that has not ended must stand in `after`, too."""
     outputs: _Lines | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
     the ranks create or change. None: in a snapshot all of that, in place none: they stay where they are. []: none."""
@@ -402,6 +405,12 @@ class JobSpec(Strict):
         for name in variables:
             check_env_name(name)
         return variables
+
+    @model_validator(mode="after")
+    def _checkpoints_have_one_origin(self) -> JobSpec:
+        if self.checkpoint_from is not None and self.checkpoint_dir is not None:
+            raise ValueError("checkpoint_from copies to the job's own directory: leave checkpoint_dir out")
+        return self
 
     @model_validator(mode="after")
     def _elastic_bounds_hold(self) -> JobSpec:

@@ -88,6 +88,7 @@ SINCE_0_1 = (
     "after",
     "retry_on",
     "retry_reset_steps",
+    "checkpoint_from",
 )
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""

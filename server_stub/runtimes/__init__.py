@@ -43,10 +43,10 @@ class Attempt:
     function: Path | None = None
     """The pickled function, if the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
-    """Checkpoint directory of the job being resubmitted. Its contents are copied into this job's checkpoint directory
-    before the first start."""
+    """Checkpoint directory of an earlier job (resubmit, `checkpoint_from`). Its contents are copied into that of this
+    job before the first start."""
     checkpoints_name: str | None = None
-    """Name of the job being resubmitted. None: there is none, or an earlier version of the server took the request."""
+    """Name of that job. None: there is none, or an earlier version of the server took the request."""
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
     never_started: bool = False

@@ -70,6 +70,7 @@ FIELDS: dict[str, Row] = {
     "pytorch_use_env": _EVERYWHERE,
     "log_file": _EVERYWHERE,
     "checkpoint_dir": _EVERYWHERE,  # kubernetes: with a notice if it ends with the pod
+    "checkpoint_from": _EVERYWHERE,  # kubernetes: only if the catalogue has a volume for checkpoints
     "outputs": _EVERYWHERE,  # kubernetes: only if pods reach the server
     "requirements": _EVERYWHERE,
     "setup": _EVERYWHERE,

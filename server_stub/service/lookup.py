@@ -223,6 +223,12 @@ class JobLookup:
         row = stored_row(found) if found is not None else None
         return row.name if row is not None and row.owner == user.name else None
 
+    async def own(self, user: User, name: str) -> JobInfo:
+        """The user's own job. Raises NotFound, as for the job of another."""
+        if (found := await self._find_by_name(user.name, name)) is not None:
+            return info_of(found)
+        raise await self._not_found(user, name)
+
     async def own_id(self, user: User, name: str) -> str:
         """Id of the user's own job or group of this name. Raises NotFound, as for the job of another."""
         if (found := await self._find_by_name(user.name, name)) is not None:

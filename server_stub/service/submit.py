@@ -21,7 +21,7 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec.groups import GroupRequest
-from client_lib.spec.job import split_dependency
+from client_lib.spec.job import JobSpec, split_dependency
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, Dependency, GroupInfo, JobInfo, Membership, SubmitRequest
@@ -148,7 +148,7 @@ class SubmitHandler:
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
             admitted = replace(admitted, request=admitted.request.model_copy(update={"dependencies": found}))
-        if request.checkpoints_of is not None:
+        if request.checkpoints_of is not None or request.spec.checkpoint_from is not None:
             admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
@@ -172,11 +172,31 @@ class SubmitHandler:
 
         Raises NotFound: this user has no such job, which holds for admins too.
         """
-        assert request.checkpoints_of is not None
+        if request.checkpoints_of is None:
+            return request.model_copy(update=await self._parent(user, request.spec))
         name = await self._lookup.name_of_own(user, request.checkpoints_of)
         if name is None:
             raise NotFound(f"there is no job {request.checkpoints_of} of {user.name} whose checkpoints could be copied")
         return request.model_copy(update={"checkpoints_name": name})
+
+    async def _parent(self, user: User, spec: JobSpec) -> dict[str, str]:
+        """Id and name of the job that `checkpoint_from` names.
+
+        Raises NotFound: this user has none; InvalidRequest: its checkpoints can't be copied.
+        """
+        assert spec.checkpoint_from is not None
+        info = await self._lookup.own(user, spec.checkpoint_from)
+        if (folder := info.spec.checkpoint_dir) is not None:
+            raise InvalidRequest(
+                f"checkpoint_from: the checkpoints of {info.name} are in {folder}, which is not copied",
+                hint="give that as checkpoint_dir, or copy it",
+            )
+        if not info.state.final and info.name not in (split_dependency(entry)[1] for entry in spec.after):
+            raise InvalidRequest(
+                f"checkpoint_from: {info.name} has not ended, and still writes its checkpoints",
+                hint=f"--after any:{info.name} (after=...) waits for its end",
+            )
+        return {"checkpoints_of": info.id, "checkpoints_name": info.name}
 
     async def _check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
         folder = folder_of(request, script_path) or ""

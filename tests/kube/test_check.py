@@ -119,6 +119,12 @@ def test_the_checkpoints_of_the_job_before_are_found_on_the_volume_that_they_are
     assert (nowhere, (why or "")[:31]) == (None, "no checkpoints are handed on: t")
 
 
+def test_checkpoints_of_another_job_need_a_volume_that_keeps_them() -> None:
+    assert Builder(SMALL + VOLUMES, spec={"checkpoint_from": "before"}).build("x").notices() == []
+    with pytest.raises(NotSupported, match="checkpoints end with their pods"):
+        Builder(spec={"checkpoint_from": "before"}).build("x").notices()
+
+
 def test_requirements_travel_in_the_plan() -> None:
     assert order(of(requirements=["einops>=0.8"])).requirements == ["einops>=0.8"]
 

@@ -214,6 +214,27 @@ def test_a_group_is_waited_for_as_one_and_a_group_waits_as_one(bench: Bench) -> 
     asyncio.run(main())
 
 
+def test_checkpoints_of_a_job_that_still_writes_them_are_copied_after_its_end_alone(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server() as service:
+            first = await bench.submit(name="first")
+            await bench.submit(name="elsewhere", checkpoint_dir="/data/mine")
+            with pytest.raises(InvalidRequest, match="first has not ended, and still writes its checkpoints"):
+                await bench.submit(checkpoint_from="first")
+            with pytest.raises(InvalidRequest, match="are in /data/mine, which is not copied"):
+                await bench.submit(checkpoint_from="elsewhere", after=["elsewhere"])
+            with pytest.raises(NotFound, match="no job named first"):
+                await bench.submit(User("carl"), checkpoint_from="first")
+            second = await bench.submit(name="second", checkpoint_from="first", after=["any:first"])
+            bench.runtime.end(first.id)
+            await bench.until_info("second", lambda _: has_started(bench, second))
+            attempt = bench.runtime.attempts[second.id]
+            assert attempt.checkpoints_name == "first"
+            assert attempt.checkpoints_from == service._settings.data_dir / "jobs" / first.id / "checkpoints"
+
+    asyncio.run(main())
+
+
 # --- ends that this server did not see
 
 

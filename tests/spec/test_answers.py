@@ -92,7 +92,8 @@ def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_valu
     assert name not in info().model_dump(mode="json")["spec"]
     assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
     others = {"setup": "true", "notify": "https://hook.example", "metrics": "(?P<loss>.*)", "after": ["first"]}
-    other = {**others, "retry_on": ["Hung"]}.get(name) or ("stop" if isinstance(default, str) else int(default is None))
+    listed = {**others, "checkpoint_from": "first", "retry_on": ["Hung"]}
+    other = listed.get(name) or ("stop" if isinstance(default, str) else int(default is None))
     changed = info(spec={"script": "train.py", "max_retry": 1, name: other})
     assert JobInfo.model_validate_json(changed.model_dump_json()).spec == changed.spec
 

@@ -41,7 +41,7 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
         NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
     """
     job, catalogue = _Job(spec, owner, cluster), cluster.catalogue
-    for reject in (_type, _gpus, _outputs, _own_variables, _queue, _size):
+    for reject in (_type, _gpus, _outputs, _checkpoints, _own_variables, _queue, _size):
         reject(job)
     fields.check_command(spec)
     fields.check_paths(spec, submitter.working_dir)
@@ -78,6 +78,15 @@ def _outputs(job: _Job) -> None:
         raise NotSupported(
             f"outputs={job.spec.outputs} can't be kept: pods don't reach this server",
             hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
+        )
+
+
+def _checkpoints(job: _Job) -> None:
+    if job.spec.checkpoint_from is not None and job.cluster.catalogue.checkpoints is None:
+        raise NotSupported(
+            f"checkpoint_from={job.spec.checkpoint_from!r}: checkpoints end with their pods, as the catalogue of this "
+            "server names no volume for them",
+            hint="write checkpoints to a volume, with the same checkpoint_dir in both jobs",
         )
 
 

@@ -82,12 +82,23 @@ def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[s
 
 
 def copy_checkpoints(attempt: Attempt, checkpoints: Path, keep_free: int) -> None:
-    """Copy the checkpoints of the job being resubmitted to `checkpoints`, unless the job names a directory or that
-    exists. May take long.
+    """Copy the checkpoints of an earlier job to `checkpoints`, unless the job names a directory or that exists. May
+    take long.
 
     Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
     """
+    if source := checkpoints_to_copy(attempt, checkpoints):
+        copy_folder(str(source), str(checkpoints), keep_free)
+
+
+def checkpoints_to_copy(attempt: Attempt, checkpoints: Path) -> Path | None:
+    """The folder that `checkpoints` begins as a copy of; None: there is none, or `checkpoints` exists.
+
+    Raises FileNotFoundError: the job that the user names in `checkpoint_from` was deleted.
+    """
     source = attempt.checkpoints_from
-    if source is None or attempt.spec.checkpoint_dir is not None or checkpoints.exists() or not source.is_dir():
-        return
-    copy_folder(str(source), str(checkpoints), keep_free)
+    if source is None or attempt.spec.checkpoint_dir is not None or checkpoints.exists():
+        return None
+    if attempt.spec.checkpoint_from is not None and not source.parent.exists():
+        raise FileNotFoundError(f"the checkpoints of {attempt.checkpoints_name} are gone: that job was deleted")
+    return source if source.is_dir() else None

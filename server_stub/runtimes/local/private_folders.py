@@ -23,6 +23,7 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.files.outputs import OUTPUTS
 from server_stub.runtimes import CHECKPOINTS, Attempt, attempt_dir
 from server_stub.runtimes.local.accounts import Account
+from server_stub.runtimes.local.job_folders import checkpoints_to_copy
 
 _ENTERED = ("jobs", "environments")
 
@@ -106,9 +107,9 @@ def _make_private(folder: Path, account: Account) -> None:
 
 
 def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> None:
-    """Make the folder for checkpoints, at the first start with a copy of those of the job being resubmitted."""
-    checkpoints, source = attempt.job_dir / CHECKPOINTS, attempt.checkpoints_from
-    if source is not None and not checkpoints.exists() and source.is_dir():
+    """Make the folder for checkpoints, at the first start with a copy of those of an earlier job."""
+    checkpoints = attempt.job_dir / CHECKPOINTS
+    if source := checkpoints_to_copy(attempt, checkpoints):
         _let_enter(source.parent)
         _make_private(source, account)
         disk.check_room(str(attempt.job_dir), disk.size_of(str(source)), keep_free)
