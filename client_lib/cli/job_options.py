@@ -37,7 +37,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     ),
     "Code": (
         *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "checkpoint_from"),
-        *("conda_env", "warm", "pytorch_use_env", "observe", "metrics", "preflight_check"),
+        *("conda_env", "warm", "pytorch_use_env", "observe", "metrics", "preflight_check", "smoke"),
     ),
     "Resources, queue and end": (
         *("gpus", "volumes", "priority_class", "after", "max_retry", "retry_on", "retry_reset_steps"),

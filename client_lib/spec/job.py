@@ -264,6 +264,10 @@ class JobSpec(Strict):
     memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; the log names a slow
     one."""
 
+    smoke: bool = False
+    """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s of
+    running, all ranks are stopped, and the job is SUCCEEDED if nothing failed until then."""
+
     # --- where and how much
     instance_type: Label | None = None
     """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`, `cpu.8C.32G`.

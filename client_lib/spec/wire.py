@@ -89,6 +89,7 @@ SINCE_0_1 = (
     "retry_on",
     "retry_reset_steps",
     "checkpoint_from",
+    "smoke",
 )
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""

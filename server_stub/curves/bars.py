@@ -96,6 +96,10 @@ class Bars:
                 return
             self._mark((reading.bar, float(steps)), time, step)
 
+    @property
+    def has_progress(self) -> bool:
+        return any(bar.marks >= _MARKS for bar in self._bars.values())
+
     def _main(self) -> Bar | None:
         """The first bar that is not complete, else the last one; None: there are no counters."""
         whole = [bar for bar in self._bars.values() if bar.marks >= _MARKS and not bar.restarted]

@@ -136,6 +136,11 @@ class CurveReader:
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 
+    def first_steps(self, job: LoggedJob, until: float) -> str:
+        """See `Tracker.first_steps`, of worker 0 in the newest attempt."""
+        with self._read(job, job.attempt, 0, until) as (tracker, _):
+            return tracker.first_steps()
+
     def curves(self, job: LoggedJob, rank: int | None, until: float) -> Curves:
         """The curves of one rank and of no rank, or with None of all; those of later attempts continue the earlier.
         Nothing is read after `until` (monotonic seconds); the next call reads on."""

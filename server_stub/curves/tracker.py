@@ -63,6 +63,13 @@ class Tracker:
         steps = [step for curve in curves for step in curve.steps if isfinite(step)]
         return max(steps, default=next((step for bar in self.bars.values() if (step := bar.step()) is not None), None))
 
+    def first_steps(self) -> str:
+        """A metric with 3 values, or a counter with 3 marks, as a text; "": there is none yet."""
+        name = next((name for (_, name), points in self.points.items() if len(points) >= LEAST), None)
+        if name is not None:
+            return f"{LEAST} values of {name}"
+        return f"{LEAST} marks of progress" if any(self.bars[rank].has_progress for rank in PROGRESS_OF) else ""
+
     def _first_nan(self, rank: int | None, names: Iterable[str]) -> str | None:
         """The first step at which one of these curves was NaN, as a sentence."""
         found = [(step, name) for name in names if (step := self._nan.get((rank, name))) is not None]

@@ -97,6 +97,7 @@ FIELDS: dict[str, Row] = {
     "health_params": _SERVICE,
     "hang_action": _SERVICE,
     "preflight_check": _EVERYWHERE,
+    "smoke": _SERVICE,
     "notify": _SERVICE,
     "grace_s": _EVERYWHERE,
     "elastic_min_workers": _ELASTIC,

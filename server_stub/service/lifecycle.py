@@ -21,7 +21,7 @@ class Stop:
     """An order to end the running attempt, and what it means for the job."""
 
     reason: Reason
-    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed."""
+    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed. COMPLETED: a smoke test passed."""
     message: str
     retry: bool = False
     """A new attempt follows, if max_retry allows one."""
@@ -167,6 +167,10 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     began = _unseen_start(status, seen, now)
     if seen.reason is Reason.COMPLETED:
         return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, seen.message, at)
+    if status.stop and status.stop.reason is Reason.COMPLETED:
+        if seen.reason is Reason.CANCELLED:
+            return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, status.stop.message, at)
+        status = status._replace(stop=None)  # it failed before it was stopped
     reason, message = _why(status, seen)
     status, anew = _counted_anew(status, step)
     limit, used = status.max_infrastructure_retry, status.infrastructure_retries

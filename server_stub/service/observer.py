@@ -87,6 +87,13 @@ class Observer:
             return JobProgress(nan=found.nan) if found and found.nan else None
         return None
 
+    async def first_steps(self, job: JobInfo, logs: LoggedJob) -> str:
+        """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
+        if not (self._allowed and job.spec.observe):
+            return ""
+        until = time.monotonic() + _LONGEST_S
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._curves.first_steps, logs, until)
+
     async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
         """The progress of those of these jobs that run and that this user may observe, by their ids."""
         chosen = []

@@ -27,7 +27,7 @@ from server_stub.service.gate import Gate
 from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Told
-from server_stub.service.watchdog import Watchdog
+from server_stub.service.watchdog import FirstSteps, Watchdog
 from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable, group_rows
 from server_stub.store.rows import JobRow, save_job
 
@@ -53,11 +53,12 @@ class Reconciler:
         on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
         take_stacks: TakeStacks,
         find_step: Callable[[ActiveJob], Coroutine[Any, Any, float | None]],
+        first_steps: FirstSteps,
         tell: Callable[[ActiveJob, Told], None],
     ) -> None:
         """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored.
         `take_stacks` takes those of a running job. `find_step` finds the step that the newest attempt, which has ended,
-        reached. `tell` is called when a job hangs or moves again."""
+        reached; `first_steps`: see `Watchdog`. `tell` is called when a job hangs or moves again."""
         self._store, self._runtime, self._clock = store, runtime, clock
         self._changes = changes
         self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
@@ -71,7 +72,7 @@ class Reconciler:
         """Jobs and groups that others wait for, and that may have ended."""
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
         self._hangs = HangWatch(clock, take_stacks, self._tell_hang, self.stop)
-        self._watchdog = Watchdog(clock, runtime.signs_of_life, self.stop, self.add_event)
+        self._watchdog = Watchdog(clock, runtime.signs_of_life, first_steps, self.stop, self.add_event)
 
     def __len__(self) -> int:
         """The number of jobs that are not final."""
@@ -118,6 +119,7 @@ class Reconciler:
         for active in self._by_id.values():
             active.cancel_timers()
         await self._hangs.close()
+        await self._watchdog.close()
         await self._tasks.close()
 
     def observe(self, seen: Observation) -> None:
@@ -363,7 +365,7 @@ class Reconciler:
 
     def _wait_to_resume(self, active: ActiveJob, status: JobStatus) -> None:
         assert status.resume_at
-        active.cancel_timer("health")  # stop_timer keeps running: it counts from the first start
+        self._watchdog.leave(active)
         delay_s = (status.resume_at - self._clock.now()).total_seconds()
         delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)  # a clock that was set back must not lengthen the pause
         active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))

@@ -108,6 +108,7 @@ class Service:
             self._on_end,
             self._observer.take,
             lambda active: self._observer.step(self.lookup.logs(active)),
+            lambda active: self._observer.first_steps(active.info, self.lookup.logs(active)),
             lambda active, event: self._notifier.tell(active.row, active.info, event),
         )
         self.lookup = JobLookup(

@@ -1,4 +1,4 @@
-"""Enforces stop_timer and health_params with one timer per rule and running job.
+"""Enforces stop_timer, health_params and smoke with one timer per rule and running job.
 
 Silence is measured in checks, not in clock time: a clock that is set, a machine that slept or a file server with
 another clock must neither end a job that writes logs nor spare one that hangs.
@@ -6,19 +6,28 @@ another clock must neither end a job that writes logs nor spare one that hangs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import logging
+from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 
 from client_lib.spec.job import STOP_TIMER_MAX, HealthAction, HealthParams
-from client_lib.spec.states import Reason
+from client_lib.spec.states import Reason, State
+from server_stub.runtimes.tasks import Tasks
 from server_stub.service.active import ActiveJob
 from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 
+log = logging.getLogger(__name__)
+
 CHECKS = 20
 """Checks of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early."""
 
+SMOKE_S = 60
+"""Seconds that the ranks of a smoke test run, if nothing shows that they have made their first steps."""
+_LOOK_S = 1.0
+
 SignsOfLife = Callable[[str, int], Hashable]
+FirstSteps = Callable[[ActiveJob], Awaitable[str]]
 
 
 class Watchdog:
@@ -28,13 +37,19 @@ class Watchdog:
         self,
         clock: Clock,
         signs_of_life: SignsOfLife,
+        first_steps: FirstSteps,
         stop: Callable[[ActiveJob, Stop], None],
         add_event: Callable[[ActiveJob, Reason, str], None],
     ) -> None:
+        """`first_steps`: what shows that a job has made some; "": nothing yet."""
         self._clock = clock
-        self._signs_of_life = signs_of_life
+        self._signs_of_life, self._first_steps = signs_of_life, first_steps
         self._stop = stop
         self._add_event = add_event
+        self._tasks = Tasks(log, "the first steps of a job can't be read")
+
+    async def close(self) -> None:
+        await self._tasks.close()
 
     def watch(self, active: ActiveJob) -> None:
         """Set the timers of a job that runs or may run again; repeatable. A restart of the server sets the count of
@@ -45,6 +60,13 @@ class Watchdog:
         if health and "health" not in active.timers:
             active.last_activity, active.quiet_checks = self._activity(active), 0
             self._schedule_check(active, health)
+        if active.info.spec.smoke and "smoke" not in active.timers:
+            self._schedule_look(active, SMOKE_S)
+
+    def leave(self, active: ActiveJob) -> None:
+        """Remove the timers that belong to an attempt; stop_timer counts from the first start of the job."""
+        active.cancel_timer("health")
+        active.cancel_timer("smoke")
 
     def _limit(self, active: ActiveJob) -> None:
         first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
@@ -87,3 +109,20 @@ class Watchdog:
 
     def _activity(self, active: ActiveJob) -> Hashable:
         return self._signs_of_life(active.row.id, active.status.attempt)
+
+    def _schedule_look(self, active: ActiveJob, left_s: float) -> None:
+        active.timers["smoke"] = self._clock.call_later(_LOOK_S, lambda: self._tasks.begin(self._look(active, left_s)))
+
+    async def _look(self, active: ActiveJob, left_s: float) -> None:
+        attempt, seen = active.status.attempt, ""
+        try:
+            seen = await self._first_steps(active)
+        finally:
+            if active.status.attempt == attempt and active.status.state is State.RUNNING:
+                self._end_smoke(active, left_s - _LOOK_S, seen)
+
+    def _end_smoke(self, active: ActiveJob, left_s: float, seen: str) -> None:
+        if seen or left_s <= 0:
+            self._stop(active, Stop(Reason.COMPLETED, f"smoke test passed: {seen or f'no failure in {SMOKE_S} s'}"))
+        else:
+            self._schedule_look(active, left_s)
