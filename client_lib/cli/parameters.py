@@ -59,13 +59,29 @@ def help_without_command(ctx: typer.Context) -> None:
         raise typer.Exit(exits.USAGE)
 
 
+def profile_names(incomplete: str) -> list[str]:
+    """Names of profiles that begin with `incomplete`; none if the configuration file can't be read."""
+    from client_lib.errors import ClientLibError
+    from client_lib.transport import config
+
+    try:
+        known = {*config.read_profiles(config.config_file())[1], config.LOCAL}
+    except ClientLibError:
+        return []
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
 ServerOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's."),
 ]
 ProfileOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A profile of the configuration file (`client-lib config show`)."),
+    typer.Option(
+        metavar="NAME",
+        autocompletion=profile_names,
+        help="A profile of the configuration file (`client-lib config show`).",
+    ),
 ]
 
 

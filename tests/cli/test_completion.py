@@ -68,6 +68,14 @@ def test_names_of_jobs(server: SmallServer, cli: Run, command: str) -> None:
     assert offered(cli, "client-lib", command, "tr") == ["train-2", "train-1"]
 
 
+def test_names_of_profiles(cli: Run) -> None:
+    for name in ("lab", "lake", "cloud"):
+        assert cli("config", "set", name, "endpoint=http://127.0.0.1:9").returncode == 0
+    assert offered(cli, "client-lib", "list", "--profile", "la") == ["lab", "lake"]
+    assert offered(cli, "client-lib", "--profile", "l") == ["lab", "lake", "local"]
+    assert offered(cli, "client-lib", "config", "use", "c") == ["cloud"]
+
+
 def test_without_a_server_nothing_is_offered_and_none_is_started(
     environment: dict[str, str], cli: Run, tmp_path: Path
 ) -> None:

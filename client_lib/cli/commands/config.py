@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client_lib.cli import printer
-from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
+from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, profile_names
 from client_lib.errors import InvalidRequest
 from client_lib.transport import config
 from client_lib.transport.config import LOCAL
@@ -71,7 +71,7 @@ Examples:
 """,
 )
 def set_profile(
-    profile: Annotated[str, typer.Argument(metavar="PROFILE")],
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)],
     settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
 ) -> None:
     """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s, notify.
@@ -128,7 +128,7 @@ def _secret(key: str) -> str:
 
 
 @app.command()
-def use(profile: Annotated[str, typer.Argument(metavar="PROFILE")]) -> None:
+def use(profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
     profiles = config.read_profiles(path)[1]
