@@ -1,0 +1,1 @@
+"""Plugins of other tools, which these load: submitit and Hydra. Each needs its extra (`client-lib[submitit]`)."""

@@ -1,0 +1,15 @@
+"""The local server that tests share, and a folder of the user's."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_lib.client import Client
+from tests.local_server import client, folder, own_configuration
+
+__all__ = ["client", "folder", "own_configuration"]
+
+
+@pytest.fixture(autouse=True)
+def _local(client: Client) -> None:
+    """Every test here talks to the local server."""
