@@ -6,6 +6,7 @@ What makes a Job of a JobInfo is handed in, as jobs stand above this module: `Jo
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import islice
@@ -128,6 +129,18 @@ class Group(JobList):
         """Order the end of all its jobs, in one request: none of them starts any more. They end later (`wait`)."""
         self._forget()
         self.last_info = self.client.cancel_group(self.name)
+        return self.last_info
+
+    def resubmit(self, *, failed: bool = False) -> GroupInfo:
+        """Run its jobs again; `failed`: only those that are FAILED or CANCELLED.
+
+        New jobs take their places in the group, with the code, arguments, environment and secrets of the first submit,
+        and copies of the checkpoints. The earlier ones move to the group that `info().earlier` names.
+
+        Raises Conflict: one of them has not ended, or none has failed.
+        """
+        self._forget()
+        self.last_info = self.client.resubmit_group(self.name, uuid.uuid4().hex, failed=failed)
         return self.last_info
 
     def metrics(self) -> dict[str, JobMetrics]:

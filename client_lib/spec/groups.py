@@ -15,7 +15,8 @@ from client_lib.spec.wire import SubmitRequest
 
 MEMBERS_MAX = MANY_MAX
 BYTES_MAX = 32 * 2**20  # of the requests of all members
-NAME_MAX = MEMBER_NAME_MAX - len(f"-{MEMBERS_MAX - 1}")
+MEMBER_NUMBERS = 100_000  # those of resubmitted members among them
+NAME_MAX = MEMBER_NAME_MAX - len(f"-{MEMBER_NUMBERS - 1}")
 
 
 class GroupMember(Strict):

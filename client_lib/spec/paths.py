@@ -44,6 +44,10 @@ def group_cancel(name: str) -> str:
     return f"{group(name)}/cancel"
 
 
+def group_resubmit(name: str) -> str:
+    return f"{group(name)}/resubmit"
+
+
 def job_logs(name: str) -> str:
     return f"{job(name)}/logs"
 

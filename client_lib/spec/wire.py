@@ -429,6 +429,8 @@ class GroupInfo(Seldom):
     """SUCCEEDED: all members are; FAILED or CANCELLED: all have ended, and one of them so."""
     counts: dict[str, int] = {}
     """Number of members in each state."""
+    earlier: str | None = None
+    """Name of the group with the members that the last resubmit has replaced."""
 
 
 class WorkerMachine(Seldom):

@@ -114,6 +114,15 @@ class Api:
         with newer_path("can't cancel a group at once"):
             return self._read(GroupInfo, self._rest.call("POST", paths.group_cancel(name)))
 
+    def resubmit_group(self, name: str, key: str, *, failed: bool) -> GroupInfo:
+        """Run all jobs of the group again, or with `failed` what did not succeed; once, however often it is sent."""
+        params = _given(failed="true" if failed else None)
+        with newer_path("can't run a group again"):
+            headers = {paths.IDEMPOTENCY_KEY: key}
+            return self._read(
+                GroupInfo, self._rest.call("POST", paths.group_resubmit(name), params=params, headers=headers)
+            )
+
     def job_info(
         self,
         name: str,

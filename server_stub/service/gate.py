@@ -41,7 +41,9 @@ class Gate:
 
     def open(self, groups: Iterable[GroupInfo]) -> None:
         """Note groups, before the first of their members is asked for."""
-        self._groups.update((info.id, _Group(info)) for info in groups if info.max_parallel or info.stop_on_failure)
+        for info in groups:
+            if info.max_parallel or info.stop_on_failure:
+                self._groups.setdefault(info.id, _Group(info))
 
     def holds(self, active: ActiveJob) -> str:
         """The reason why the job must not start yet; "": it may start, and counts until it has ended."""

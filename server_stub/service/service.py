@@ -223,6 +223,17 @@ class Service:
         text, _ = await self._submit.submit(user, unnamed, key, shared=True)
         return text
 
+    async def resubmit_group(self, user: User, name: str, key: str | None, *, failed: bool) -> GroupInfo:
+        """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED, from their stored
+        requests and with copies of their checkpoints. New members take their places; they move to another group.
+
+        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit` raises.
+        """
+        group = await self.lookup.group(user, name, user.name)
+        which = (State.FAILED, State.CANCELLED) if failed else tuple(State)
+        await self._submit.resubmit_group(user, group, which, self._attempts.request_of, key)
+        return await self.lookup.group(user, name, user.name)
+
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now, with its progress. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)

@@ -4,12 +4,15 @@ repeated submit safe."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from client_lib.errors import (
     ClientLibError,
@@ -20,7 +23,7 @@ from client_lib.errors import (
     StorageFull,
     Unavailable,
 )
-from client_lib.spec.groups import GroupRequest
+from client_lib.spec.groups import MEMBER_NUMBERS, GroupRequest
 from client_lib.spec.job import JobSpec, split_dependency
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
@@ -40,10 +43,12 @@ from server_stub.service.clock import Clock
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
-from server_stub.store import Store, rows
+from server_stub.store import Store, group_rows, rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob
 
+_Run = tuple[Membership, SubmitRequest]
+RequestOf = Callable[[JobRow], SubmitRequest]
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
 _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
@@ -110,6 +115,27 @@ class SubmitHandler:
             raise _taken(added.same_name, user)
         return True
 
+    async def resubmit_group(
+        self, user: User, group: GroupInfo, which: Collection[State], request_of: RequestOf, key: str | None
+    ) -> None:
+        """See `Service.resubmit_group`. `which`: states of the members that run again."""
+        used = Key(user.name, key, hashlib.sha256(f"{group.id} {sorted(which)}".encode()).hexdigest()) if key else None
+        if used and (before := await self._store.read(rows.key_used, used)):
+            await self._repeated(used, before)
+            return
+        members = await self._store.read_all(group_rows.members, group.id)
+        chosen = [row for row in members if row.state in which]
+        if not chosen or not all(row.state.final for row in chosen):
+            what = "no job that has failed or was cancelled" if not chosen else "jobs that have not ended"
+            raise Conflict(f"the group {group.name} has {what}", hint=f"`client-lib list {group.name}` shows its jobs")
+        runs = await asyncio.to_thread(_again, members, chosen, request_of)
+        admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
+        new, requests = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)
+        new = replace(new, replaces=chosen)
+        added = await asyncio.shield(asyncio.ensure_future(self._add_group(new, requests)))
+        if added.seq is None and not added.same_key:
+            raise _taken(added.same_name, user)
+
     async def _add_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
         with self._room.claim(sum(len(member.record) for member in new.members)):
             added = await self._store.add_group(new)
@@ -128,14 +154,24 @@ class SubmitHandler:
         asked = order.model_dump(include={"max_parallel", "stop_on_failure"})
         made = {"size": len(order.members), "created_at": self._clock.now(), "owner": user.name, "script": script}
         group = GroupInfo.model_validate({**named, **asked, **made})
-        members, requests = [], []
-        for index, run in enumerate(order.members):
-            request = _member(admitted.request, order, index)
+        runs = [
+            (Membership(**named, index=index, values=run.values), _with(admitted.request, args=run.args))
+            for index, run in enumerate(order.members)
+        ]
+        return self._with_members(user, group, runs, admitted, key)
+
+    def _with_members(
+        self, user: User, group: GroupInfo, runs: Sequence[_Run], admitted: Admitted, key: Key | None
+    ) -> tuple[NewGroup, list[SubmitRequest]]:
+        members: list[NewJob] = []
+        requests = []
+        for place, run in runs:
+            request = _with(run, name=f"{place.name}-{place.index}")
+            request = request.model_copy(update={"dependencies": admitted.request.dependencies})
             sent = request.model_dump_json(exclude={"code": {"proof"}}).encode()
             self._admission.check_size(request, len(sent))
-            place = Membership(**named, index=index, values=run.values)
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
-            members.append(_new_job(info, sent, admitted.script_path, None if index else key))
+            members.append(_new_job(info, sent, admitted.script_path, None if members else key))
             requests.append(request)
         return NewGroup(group, members), requests
 
@@ -281,9 +317,22 @@ def _new_job(info: JobInfo, sent: bytes, script_path: str | None, key: Key | Non
     return NewJob(row_of(info, script_path=_indexed(script_path)), info.spec.labels, key, heading.above(sent + b"\n"))
 
 
-def _member(request: SubmitRequest, order: GroupRequest, index: int) -> SubmitRequest:
-    changes = {"name": f"{order.name}-{index}", "args": order.members[index].args}
-    return request.model_copy(update={"spec": request.spec.model_copy(update=changes)})
+def _again(members: Sequence[JobRow], chosen: Sequence[JobRow], request_of: RequestOf) -> list[_Run]:
+    """New runs of members that have ended, with copies of their checkpoints; their numbers follow on all others."""
+    place_of = {row.id: Membership.model_validate(json.loads(row.info)["group"]) for row in members}
+    first = 1 + max(place.index for place in place_of.values())
+    runs = []
+    for index, row in enumerate(chosen, first):
+        request = request_of(row).model_copy(update={"checkpoints_of": row.id, "checkpoints_name": row.name})
+        runs.append((place_of[row.id].model_copy(update={"index": index}), request))
+    if first + len(chosen) > MEMBER_NUMBERS:
+        raise InvalidRequest(f"a group has at most {MEMBER_NUMBERS} jobs over all resubmits", hint="submit a new group")
+    return runs
+
+
+def _with(request: SubmitRequest, **fields: Any) -> SubmitRequest:
+    """The request with other fields of its spec."""
+    return request.model_copy(update={"spec": request.spec.model_copy(update=fields)})
 
 
 def _taken(name: str, user: User) -> Conflict:

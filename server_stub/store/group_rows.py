@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
 
-from client_lib.spec.groups import state_of
+from client_lib.spec.groups import NAME_MAX, state_of
 from client_lib.spec.states import FINAL, State, as_sent
 from client_lib.spec.wire import GroupInfo
-from server_stub.store.rows import Added, NewJob, add_jobs, key_used
+from server_stub.store.rows import Added, JobRow, NewJob, add_jobs, all_of, key_used
 from server_stub.store.search import JobFilters
 from server_stub.store.tables import groups, idempotency_keys, jobs
+
+_EARLIER = "-earlier-"
 
 
 @dataclass
@@ -22,6 +27,8 @@ class NewGroup:
 
     info: GroupInfo
     members: Sequence[NewJob]
+    replaces: Sequence[JobRow] = ()
+    """Members of the stored group that have ended and whose places the new ones take."""
 
 
 def refusal(connection: Connection, new: NewGroup) -> Added | None:
@@ -29,7 +36,7 @@ def refusal(connection: Connection, new: NewGroup) -> Added | None:
     key = new.members[0].key
     if key and (used := key_used(connection, key)):
         return Added(None, same_key=used)
-    names = [new.info.name, *(member.row.name for member in new.members)]
+    names = [member.row.name for member in new.members] + ([] if new.replaces else [new.info.name])
     for table in (groups, jobs):
         query = select(table.c.name).where(table.c.owner == new.info.owner, table.c.name.in_(names)).limit(1)
         if taken := connection.execute(query).scalar():
@@ -39,18 +46,49 @@ def refusal(connection: Connection, new: NewGroup) -> Added | None:
 
 def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
     """Store a group that nothing refuses. `first`: the `seq` of its first member; the others follow."""
-    info = new.info
-    row = {"seq": first, "id": info.id, "owner": info.owner, "name": info.name, "info": info.model_dump_json()}
-    connection.execute(insert(groups), row)
+    info = _set_aside(connection, new) if new.replaces else new.info
+    connection.execute(insert(groups), _values(info, first))
     return add_jobs(connection, new.members, first)[0]
 
 
+def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
+    """Move the replaced members to a group of their own, which takes the row of theirs; the info of the latter."""
+    info = new.info
+    seq = connection.execute(select(groups.c.seq).where(groups.c.id == info.id)).scalar()
+    connection.execute(delete(groups).where(groups.c.id == info.id))
+    if seq is None:  # its last member was deleted just now
+        return info
+    begin = info.name[: NAME_MAX - len(_EARLIER) - 2] + _EARLIER
+    used = {name for table in (groups, jobs) for name in connection.execute(_names(table, info.owner, begin)).scalars()}
+    name = next(name for name in (f"{begin}{number}" for number in count(1)) if name not in used)
+    earlier = GroupInfo(**{**dict(info), "name": name, "id": uuid.uuid4().hex, "size": len(new.replaces)})
+    connection.execute(insert(groups), _values(earlier, seq))
+    for row in new.replaces:
+        shown = json.loads(row.info)
+        shown |= {"group": {**shown["group"], "name": name, "id": earlier.id}, "version": row.version + 1}
+        text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+        moved = update(jobs).where(jobs.c.seq == row.seq)
+        connection.execute(moved, {"group_id": earlier.id, "version": row.version + 1, "info": text})
+    return info.model_copy(update={"earlier": name})
+
+
+def _names(table: Table, owner: str, begin: str) -> Select[Any]:
+    return select(table.c.name).where(table.c.owner == owner, table.c.name.startswith(begin, autoescape=True))
+
+
+def _values(info: GroupInfo, seq: int) -> dict[str, Any]:
+    return {"seq": seq, "id": info.id, "owner": info.owner, "name": info.name, "info": info.model_dump_json()}
+
+
 def discard(connection: Connection, new: NewGroup) -> None:
-    """Forget a group that was never accepted, its members and its key."""
+    """Forget a group that was never accepted, or its new members, and its key."""
     first = new.members[0].row.id
     connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == first))
-    connection.execute(delete(jobs).where(jobs.c.group_id == new.info.id))
-    connection.execute(delete(groups).where(groups.c.id == new.info.id))
+    connection.execute(delete(jobs).where(jobs.c.id.in_([member.row.id for member in new.members])))
+    if not new.replaces:
+        connection.execute(delete(groups).where(groups.c.id == new.info.id))
+    for row in new.replaces:  # they may be in their new group
+        connection.execute(update(jobs).where(jobs.c.seq == row.seq), {"group_id": new.info.id})
 
 
 def find(connection: Connection, owner: str, name: str) -> GroupInfo | None:
@@ -70,6 +108,11 @@ def page(connection: Connection, wanted: JobFilters, limit: int, before: int | N
     if before is not None:
         query = query.where(groups.c.seq < before)
     return _counted(connection, query.order_by(groups.c.seq.desc()).limit(limit))
+
+
+def members(connection: Connection, group_id: str) -> list[JobRow]:
+    """Those of a group, in the order of their acceptance."""
+    return all_of(connection, select(jobs).where(jobs.c.group_id == group_id).order_by(jobs.c.seq))
 
 
 def unfinished(connection: Connection) -> list[GroupInfo]:
@@ -99,8 +142,8 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
     found = {row.id: row for row in connection.execute(query)}
     counts: dict[str, dict[State, int]] = {group_id: {} for group_id in found}
     number = select(jobs.c.group_id, jobs.c.state, func.count()).where(jobs.c.group_id.in_(found))
-    for group_id, state, count in connection.execute(number.group_by(jobs.c.group_id, jobs.c.state)):
-        counts[group_id][as_sent(State, state)] = count
+    for group_id, state, found_so in connection.execute(number.group_by(jobs.c.group_id, jobs.c.state)):
+        counts[group_id][as_sent(State, state)] = found_so
     return {row.seq: _now(GroupInfo.model_validate_json(row.info), counts[row.id]) for row in found.values()}
 
 

@@ -39,7 +39,7 @@ def test_a_group_is_submitted_followed_listed_read_and_removed_by_its_name(cli: 
     assert rows[0][-2:] == ["2/2", "SUCCEEDED"]
     assert [line.split()[0] for line in cli("list", "real-a").stdout.splitlines()[1:]] == ["real-a-1", "real-a-0"]
     assert "2/2 SUCCEEDED" in cli("status", "real-a").stdout
-    for command in ("explain", "metrics", "stacks", "ui", "resubmit", "status --events", "code", "download"):
+    for command in ("explain", "metrics", "stacks", "ui", "status --events", "code", "download"):
         refused = cli(*command.split(), "real-a")
         assert refused.returncode == 2, command
         assert refused.stderr == "Error: real-a is a group; `client-lib list real-a` shows its jobs\n"
@@ -76,6 +76,26 @@ def test_a_group_that_stops_on_a_failure_ends_with_the_code_of_the_failed_job(cl
     assert done.returncode == 1, "that of real-e-1, though real-e-0 was cancelled"
     assert "real-e-1 failed, and the group real-e stops on a failure" in done.stderr
     assert "3 CANCELLED" in cli("status", "real-e").stdout
+
+
+@pytest.mark.usefixtures("shell")
+def test_what_failed_in_a_group_runs_again_in_its_place(cli: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, sys; print(sys.argv); sys.exit(sys.argv[2] != '1' and not pathlib.Path('ok').exists())"
+    )
+    assert (
+        cli("submit", "-f", "--group", "real-f", "--each", "n=1..3", "--code", "in_place", str(script)).returncode == 1
+    )
+    assert cli("resubmit", "real-f", "--set", "n_workers=2").returncode == 2
+    (tmp_path / "ok").touch()
+    done = cli("resubmit", "-f", "--failed", "real-f")
+    assert (done.returncode, done.stdout.splitlines()) == (0, [f"real-f-{n} SUCCEEDED" for n in (0, 3, 4)]), done.stderr
+    assert "`client-lib list real-f-earlier-1` the earlier ones" in done.stderr
+    assert "'--n', '3'" in cli("logs", "real-f-4").stdout
+    again = cli("resubmit", "--failed", "real-f")
+    assert (again.returncode, "no job that has failed" in again.stderr) == (5, True), again.stderr
+    assert "is a job" in cli("resubmit", "--failed", "real-f-4").stderr
 
 
 @pytest.mark.usefixtures("shell")

@@ -213,6 +213,48 @@ def test_a_restarted_server_keeps_max_parallel(ann: Api, server: Running) -> Non
         again.stop()
 
 
+def test_members_that_did_not_succeed_run_again_in_the_same_group_and_once_for_one_key(
+    ann: Api, ben: Api, server: Running
+) -> None:
+    submit(ann, runs=4, max_parallel=3)
+    first, second, *_ = [job["id"] for job in members(ann)]
+    server.call(lambda: server.runtime.end(first))
+    server.call(lambda: server.runtime.end(second, Reason.EXIT_CODE, "exit code 1"))
+    ann("POST", paths.job_cancel("scan-2"))
+    until(lambda: counts(ann) == {"SUCCEEDED": 1, "FAILED": 1, "CANCELLED": 1, "PENDING": 1})
+
+    def again(api: Api, key: str, **params: str) -> requests.Response:
+        headers = {paths.IDEMPOTENCY_KEY: key}
+        return api("POST", paths.group_resubmit("scan"), params=params, headers=headers)
+
+    assert again(ben, "k", failed="true").status_code == 404
+    whole = again(ann, "k")
+    assert (whole.status_code, "jobs that have not ended" in whole.json()["message"]) == (409, True)
+    found = [again(ann, "once", failed="true") for _ in range(2)][1]
+    assert found.status_code == 200, found.text
+    assert (found.json()["size"], found.json()["earlier"]) == (4, "scan-earlier-1")
+    assert [job["name"] for job in members(ann)] == ["scan-0", "scan-3", "scan-4", "scan-5"]
+    assert [job["group"]["values"] for job in members(ann)[2:]] == [{"lr": 1}, {"lr": 2}]
+    assert [job["spec"]["args"] for job in members(ann)[2:]] == [["--lr=1"], ["--lr=2"]]
+    assert server.runtime.attempts[members(ann)[2]["id"]].checkpoints_name == "scan-1"
+    earlier = members(ann, "scan-earlier-1")
+    assert [(job["name"], job["state"]) for job in earlier] == [("scan-1", "FAILED"), ("scan-2", "CANCELLED")]
+    assert earlier[0]["group"] | {"id": ""} == {"name": "scan-earlier-1", "id": "", "index": 1, "values": {"lr": 1}}
+    listed = ann("GET", paths.JOBS, params={"grouped": "true"}).json()
+    assert ([group["name"] for group in listed["groups"]], listed["jobs"]) == (["scan", "scan-earlier-1"], [])
+    assert again(ann, "k", failed="true").status_code == 409, "none has failed again"
+    for job in members(ann)[1:]:
+        server.call(lambda job=job: server.runtime.end(job["id"]))
+    until(lambda: counts(ann) == {"SUCCEEDED": 4})
+    assert again(ann, "all").json()["earlier"] == "scan-earlier-2"
+    assert [job["name"] for job in members(ann)] == [f"scan-{number}" for number in (6, 7, 8, 9)]
+    until(lambda: started(server)[-3:] == ["scan-6", "scan-7", "scan-8"])
+    assert "scan-9" not in started(server), "max_parallel holds"
+    for name in ("scan-1", "scan-2"):
+        assert ann("DELETE", paths.job(name)).status_code == 200
+    assert ann("GET", paths.group("scan-earlier-1")).status_code == 404
+
+
 def test_a_group_goes_with_its_last_member(ann: Api, server: Running) -> None:
     submit(ann, runs=2)
     for name in ("scan-1", "scan-0"):

@@ -13,6 +13,9 @@ from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob
 from server_stub.service.gate import Gate
 from server_stub.service.lifecycle import JobStatus, Stop
+from server_stub.store import group_rows
+from server_stub.store.group_rows import NewGroup
+from server_stub.store.rows import NewJob
 from server_stub.store.search import JobFilters
 from tests.service.bench import ANN, Bench
 from tests.store.test_store import T0, row
@@ -71,6 +74,27 @@ def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(be
                 info = await bench.until(f"scan-{number}", State.CANCELLED)
                 assert info.message == "scan-0 failed, and the group scan stops on a failure (stop_on_failure)"
             assert len(bench.runtime.started) == 2, "those that waited for their turn never started"
+
+    asyncio.run(main())
+
+
+def test_a_resubmit_that_was_never_accepted_leaves_the_group_as_it_was(bench: Bench) -> None:
+    async def main() -> None:
+        async with bench.server() as service:
+            await service.submit_group(ANN, order(bench, "scan", 2), None)
+            for name in ("scan-0", "scan-1"):
+                bench.runtime.end((await bench.info(name)).id)
+                await bench.until(name, State.SUCCEEDED)
+            store = service._store
+            group = await service.lookup.group(ANN, "scan", None)
+            before = await store.read_all(group_rows.members, group.id)
+            new = NewGroup(group, [NewJob(row(7, group_id=group.id), {}, None, b"x")], before)
+            await store.add_group(new)
+            assert [job.id for job in await store.read_all(group_rows.members, group.id)] == [new.members[0].row.id]
+            await store.write(group_rows.discard, new)
+            after = await store.read_all(group_rows.members, group.id)
+            assert [job.id for job in after] == [job.id for job in before]
+            assert (await service.lookup.group(ANN, "scan", None)).counts == {"SUCCEEDED": 2}
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -190,6 +191,7 @@ Examples:
   client-lib resubmit train-x7k2m
   client-lib resubmit train-x7k2m -- --lr 0.7           other arguments
   client-lib resubmit -f --name second-try train-x7k2m
+  client-lib resubmit lr-scan --failed                  of a group, what did not succeed
   client-lib resubmit train-x7k2m --set n_workers=4 --set env_variables=LR=0.1
 
 \b
@@ -221,6 +223,9 @@ def resubmit(
             show_default=False,
         ),
     ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Of a group: only its jobs that are FAILED or CANCELLED.")
+    ] = False,
     follow: Follow = False,
     output: TextJsonOrName = "text",
 ) -> int:
@@ -228,8 +233,17 @@ def resubmit(
 
     Interpreter, environment and the values of secrets are those of this shell. If the old job has ended, and script,
     arguments, flags and variables are unchanged, the new one starts with a copy of its checkpoints.
+
+    In a group new jobs take the places of those that run again, as they were submitted.
     """
-    old = connection.job(name)["name"]
+    found = connection.job_or_group(name)
+    if "told" in found:
+        if changes or new_name or resume is not None or ctx.obj is not None:
+            ctx.fail("a group runs again as it was submitted: it takes --failed, -f and -o alone")
+        return _resubmit_group(connection, name, failed, follow, output)
+    if failed:
+        ctx.fail(f"--failed is for groups, and {found['name']} is a job")
+    old = found["name"]
     spec = connection.api.job_request(old).spec
     changed = job_options.changes(changes or (), spec)
     if ctx.obj is not None:
@@ -242,6 +256,18 @@ def resubmit(
         info = job.info()
     _announce(info, output, follow)
     return _follow_to_end(job) if follow else exits.DONE
+
+
+def _resubmit_group(connection: Connection, name: str, failed: bool, follow: bool, output: str) -> int:
+    from client_lib.cli.commands import several_jobs  # few resubmits are of a group
+
+    group = connection.api.resubmit_group(name, uuid.uuid4().hex, failed=failed)
+    printer.hint(f"`client-lib list {name}` shows the new jobs, `client-lib list {group.earlier}` the earlier ones")
+    if output == JSON:
+        printer.data_json(group.model_dump(mode="json"))
+    elif output == NAME or not follow:
+        printer.data(name)
+    return several_jobs.wait_for_all(connection, connection.each_member([name])) if follow else exits.DONE
 
 
 # --- what the commands print

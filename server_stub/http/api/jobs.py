@@ -115,6 +115,18 @@ async def cancel_group(parts: Parts, user: CurrentUser, name: str, owner: Owner 
     return await parts.service.cancel_group(user, name, owner)
 
 
+@router.post(f"{paths.GROUPS}/{{name}}/resubmit")
+async def resubmit_group(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    failed: Annotated[bool, Query(description="True: only members that are FAILED or CANCELLED.")] = False,
+    idempotency_key: _IdempotencyKey = None,
+) -> GroupInfo:
+    """Run members again that have ended. New ones take their places; the earlier ones move to the group `earlier`."""
+    return await parts.service.resubmit_group(user, name, idempotency_key, failed=failed)
+
+
 @router.get(paths.JOBS, response_model=JobPage)
 async def list_jobs(
     parts: Parts,
