@@ -13,6 +13,7 @@ from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from client_lib.transport import local_server as servers
 from tests.http.conftest import Api, Running
+from tests.http.test_groups import submit as submit_group
 from tests.local_server import own_configuration, until
 from tests.page.conftest import login, new_job
 from tests.page.support import violations
@@ -58,6 +59,25 @@ def test_the_loss_of_an_ended_job_is_asked_for_until_it_is_complete(page: Any, s
     for left, shown in ((2, ""), (1, "loss 1000"), (0, "loss 1500"), (0, "loss 1500")):
         until(lambda left=left, shown=shown: (len(answers), page.inner_text(".loss").strip()) == (left, shown))
         page.clock.fast_forward(11_000)
+
+
+def test_a_group_unfolds_to_its_members_and_follows_them(page: Any, server: Running) -> None:
+    made = submit_group(server.as_user("ann"), "scan", 2, max_parallel=1)
+    assert made.status_code == 201, made.text
+    login(page, server, "ann")
+    assert names(page) == ["scan"]
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr.member[data-name=scan-1]")
+    assert names(page) == ["scan", "scan-0", "scan-1"]
+    assert violations(page) == []
+    until(lambda: server.runtime.started)
+    server.call(lambda: server.runtime.runs(server.runtime.started[0][0]))
+    page.wait_for_selector("tr.member[data-name=scan-0] .state.running")
+    page.wait_for_selector("tr[data-name=scan] .state.running")
+    page.click("a.group")
+    page.wait_for_selector("a.group[aria-expanded=false]")
+    assert names(page) == ["scan"]
 
 
 def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, server: Running) -> None:

@@ -15,6 +15,7 @@ import pytest
 from client_lib.spec import paths
 from server_stub.http.page.views import FOLDER
 from tests.http.conftest import DEADLINE_S, Running
+from tests.http.test_groups import submit as submit_group
 from tests.local_server import until
 from tests.page.conftest import Visitor, new_job
 
@@ -29,6 +30,24 @@ def test_the_table_and_the_job_can_be_read_without_scripts(server: Running, visi
     page = visitor.get("/jobs/train?owner=ann").text
     assert "job train is PENDING (Queued)" in page
     assert f'data-version="{job["version"]}"' in page
+
+
+def test_a_group_is_one_row_that_unfolds_without_scripts(server: Running, visit: Visit) -> None:
+    new_job(server, "ann", name="alone")
+    assert submit_group(server.as_user("ann"), "scan", 3).status_code == 201
+    assert submit_group(server.as_user("ann"), "other", 2).status_code == 201
+    visitor = visit(server, "ann")
+
+    def shown(query: str) -> list[str]:
+        return re.findall(r'<tr data-name="([^"]*)"', visitor.get(f"/?{query}").text)
+
+    assert shown("") == ["other", "scan", "alone"]
+    assert "0/3 SUCCEEDED, 3 PENDING" in visitor.get("/").text
+    assert 'aria-expanded="false" href="?open=ann%2Fscan#ann/scan"' in visitor.get("/").text
+    assert shown("open=ann/scan") == ["other", "scan", "scan-0", "scan-1", "scan-2", "alone"]
+    assert shown("open=ben/scan") == shown("open=nonsense") == shown("")
+    assert shown("q=scan") == ["scan-2", "scan-1", "scan-0"], "a search finds the members"
+    assert visit(server, "ben").get("/?open=ann/scan").text.count("<tr data-name") == 0
 
 
 def test_filters_are_those_of_the_api(server: Running, visit: Visit) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, JobInfo, OutputFile, OutputLeftOut
+from client_lib.spec.wire import Event, GroupInfo, JobInfo, Membership, OutputFile, OutputLeftOut
 from server_stub.http.page import views
 from server_stub.service.values import User
 from tests.spec.test_answers import NEWER, info
@@ -56,8 +56,12 @@ def of_texts(text: str) -> str:
     event = Event(time=NOW, attempt=1, state=State.FAILED, reason=Reason.EXIT_CODE, message=text)
     file = OutputFile(path=text, size=1, sha256="0" * 64, modified_at=NOW, attempt=1, worker=0)
     left_out = OutputLeftOut(path=text, size=1, why=text, worker=0)
-    page = {"jobs": [job.model_dump(mode="json")], "next_cursor": text}
-    table = views.render("jobs.html", **SHARED, page=page, query={"q": text, "owner": text})
+    of_group = {"name": text, "id": "i", "index": 0}
+    member = job.model_copy(update={"group": Membership.model_validate(of_group)}).model_dump(mode="json")
+    group = GroupInfo(name=text, id="i", owner=text, script=text, size=1, created_at=NOW).model_dump(mode="json")
+    rows = views.rows({"jobs": [job.model_dump(mode="json")], "groups": [group]}, f"{text}/{text}", [member])
+    query = {"q": text, "owner": text}
+    table = views.render("jobs.html", **SHARED, rows=rows, next_cursor=text, query=query, opened=f"{text}/{text}")
     problem = views.render("error.html", **SHARED, problem=InvalidRequest(text, hint=text))
     return table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem
 
@@ -119,15 +123,14 @@ def test_a_running_job_shows_how_much_is_done() -> None:
     }
     running = info(state="RUNNING", reason="Running", message="", failure=None, started_at=NOW.isoformat())
     job = json.loads(running.model_dump_json()) | {"progress": progress}
-    table = views.render("jobs.html", **SHARED, page={"jobs": [job]}, query={})
+    table = views.render("jobs.html", **SHARED, rows=[job], query={})
     assert all(text in Page(table).text for text in ("45%", "12 min left", "loss 0.25"))
     assert "12 min left" in Page(job_page(JobInfo.model_validate(job), [])).text
 
 
 def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:
-    empty = {"jobs": [], "next_cursor": None}
-    assert "client-lib submit" in views.render("jobs.html", **SHARED, page=empty, query={})
-    assert "No job matches" in views.render("jobs.html", **SHARED, page=empty, query={"state": "FAILED"})
+    assert "client-lib submit" in views.render("jobs.html", **SHARED, rows=[], query={})
+    assert "No job matches" in views.render("jobs.html", **SHARED, rows=[], query={"state": "FAILED"})
 
 
 def test_the_form_of_the_table_becomes_filters() -> None:

@@ -35,6 +35,7 @@ from server_stub.http.page import views
 from server_stub.service.values import User
 
 JOBS = 100  # in a page of the table
+MEMBERS = 1000  # of an unfolded group: all
 FORM_MAX_BYTES = 512 * 1024  # it carries the arguments of a script
 LOGIN_MAX_BYTES = 16 * 1024  # anyone may send it
 _FIELDS = 20
@@ -112,8 +113,14 @@ class Pages:
 
     async def _jobs(self, request: Request, user: User) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
-        page = await self._parts.service.lookup.page(user, views.filters(query), JOBS, query.get("cursor"))
-        return _page(request, "jobs.html", page=json.loads(page), query=query)
+        lookup, opened, members = self._parts.service.lookup, query.pop("open", ""), []
+        page = json.loads(await lookup.page(user, views.filters(query), JOBS, query.get("cursor")))
+        if any(f"{group['owner']}/{group['name']}" == opened for group in page["groups"]):
+            owner, _, name = opened.rpartition("/")
+            wanted = views.filters({"owner": owner, "group": name})
+            members = json.loads(await lookup.page(user, wanted, MEMBERS, None))["jobs"]
+        rows = views.rows(page, opened, members)
+        return _page(request, "jobs.html", rows=rows, next_cursor=page["next_cursor"], query=query, opened=opened)
 
     async def _job(self, request: Request, user: User) -> Response:
         service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")

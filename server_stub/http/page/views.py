@@ -56,11 +56,23 @@ def filters(query: Mapping[str, str]) -> JobFilters:
     if len(labels) > LABELS_MAX:
         raise InvalidRequest(f"{len(labels)} labels are searched for; at most {LABELS_MAX} are")
     return JobFilters(
+        group=query.get("group") or (None if query.keys() & {"q", "state"} else ""),  # a search finds members too
         owners=(query["owner"],) if "owner" in query else None,
         states=(State(state),) if state else None,
         labels=dict(word.split("=", 1) for word in labels),
         name_prefix=next((word for word in words if "=" not in word), None),
     )
+
+
+def rows(page: Mapping[str, Any], opened: str, members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The jobs and groups of a JobPage, newest first; below the group `opened` (OWNER/NAME) stand its members."""
+    both = [*page["jobs"], *map(table.group_as_job, page.get("groups", []))]
+    found: list[Mapping[str, Any]] = []
+    for each in sorted(both, key=lambda each: each["created_at"], reverse=True):
+        found.append(each)
+        if "told" in each and f"{each['owner']}/{each['name']}" == opened:
+            found += sorted(members, key=lambda member: member["group"]["index"])
+    return found
 
 
 def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]:

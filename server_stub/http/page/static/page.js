@@ -8,6 +8,7 @@ const RETRY_MS = 1000;
 const PROGRESS_S = 10;
 const WAIT_S = 30;
 const SPARK_POINTS = 48;
+const MEMBERS = 1000;
 
 const stale = /** @type {HTMLOutputElement | null} */ (document.getElementById("stale"));
 const table = document.getElementById("jobs");
@@ -61,11 +62,16 @@ async function look() {
     const asked = new URLSearchParams(location.search);
     const words = (asked.get("q") || "").split(/\s+/).filter(Boolean);
     const path = new URLSearchParams();
-    for (const name of ["state", "owner", "cursor"]) if (asked.get(name)) path.set(name, asked.get(name) || "");
+    if (!asked.get("q") && !asked.get("state") && !asked.get("group")) path.set("grouped", "true");
+    for (const name of ["state", "owner", "cursor", "group"]) if (asked.get(name)) path.set(name, asked.get(name) || "");
     for (const word of words) if (word.includes("=")) path.append("label", word);
     const prefix = words.find((word) => !word.includes("="));
     if (prefix) path.set("name", prefix);
-    return (await call("GET", `api/v1/jobs?${path}`)).text();
+    const now = await (await call("GET", `api/v1/jobs?${path}`)).text();
+    const open = asked.get("open") || "";
+    if (!document.querySelector("a.group[aria-expanded=true]")) return now;
+    const members = { owner: open.slice(0, open.lastIndexOf("/")), group: open.slice(open.lastIndexOf("/") + 1) };
+    return now + (await (await call("GET", "api/v1/jobs", { ...members, limit: MEMBERS })).text());
   }
   const running = job.state === "RUNNING"; // its progress changes without a new version
   const params = { owner: job.owner, after_version: job.version, wait: running ? PROGRESS_S : WAIT_S };
