@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,3 +207,31 @@ def test_a_module_that_takes_the_place_of_its_package_does_so_with_its_import(
             print(module is lazy, sorted(name for name in vars(module) if not name.startswith("__")))
     """
     both_in(made, script, environment=dict(os.environ) | {"PYTHONPATH": site})
+
+
+def test_a_module_whose_import_fails_after_that_of_another_is_not_known(tmp_path: Path) -> None:
+    """In a process of its own: `Hidden` changes the import system."""
+    site = package(tmp_path, broken="import zipapp\nraise ImportError('no libcudart')")
+    script = """
+        import sys
+        from client_lib.worker.warm.hidden import Hidden
+        hidden = Hidden(frozenset(sys.modules))
+        for _ in range(2):
+            try:
+                hidden.learn("broken")
+            except ImportError as error:
+                print(error)
+        try:
+            import broken
+        except ImportError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([site, os.getcwd()])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["no libcudart"] * 3, "")

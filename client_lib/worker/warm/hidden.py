@@ -95,9 +95,9 @@ class Hidden:
         except BaseException as error:
             self._suspend(group)
             self._running.pop()
+            # also names that are no longer in sys.modules: the import system removes that of a module that failed
+            self._group_of = {known: its for known, its in self._group_of.items() if its is not group}
             if isinstance(error, Later):
-                for other in group.modules:
-                    del self._group_of[other]
                 self._resume(outer)
                 raise
             self._resume(outer)
@@ -105,7 +105,6 @@ class Hidden:
                 self._apply(needed)
             for name, module in group.modules.items():
                 sys.modules[name] = module
-                del self._group_of[name]
             raise
         self._suspend(group)
         self._running.pop()
