@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import re
+import secrets
 import stat
 import string
 import sys
@@ -269,7 +269,7 @@ def draw_name(spec: JobSpec) -> str:
         return spec.name
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
-    bits = random.getrandbits(5 * _SUFFIX)  # no secret, so the seeded generator is enough
+    bits = secrets.randbits(5 * _SUFFIX)
     return f"{name_stem(spec)}-{''.join([_ALPHABET[bits >> shift & 31] for shift in _SHIFTS])}"
 
 
