@@ -137,7 +137,7 @@ class Job(Generic[R]):
             disks, shared memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed;
             the log names a slow one.
         smoke: True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s
-            of running, all ranks are stopped, and the job is SUCCEEDED if nothing failed until then.
+            of running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed.
         instance_type: A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
             `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
         n_workers: Machines (pods; locally process groups). Worker 0 computes too.

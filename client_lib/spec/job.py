@@ -266,7 +266,7 @@ class JobSpec(Strict):
 
     smoke: bool = False
     """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s of
-    running, all ranks are stopped, and the job is SUCCEEDED if nothing failed until then."""
+    running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed."""
 
     # --- where and how much
     instance_type: Label | None = None

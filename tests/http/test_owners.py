@@ -31,10 +31,14 @@ OF_ALL_USERS = {
     ("GET", paths.READYZ),
 }
 OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER), ("POST", paths.LOGIN_LINKS)}
+# http/test_groups has the owners of groups, http/test_jobs those of changes
 OF_WHO_ASKS |= {
     ("POST", paths.GROUPS),
     ("GET", f"{paths.GROUPS}/{{name}}"),
-}  # http/test_groups has the owners of groups
+    ("POST", f"{paths.GROUPS}/{{name}}/cancel"),
+    ("POST", f"{paths.GROUPS}/{{name}}/resubmit"),
+    ("GET", paths.CHANGES),
+}
 ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
 VARIANTS = {
     ("GET", JOB): ["?after_version=0&wait=1"],

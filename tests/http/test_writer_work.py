@@ -39,6 +39,8 @@ OTHERS = 5000
 """Finished jobs in the database: a statement that reads them all takes 50 000 steps."""
 TRANSITIONS = 700
 """More than 100 retries and 100 retries after failures of machines can have."""
+OF_GROUPS = ("cancel", "resubmit")
+"""Orders to all members of a group."""
 STEPS = 100  # the unit in which SQLite counts them
 ARCHIVE = b"some archive"
 SHA = hashlib.sha256(ARCHIVE).hexdigest()
@@ -168,18 +170,34 @@ def test_a_submit_at_its_bounds(measured: Measured) -> None:
     assert not exceeds(measured.work), measured.work
 
 
-def test_a_group_at_its_bounds(measured: Measured) -> None:
+def submit_group(measured: Measured, name: str, size: int) -> None:
+    """A group of so many of the largest members that a group of MEMBERS_MAX can have."""
     labels = {f"label-{number}": "x" * 50 for number in range(GROUP_LABELS_MAX // MEMBERS_MAX)}
     data = {"DATA": "x" * (BYTES_MAX // MEMBERS_MAX - 2000)}
     spec = {"script": "echo", "type": "binary", "labels": labels, "env_variables": data}
-    members = [{"args": []}] * MEMBERS_MAX
-    order = {"name": "group-at-its-bounds", "request": {"spec": spec, "code": {"mode": "in_place"}}, "members": members}
+    order = {"name": name, "request": {"spec": spec, "code": {"mode": "in_place"}}, "members": [{"args": []}] * size}
     answer = measured.request("POST", paths.GROUPS, json=order)
     assert answer.status_code == 201, answer.text
+
+
+def test_a_group_at_its_bounds(measured: Measured) -> None:
+    submit_group(measured, "group-at-its-bounds", MEMBERS_MAX)
     stored = measured.largest
     assert stored.rows <= GROUP_LABELS_MAX + 3 * MEMBERS_MAX
     assert stored.bytes <= 2 * BYTES_MAX
     assert stored.steps <= 15 * BOUND.steps
+
+
+def test_an_order_to_a_group_causes_a_few_times_the_work_of_its_submit(measured: Measured) -> None:
+    submit_group(measured, "ordered", 50)
+    first = measured.largest
+    for order in OF_GROUPS:
+        answer = measured.request("POST", f"{paths.GROUPS}/ordered/{order}", headers={paths.IDEMPOTENCY_KEY: order})
+        assert answer.status_code < 300, answer.text
+        assert all(now <= 3 * then for now, then in zip(measured.largest, first, strict=True)), (
+            measured.largest,
+            first,
+        )
 
 
 def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
@@ -215,6 +233,7 @@ def test_every_route_that_changes_something_is_tested_here() -> None:
         (method, reduce(lambda text, mark: text.replace(*mark), marks.items(), path))
         for method, path, _ in changes("a-job")
     }
+    tested |= {("POST", f"{paths.GROUPS}/{{name}}/{order}") for order in OF_GROUPS}
     assert tested | {("POST", paths.JOBS), ("POST", JOBS)} == of_both_apis("POST", "PUT", "DELETE", "PATCH")
 
 

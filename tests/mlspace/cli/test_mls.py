@@ -87,6 +87,7 @@ def test_submit_by_options(mls: Site) -> None:
         "flags": {"epochs": "10", "lr": "0.1"},
         "env_variables": {"A": "1", "B": "два"},
         "pytorch_use_env": True,
+        "preflight_check": False,
         "max_retry": 3,
         "max_infrastructure_retry": 3,
         "priority_class": "high",
