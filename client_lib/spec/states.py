@@ -67,7 +67,7 @@ class Reason(TextEnum):
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
-    DEPENDENCY_FAILED = "DependencyFailed"  # what it waited for can't come any more (`after`); it never started
+    DEPENDENCY_FAILED = "DependencyFailed"  # a job in `after` did not end as required; this one never started
 
 
 FAILURES = (

@@ -172,20 +172,20 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
             return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, status.stop.message, at)
         status = status._replace(stop=None)  # it failed before it was stopped
     reason, message = _why(status, seen)
-    status, anew = _counted_anew(status, step)
+    status, reset = _with_reset_retries(status, step)
     limit, used = status.max_infrastructure_retry, status.infrastructure_retries
     if reason in INFRASTRUCTURE and limit:
         if used < limit:
             after = status._replace(infrastructure_retries=used + 1)
             return _restarting(
-                after, began, reason, message, f"{used + 1} of {limit} infrastructure retries{anew}", now
+                after, began, reason, message, f"{used + 1} of {limit} infrastructure retries{reset}", now
             )
         message += f" (all {limit} infrastructure retries are used)"
     code = seen.first_failing.report.exit_code if seen.first_failing and not status.stop else None
     limit, used = status.max_retry, status.attempt - status.retries_from - used
     retried = _is_retried(status, reason, code)
     if retried and used < limit:
-        return _restarting(status, began, reason, message, f"{used + 1} of {limit} retries{anew}", now)
+        return _restarting(status, began, reason, message, f"{used + 1} of {limit} retries{reset}", now)
     why_not = ""
     if limit and retried:
         why_not = f"not retried: max_retry={limit} is used up"
@@ -196,15 +196,15 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     return _final(status._replace(retry=why_not), began, _state_of(status.stop), reason, message, at)
 
 
-def _counted_anew(status: JobStatus, step: float | None) -> tuple[JobStatus, str]:
+def _with_reset_retries(status: JobStatus, step: float | None) -> tuple[JobStatus, str]:
     """The status whose retries count from 0 if the attempt got far enough, and the words that say so."""
     if step is None or not status.retry_reset_steps:
         return status, ""
     after = status._replace(furthest_step=max(step, status.furthest_step))
     if status.attempt == 1 or step < status.furthest_step + status.retry_reset_steps:
         return after, ""
-    anew = f", counted from 0 again as it got from step {status.furthest_step:.15g} to {step:.15g}"
-    return after._replace(retries_from=status.attempt, infrastructure_retries=0), anew
+    reset = f", counted from 0 again as it got from step {status.furthest_step:.15g} to {step:.15g}"
+    return after._replace(retries_from=status.attempt, infrastructure_retries=0), reset
 
 
 def _is_retried(status: JobStatus, reason: Reason, exit_code: int | None) -> bool:

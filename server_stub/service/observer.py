@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 from client_lib.errors import ClientLibError, Conflict, NotSupported
 from client_lib.spec.metrics import Curve, JobMetrics
@@ -23,6 +24,7 @@ from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.stacks import StackDump
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _THREADS = 2  # that read logs for their metrics, for up to _LONGEST_S
 _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
@@ -91,8 +93,7 @@ class Observer:
         """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
         if not (self._allowed and job.spec.observe):
             return ""
-        until = time.monotonic() + _LONGEST_S
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._curves.first_steps, logs, until)
+        return await self._read_log(self._curves.first_steps, logs)
 
     async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
         """The progress of those of these jobs that run and that this user may observe, by their ids."""
@@ -115,12 +116,16 @@ class Observer:
                 log.exception("the progress of job %s can't be read", job.job_id)
         return found
 
+    async def _read_log(self, read: Callable[[LoggedJob, float], T], logs: LoggedJob) -> T:
+        """Call a method of the curves' reader in one of their threads, for at most `_LONGEST_S`."""
+        until = time.monotonic() + _LONGEST_S
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
+
     async def step(self, logs: LoggedJob) -> float | None:
         """The step that an attempt reached which has ended; None: its log shows none, or can't be read. It is for the
         decision about a retry, and so also where nothing is shown to users."""
         try:
-            until = time.monotonic() + _LONGEST_S
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._curves.step, logs, until)
+            return await self._read_log(self._curves.step, logs)
         except Exception:  # a job may write anything to its log; it must end
             log.exception("the step of job %s can't be read", logs.job_id)
             return None

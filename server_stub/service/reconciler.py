@@ -381,7 +381,10 @@ class Reconciler:
         active.cancel_timers()
         self._by_id.pop(active.row.id, None)
         self._by_name.pop((active.row.owner, active.row.name), None)
-        self._members.subtract([active.row.group_id or ""])
+        group = active.row.group_id or ""
+        self._members[group] -= 1
+        if not self._members[group]:
+            del self._members[group]
         self._ask_end(each for each in (active.row.id, active.row.group_id or "") if self.gate.waiting_for(each))
         self._tasks.begin(self._on_end(active))
         group_id, failed = active.row.group_id, active.row.name if active.row.state is State.FAILED else None

@@ -129,8 +129,8 @@ def test_the_progress_that_resets_retries_outlives_the_server(bench: Bench) -> N
     async def run() -> None:
         async with bench.server():
             job = await bench.submit(name="one", max_retry=1, retry_on=["exit:75"], retry_reset_steps=100)
-        anew = ", counted from 0 again as it got from step 100 to 200"
-        for number, (step, told) in enumerate([(100, ""), (200, anew)], start=1):
+        reset = ", counted from 0 again as it got from step 100 to 200"
+        for number, (step, told) in enumerate([(100, ""), (200, reset)], start=1):
             async with bench.server():
                 await fails_at(bench, job.id, number, step)
                 assert (await bench.until("one", State.RESTARTING, number + 1)).retry == f"1 of 1 retries{told}"
