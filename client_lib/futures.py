@@ -8,14 +8,15 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from client_lib.errors import InvalidRequest, JobEnded, NotFound, WaitTimeout
 from client_lib.functions import call as functions
-from client_lib.job import Job
-from client_lib.spec.states import State
+from client_lib.functions.call import ResultOf
+from client_lib.job import Job, with_names
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, StateChange
 from client_lib.transport.api import LONG_POLL_S, Api, configured
 
@@ -27,10 +28,12 @@ class JobFuture(concurrent.futures.Future[T], Generic[T]):
     """The future of a call. It can be cancelled until the job runs."""
 
     job: Job[T] | None = None
-    """The job, for its logs and metrics; None while futures among the arguments are not done."""
+    """The job, for its logs and metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, needed: Sequence[JobFuture[Any]] = ()) -> None:
+        """`needed`: the futures among its arguments."""
         super().__init__()
+        self.needed = needed
         self._beginning = threading.Lock()
         self._began: bool | None = None
 
@@ -50,9 +53,9 @@ class Executor(concurrent.futures.Executor):
             for future in concurrent.futures.as_completed(futures):
                 print(future.job.name, future.result())
 
-    Arguments may be futures, also within lists, tuples and dicts: the job is submitted when they are done, with their
-    results, and the exception of one of them becomes its own. These calls need this process; jobs that are submitted
-    go on without it, and `get_job(name).result()` reads their results.
+    Arguments may be futures of such executors, also within lists, tuples and dicts: the job waits on the server for
+    the jobs of these futures (`after`), and its ranks get the results. It fails if one of them does not succeed. No
+    job needs this process to go on, and `get_job(name).result()` reads its result.
 
     An exception of the function, or what ended the job (JobFailed, JobCancelled), is raised by `future.result()`. If
     the server does not answer for `retry_s`, open futures get ServerUnreachable; their jobs go on.
@@ -81,16 +84,18 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> JobFuture[T]:
         """Submit the call as a job, which is stored when this returns; see `Job.submit` for what it raises.
 
-        Raises RuntimeError after `shutdown`.
+        Raises RuntimeError after `shutdown`; InvalidRequest: an argument is the future of another kind of executor, or
+        of another server.
         """
-        future: JobFuture[T] = JobFuture()
+        needed = self._jobs_among((args, kwargs))
+        future: JobFuture[T] = JobFuture(needed)
         with self._lock:
             if self._shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._futures.add(future)
         future.add_done_callback(lambda _: self._forget(future))
         try:
-            self._send_when_ready(future, fn, args, kwargs)
+            self._send(future, self._job(fn, args, kwargs, needed))
         except BaseException:
             future.cancel()
             raise
@@ -123,22 +128,21 @@ class Executor(concurrent.futures.Executor):
 
     # --- to the server
 
-    def _send_when_ready(self, future: JobFuture[T], fn: Callable[..., T], args: Any, kwargs: Any) -> None:
-        for needed in _futures_in((args, kwargs)):
-            if not needed.done():
-                needed.add_done_callback(lambda _: self._send_later(future, fn, args, kwargs))
-                return
-        values = _resolved((args, kwargs))
-        self._send(future, Job(script=fn, args=values[0], kwargs=values[1], client=self._api, **self._options))
+    def _jobs_among(self, arguments: Any) -> list[JobFuture[Any]]:
+        found: dict[JobFuture[Any], None] = {}
+        for each in _futures_in(arguments):
+            if not (isinstance(each, JobFuture) and each.job and each.job.client.endpoint == self._api.endpoint):
+                what = f"an argument is {each!r}, which is no job of this server"
+                raise InvalidRequest(what, hint="pass its result()")
+            found[each] = None
+        return list(found)
 
-    def _send_later(self, future: JobFuture[T], fn: Callable[..., T], args: Any, kwargs: Any) -> None:
-        """In the thread that has completed an argument."""
-        if future.cancelled():
-            return
-        try:
-            self._send_when_ready(future, fn, args, kwargs)
-        except Exception as error:  # noqa: BLE001  # it is the future's
-            self._fail(future, error)
+    def _job(self, fn: Callable[..., T], args: Any, kwargs: Any, needed: Sequence[JobFuture[Any]]) -> Job[T]:
+        after = with_names({"after": self._options.get("after") or []})["after"]
+        results = {each: ResultOf(place, str(_job_of(each).name)) for place, each in enumerate(needed, len(after))}
+        args, kwargs = _replaced((args, kwargs), results)
+        options = self._options | {"after": [*after, *(each.job for each in results.values())]}
+        return Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options)
 
     def _send(self, future: JobFuture[T], job: Job[T]) -> None:
         job.submit_raises = True  # False would return an error as a text
@@ -165,6 +169,7 @@ class Executor(concurrent.futures.Executor):
 
     def _forget(self, future: JobFuture[Any]) -> None:
         """Called when it is done."""
+        future.needed = ()  # a long chain would keep all earlier results
         with self._lock:
             self._futures.discard(future)
             if future.job:
@@ -224,6 +229,9 @@ class Executor(concurrent.futures.Executor):
         try:
             value = future.job.result(trust=True)
         except BaseException as error:  # noqa: BLE001  # the function may raise any
+            if isinstance(error, JobEnded) and error.info.reason is Reason.DEPENDENCY_FAILED:
+                ended = (each.exception() for each in future.needed if each.done() and not each.cancelled())
+                error.__cause__ = next(filter(None, ended), None)
             self._fail(future, error)
         else:
             future.set_result(value)
@@ -254,13 +262,18 @@ def _futures_in(value: Any) -> Iterator[concurrent.futures.Future[Any]]:
             yield from _futures_in(part)
 
 
-def _resolved(value: Any) -> Any:
-    """The value with the results of its futures in their places. Raises their exceptions."""
+def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
+    """The value with a placeholder for each future."""
     if isinstance(value, concurrent.futures.Future):
-        return value.result()
+        return results[value]
     if type(value) is dict:
-        return {key: _resolved(part) for key, part in value.items()}
-    return type(value)(map(_resolved, value)) if type(value) in (list, tuple) else value
+        return {key: _replaced(part, results) for key, part in value.items()}
+    return type(value)(_replaced(part, results) for part in value) if type(value) in (list, tuple) else value
+
+
+def _job_of(future: JobFuture[T]) -> Job[T]:
+    assert future.job
+    return future.job
 
 
 def _id_of(job: Job[Any]) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from client_lib.errors import JobEnded
 from client_lib.spec.states import State
@@ -152,10 +152,21 @@ class Group(JobList):
         of the metric tells, else it is the smallest. Raises NotFound: no job has this metric."""
         from client_lib.reports import curves
 
+        best = curves.ranked(self._measured(), by, largest)[0]["name"]
+        return next(self._make(info) for info in self._first(None) if info.name == best)
+
+    def compare(self) -> list[Mapping[str, Any]]:
+        """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values of rank 0) of each
+        job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
+        from client_lib.reports import comparison
+
+        return comparison.compared(self._measured())
+
+    def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
+        """The jobs with their curves, as the reports read them."""
         shown = [info.model_dump(mode="json") for info in self._first(None)]
         measured = [found.model_dump(mode="json")["curves"] for found in self.metrics().values()]
-        best = curves.ranked(list(zip(shown, measured, strict=True)), by, largest)[0]["name"]
-        return next(self._make(info) for info in self._first(None) if info.name == best)
+        return list(zip(shown, measured, strict=True))
 
     def __repr__(self) -> str:
         from client_lib.reports import table

@@ -24,6 +24,19 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
+class ResultOf:
+    """A placeholder for what rank 0 of another job returned; the function gets that value instead."""
+
+    place: int
+    """The place of the other job in `after`."""
+    job: str
+    """Its name."""
+
+    def __repr__(self) -> str:
+        return f"<result of {self.job}>"
+
+
+@dataclass(frozen=True)
 class Call:
     """A function and what it is called with."""
 

@@ -30,7 +30,7 @@ from typing import IO, Any, cast
 import cloudpickle
 
 from client_lib.errors import InvalidRequest, TooLarge
-from client_lib.functions.call import Call
+from client_lib.functions.call import Call, ResultOf
 from client_lib.spec.wire import FunctionCode
 from client_lib.worker.disk import megabytes
 from client_lib.worker.function_runner import PROTOCOL, here
@@ -106,6 +106,7 @@ def _write(call: Call, root: str | None, file: _Bounded) -> None:
     pickler.dump((call.args, call.kwargs))
 
 
+@cache
 def _zipped(package: ModuleType) -> bytes:
     """Its source, as sys.path takes it: for images without it. 15 kB."""
     assert package.__file__ is not None
@@ -235,6 +236,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         self._main = vars(sys.modules["__main__"])
         self.globals_ref = {id(self._main): _MainNamespace()}
 
+    def persistent_id(self, obj: Any) -> Any:
+        return (obj.place, obj.job) if type(obj) is ResultOf else None
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType | type) and getattr(obj, "__module__", None) == "__main__":
             self._remember(obj)
@@ -254,7 +258,7 @@ class _Finder(_Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
-        return "data" if kind.__name__ in _DATA or kind in (bytes, bytearray) else None
+        return "data" if kind is ResultOf or kind.__name__ in _DATA or kind in (bytes, bytearray) else None
 
 
 class _MainNamespace:

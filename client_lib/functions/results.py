@@ -81,14 +81,16 @@ class Result:
         if self.outcome != RAISED:
             return ended
         message = f"rank {self.rank} of job {ended.info.name} raised\n\n{self.text.rstrip()}{_before(ended)}"
-        cause = JobFailed(message, hint=ended.hint, info=ended.info)
         try:
             error = self._load(ended.info.name) if self.pickled else None
         except NoResult:
             error = None
+        kind = JobFailed if isinstance(error, BaseException) else RemoteError
+        told = kind(message, hint=ended.hint, info=ended.info)
+        told.card = ended.card
         if not isinstance(error, BaseException):
-            return RemoteError(cause.message, hint=ended.hint, info=ended.info)
-        error.__cause__ = cause
+            return told
+        error.__cause__ = told
         return error
 
     def _why_none(self) -> str:

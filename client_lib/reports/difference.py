@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from client_lib.reports import curves
+from client_lib.spec import patch
 from client_lib.spec.metrics import JobMetrics
-from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance
+from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance, Provenance
 from client_lib.submit.changes import differences
 
 _LINES = 200  # of the difference of one file
@@ -16,7 +17,7 @@ _SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of e
 
 
 class Ran(NamedTuple):
-    """All that is known of one job. `texts`: of the files of its code; {}: they need not be compared."""
+    """All that is known of one job. `texts`: of the files of its snapshot; {}: they need not be compared."""
 
     info: JobInfo
     provenance: JobProvenance
@@ -31,9 +32,10 @@ class JobDiff(NamedTuple):
     second: str
     parts: dict[str, list[str]]
     """`name: before -> after` by `code`, `fields` (also arguments and variables), `seeds`, `packages`, `hardware`,
-    `metrics`."""
+    `metrics`; `not compared` has reasons."""
     files: dict[str, str]
-    """The files of the code that differ, as unified differences of up to 200 lines."""
+    """The files of two snapshots, or else of the uncommitted changes, that differ: unified differences of up to 200
+    lines."""
 
     def __str__(self) -> str:
         parts = ["\n    ".join([f"{part}:", *lines]) for part, lines in self.parts.items()]
@@ -42,7 +44,13 @@ class JobDiff(NamedTuple):
 
     def sentence(self) -> str:
         """A sentence about what may have made the second job fail; "": nothing has changed."""
-        known = {"files": list(self.files), **self.parts, "metrics": [], **({"code": []} if self.files else {})}
+        known = {
+            "files": list(self.files),
+            **self.parts,
+            "metrics": [],
+            "not compared": [],
+            **({"code": []} if self.files else {}),
+        }
         shown = [f"{part} {_few(found)}".removeprefix("fields ") for part, found in known.items() if found]
         return f"changed since {self.first}, which succeeded: {'; '.join(shown)}" if shown else ""
 
@@ -56,16 +64,33 @@ def compare(first: Ran, second: Ran) -> JobDiff:
         names = sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys()) if old and new else []
         pairs = [(name, old.get(name, "none"), new.get(name, "none")) for name in names]
         parts[part] = [f"{name}: {one} -> {other}" for name, one, other in pairs if one != other]
-    names = sorted({*first.texts, *second.texts})
-    files = {name: _unified(name, first.texts.get(name, ""), second.texts.get(name, "")) for name in names}
+    was, now = first.texts, second.texts
+    if not all(isinstance(ran.info.code, CodeSnapshot) for ran in (first, second)):
+        was, now, parts["not compared"] = _patches(first, second)
+    files = {name: _unified(name, was.get(name, ""), now.get(name, "")) for name in sorted({*was, *now})}
     parts = {part: lines for part, lines in parts.items() if lines}
     return JobDiff(first.info.name, second.info.name, parts, {name: text for name, text in files.items() if text})
+
+
+def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str]]:
+    """The uncommitted changes of the files of each, and the reasons why they are not known."""
+    submitted = [ran.provenance.submitted or Provenance() for ran in both]
+    unknown = [each.diff is None for each in submitted]
+    old, new = (
+        {names[-1]: part for names, part in patch.files("" if any(unknown) else each.diff or "")} for each in submitted
+    )
+    why = [
+        f"{ran.info.name}: {each.missing or 'its uncommitted changes are not recorded'}"
+        for ran, each in zip(both, submitted, strict=True)
+        if each.commit and each.diff is None
+    ]
+    return old, new, why
 
 
 def _facts(ran: Ran) -> dict[str, dict[str, str]]:
     """Values by part and name."""
     code, submitted, machines = ran.info.code, ran.provenance.submitted, ran.provenance.machines
-    source = {"snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "")[:12]}
+    source = {"snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "none")[:12]}
     if submitted and submitted.commit:
         source |= {"commit": submitted.commit[:12], "branch": submitted.branch or ""}
     hardware: dict[str, str] = {}
@@ -85,7 +110,7 @@ def _facts(ran: Ran) -> dict[str, dict[str, str]]:
 
 def _unified(name: str, before: str, after: str) -> str:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm="")
-    shown = list(lines)
+    shown = after.splitlines() if not before and after.startswith("diff --git ") else list(lines)  # a patch as it is
     return "\n".join([*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])])
 
 

@@ -64,15 +64,15 @@ def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: S
     return _card(info.state, head, what, *below)
 
 
-def report_as_html(parts: Sequence[tuple[str, str]]) -> str:
-    """The report of a failure, as pairs of a kind and a text (`explanation.Part`), as a card."""
+def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
+    """The report of a job that ended in this state, as pairs of a kind and a text (`explanation.Part`), as a card."""
     shown: list[str] = []
     for kind, same in groupby(parts, key=lambda part: part[0]):
         text = coloured("\n".join(text for _, text in same))
         shown.append(
             {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}.get(kind, _STRONG).format(text)
         )
-    return _card(State.FAILED, *shown)
+    return _card(state, *shown)
 
 
 def _card(state: str, *parts: str) -> str:

@@ -17,8 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec.command_line import option_names
 from client_lib.spec.job import JobSpec
-from client_lib.spec.option_names import option_names
 
 BYTES_MAX = 96 * 1024
 """Larger scripts are not checked: it would take longer than 50 ms."""
@@ -72,7 +72,7 @@ def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
                 yield (
                     statement.lineno,
                     f"there is no module {name!r} in {sys.executable}: install it there, or for this job with "
-                    f"requirements=['{name}']",
+                    f"requirements=['{name}'] (--requirement {name})",
                 )
 
 

@@ -60,7 +60,7 @@ class GitReading:
         commit, branch, remote = map(_line, _head(self._root) if self._root else ("", "", ""))
         missing = None
         if any(thread.is_alive() for thread in self._threads):
-            missing = "git was not finished within 10 ms, which is how long a submit waits for it"
+            missing = "the uncommitted changes are not known: git took more than the 10 ms that a submit waits for it"
         elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         return Provenance(
@@ -74,10 +74,7 @@ class GitReading:
 
     def _read(self, number: int, part: str) -> None:
         command = ["sh", "-c", _ALONE + part]
-        with (
-            suppress(OSError),
-            Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as git,
-        ):
+        with suppress(OSError), Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as git:
             assert git.stdout is not None
             while len(self._printed[number]) <= 4 * DIFF_MAX and (block := os.read(git.stdout.fileno(), 65536)):
                 self._printed[number] += block

@@ -31,8 +31,7 @@ from client_lib.spec.wire import (
     SubmitRequest,
     Submitter,
 )
-from client_lib.submit import requirements
-from client_lib.submit.caller import submitter
+from client_lib.submit.caller import requirements_of, requirements_within, submitter
 from client_lib.submit.provenance import GitReading
 from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.transport.api import Api, OnUpload
@@ -45,7 +44,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Post = Callable[[SubmitRequest], T]
-Upload = Callable[["Packed | Payload"], None]
+Upload = Callable[["Packed | Payload", bool], None]
+"""Sends a part of the code; with True it first asks the server, which may have it already."""
+_SENT_UNASKED = 64 * 1024  # bytes; a smaller call is sent without that question, as it is nearly always new
 _MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
 
@@ -105,7 +106,7 @@ def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | N
 
     Raises InvalidRequest.
     """
-    found = requirements.resolve(spec.requirements, script, Path.cwd())
+    found = requirements_of(spec.requirements, script, Path.cwd())
     if found == spec.requirements:
         return {}
     try:
@@ -154,7 +155,7 @@ def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | Non
     return _send(
         submission,
         lambda request: api.submit_request(_recorded(submission, request), key),
-        lambda part: _upload(api, part, on_upload),
+        lambda part, ask: _upload(api, part, ask, on_upload),
     )
 
 
@@ -170,7 +171,7 @@ def submit_group(
             asked = order(_recorded(submission, job, 0))
         return api.submit_group(asked, key)
 
-    return _send(submission, post, lambda part: _upload(api, part, None))
+    return _send(submission, post, lambda part, ask: _upload(api, part, ask, None))
 
 
 def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
@@ -184,7 +185,7 @@ def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_M
 
 def render(api: Api, submission: Submission) -> Manifest:
     """The objects that `submit` would create; nothing is uploaded or created."""
-    return _send(submission, api.render_request, lambda _: None)
+    return _send(submission, api.render_request, lambda *_: None)
 
 
 def _send(submission: Submission, post: Post[T], upload: Upload) -> T:
@@ -220,7 +221,7 @@ def _function(submission: Submission, root: str | None, upload: Upload) -> Itera
 
     with written(submission.call, root) as payload:
         try:
-            upload(payload)
+            upload(payload, payload.code.size > _SENT_UNASKED)
         except TooLarge as refused:  # by a server whose own bound is lower
             raise too_large(
                 submission.call, f"{submission.call.name} with what it needs: {refused.message}"
@@ -243,7 +244,7 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
             )
         submission = _with_own_packages(submission, root, archive)
         _say(root, archive)
-        upload(archive)
+        upload(archive, True)
         code = CodeSnapshot(
             mode="snapshot",
             sha256=archive.sha256,
@@ -262,7 +263,7 @@ def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> S
     given = submission.spec.requirements
     if given is None:
         return submission
-    lines = requirements.within(given, root)
+    lines = requirements_within(given, root)
     for line in (line[2:] for line in lines if line.startswith("./")):
         if not any(name == line or name.startswith(f"{line}/") for name in archive.names):
             raise InvalidRequest(
@@ -272,8 +273,8 @@ def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> S
     return replace(submission, spec=submission.spec.model_copy(update={"requirements": lines}))
 
 
-def _upload(api: Api, part: Packed | Payload, on_upload: OnUpload | None) -> None:
-    if not api.has_snapshot(part.sha256):
+def _upload(api: Api, part: Packed | Payload, ask: bool, on_upload: OnUpload | None) -> None:
+    if not (ask and api.has_snapshot(part.sha256)):
         api.upload_snapshot(part.sha256, part.path, on_upload)
 
 

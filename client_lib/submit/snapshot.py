@@ -211,10 +211,7 @@ def _write(listing: Listing, file: IO[bytes]) -> tuple[str, list[str]]:
     """Digest of the archive, and a sentence for each file that grew meanwhile."""
     hashing = _Hashing(file)
     grown: list[str] = []
-    with (
-        gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped,
-        io.BufferedWriter(zipped, _BLOCK) as tar,
-    ):
+    with gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped, io.BufferedWriter(zipped, _BLOCK) as tar:
         for entry in listing.entries:
             if stat.S_ISREG(entry.mode):
                 grown += _add_file(tar, entry)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -11,6 +14,8 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.spec.groups import MEMBERS_MAX, GroupMember
 
+Each = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+"""Values for each name, which are combined, or the values of each run."""
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 _PLACE = re.compile(r"\{(\{[A-Za-z_][\w-]*\})\}|\{([A-Za-z_][\w-]*)\}")
 _RANGE = re.compile(r"(-?\d{1,15})\.\.(-?\d{1,15})")
@@ -30,28 +35,82 @@ def values(text: str) -> list[Any]:
     return found
 
 
-def members(args: Sequence[str], each: Mapping[str, Sequence[Any]]) -> list[GroupMember]:
-    """A run for each combination; the last name varies first. `{name}` in `args` becomes the value, a name that stands
-    nowhere is appended as `--name value`; `{{name}}` becomes `{name}`.
+def rows(text: str, name: str) -> list[dict[str, Any]]:
+    """The runs in a file of this name: CSV whose first line names the arguments, or `*.jsonl` with an object per line.
 
-    Raises InvalidRequest: no or too many runs, a wrong name, a place without values.
+    Raises InvalidRequest with the line that is wrong.
     """
-    for name, tried in each.items():
-        if not _NAME.fullmatch(name):
+    if name.endswith(".jsonl"):
+        return [_object(line, f"{name}, line {n}") for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    reader = csv.reader(io.StringIO(text.rstrip(), newline=""), skipinitialspace=True, strict=True)
+    try:
+        header, *lines = [(reader.line_num, row) for row in reader] or [(1, [])]
+    except csv.Error as error:
+        raise InvalidRequest(f"{name}, line {reader.line_num}: {error}") from error
+    names = ", ".join(header[1])
+    if len(set(header[1])) < len(header[1]):
+        raise InvalidRequest(f"two columns of {name} have the same name: {names}")
+    for number, row in lines:
+        if len(row) != len(header[1]) or "" in row:
+            got = sum(value != "" for value in row)
+            raise InvalidRequest(f"{name}, line {number} has {got} values; it needs one for each of: {names}")
+    return [dict(zip(header[1], row, strict=True)) for _, row in lines]
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequest(f"{where} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidRequest(f'{where} is no object such as {{"lr": 0.1}}')
+    return found
+
+
+def members(args: Sequence[str], each: Each) -> list[GroupMember]:
+    """A run for each combination, of which the last name varies first, or for each of the given ones. `{name}` in
+    `args` becomes the value, a name that stands nowhere is appended as `--name value`; `{{name}}` becomes `{name}`.
+
+    Raises InvalidRequest: no, too many, equal or unequal runs, a wrong name, a place without values.
+    """
+    runs = _combined(each) if isinstance(each, Mapping) else _listed(each)
+    if not 1 <= len(runs) <= MEMBERS_MAX:
+        raise _wrong_count(len(runs))
+    names = list(runs[0])
+    for name in names:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise InvalidRequest(f"{name!r} can't be the name of an argument", hint="letters, digits, '_' and '-'")
+    places = {found[2] for arg in args for found in _PLACE.finditer(arg) if found[2]}
+    if unknown := sorted(places - set(names)):
+        raise InvalidRequest(
+            f"{{{unknown[0]}}} in the arguments has no values; there are: {', '.join(names)}",
+            hint=f"give them, or write {{{{{unknown[0]}}}}} for the text {{{unknown[0]}}} itself",
+        )
+    return [GroupMember(args=_filled(args, run, places), values=run) for run in runs]
+
+
+def _combined(each: Mapping[str, Sequence[Any]]) -> list[Mapping[str, Any]]:
+    for name, tried in each.items():
         if not tried:
             raise InvalidRequest(f"{name} has no values, so there is nothing to run")
     count = prod(map(len, each.values())) if each else 0
-    if not 1 <= count <= MEMBERS_MAX:
-        raise InvalidRequest(f"these values make {count} runs; a group has 1 to {MEMBERS_MAX}")
-    places = {found[2] for arg in args for found in _PLACE.finditer(arg) if found[2]}
-    if unknown := sorted(places - each.keys()):
-        raise InvalidRequest(
-            f"{{{unknown[0]}}} in the arguments has no values; there are: {', '.join(each)}",
-            hint=f"give them, or write {{{{{unknown[0]}}}}} for the text {{{unknown[0]}}} itself",
-        )
-    runs = [dict(zip(each, tried, strict=True)) for tried in product(*each.values())]
-    return [GroupMember(args=_filled(args, run, places), values=run) for run in runs]
+    if count > MEMBERS_MAX:  # before they are made
+        raise _wrong_count(count)
+    return [dict(zip(each, tried, strict=True)) for tried in product(*each.values())] if each else []
+
+
+def _listed(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    for number, run in enumerate(runs, 1):
+        if run.keys() != runs[0].keys():
+            shown = [", ".join(map(str, each)) or "nothing" for each in (run, runs[0])]
+            raise InvalidRequest(f"run {number} has values for {shown[0]}, and run 1 for {shown[1]}")
+        if (first := runs.index(run) + 1) < number:
+            raise InvalidRequest(f"run {number} repeats run {first}: {run}", hint="give each its own seed")
+    return list(runs)
+
+
+def _wrong_count(count: int) -> InvalidRequest:
+    return InvalidRequest(f"these values make {count} runs; a group has 1 to {MEMBERS_MAX}")
 
 
 def _filled(args: Sequence[str], run: Mapping[str, Any], places: set[str]) -> list[str]:

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from client_lib.errors import Conflict, NotSupported, ServerError
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_JSON, SERVER_LOCK, SERVER_LOG, START_LOCK, TOKEN, make_private, state_dir
 from client_lib.spec.states import State
+from client_lib.transport import logins
 from client_lib.transport.config import Config, Endpoint
 
 if sys.platform != "win32":
@@ -103,7 +104,7 @@ def find_all() -> list[Running]:
 def locate(config: Config) -> Endpoint:
     """The server that `config` names. The local server is started if it doesn't run."""
     if config.endpoint:
-        return Endpoint(config.endpoint, config.token)
+        return Endpoint(config.endpoint, config.token) if config.token else logins.endpoint(config.endpoint)
     return _settle(find_or_start(config.state_dir)).endpoint
 
 
@@ -123,9 +124,11 @@ def find_or_start(directory: Path | None = None) -> Running:
     running = find(directory)
     if running:
         return running
+    from client_lib.worker.directory import locked  # here: most calls find a server
+
     try:
         make_private(directory)
-        with _starting(directory):
+        with locked(str(directory / START_LOCK)):  # no other client starts one; it is done within START_S
             return _wait_for_other(directory) or _start(directory)
     except OSError as error:
         raise ServerError(f"the local server can't keep its state in {directory}: {error}") from error
@@ -139,7 +142,8 @@ def stop(running: Running) -> None:
     lock = running.state_dir / SERVER_LOCK
     if not _held(lock):
         return
-    os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
+    with suppress(ProcessLookupError):  # it has ended since, or is in another namespace of pids
+        os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
     if not _until(lambda: not _held(lock), STOP_S):
         raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
 
@@ -192,17 +196,6 @@ def _held(lock: Path) -> bool:
 
 
 # --- starting one
-
-
-@contextmanager
-def _starting(directory: Path) -> Iterator[None]:
-    """Inside, no other client starts a server here."""
-    file = os.open(directory / START_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the holder is done within START_S
-        yield
-    finally:
-        os.close(file)
 
 
 def _wait_for_other(directory: Path) -> Running | None:

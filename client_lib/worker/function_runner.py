@@ -169,11 +169,30 @@ def _extend_path(entries: List[str]) -> None:
     sys.path[:0] = [path for path in paths if path not in sys.path]
 
 
+def _result(place: int, job: str) -> Any:
+    """The value that rank 0 of a job returned, for which this one waited. Raises CallRefused."""
+    import pickle
+
+    path = os.environ["CLIENT_LIB_AFTER_%d_OUTPUTS" % place] + ".result"
+    if not os.path.exists(path):
+        raise CallRefused("job %s, whose result is an argument, left none" % job)
+    with open(path, "rb") as file:
+        header = json.loads(file.readline())
+        why = header["text"] if header["outcome"] != VALUE else difference(header, here(_cloudpickle().__version__))
+        if why:
+            raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
+        return pickle.load(file)
+
+
 class _Call:
     def __init__(self, file: Any, fill: Dict[str, str]) -> None:
         import pickle
 
-        reader = pickle.Unpickler(file)
+        class Reader(pickle.Unpickler):
+            def persistent_load(self, pid: Any) -> Any:
+                return _result(*pid)
+
+        reader = Reader(file)
         self._function = _bind(reader.load())
         args, self._kwargs = reader.load()
         self._args = list(args)

@@ -70,17 +70,24 @@ class Admission:
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
-            Forbidden: `notify` names a host that the settings do not allow.
+            Forbidden: `notify` names a host that the settings do not allow, or the job what the user's team lacks.
             NotFound: the snapshot was not uploaded by this user.
         """
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
+        request = self.of_team(user, request)
         notices = [*self._runtime.check(request.spec, user.name, request.submitter), *_watchdog_notice(request.spec)]
         if request.function is not None:
             _check_function(request.spec)
         if not dry_run:
             self._check_uploaded(user, [request.code, request.function])
         return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
+
+    def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
+        """The request with the defaults of the user's team. Raises Forbidden: it names what the team lacks."""
+        if user.team is None:
+            return request
+        return request.model_copy(update={"spec": user.team.limited(request.spec)})
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """Check the size of the spec. `size`: of the request; if that is small, the spec is too. Raises TooLarge."""

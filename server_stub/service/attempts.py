@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -11,12 +12,13 @@ from client_lib.errors import ServerError
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
-from server_stub.runtimes import CHECKPOINTS, Attempt
+from server_stub.runtimes import CHECKPOINTS, Attempt, Source
 from server_stub.service.active import ActiveJob
 from server_stub.service.admission import without_proof
+from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow
 
 _DRY_RUN_ID = "0" * 32
@@ -30,6 +32,7 @@ class Attempts:
     request_log: RequestLog
     snapshots: Snapshots
     jobs_dir: Path
+    store: Store
 
     def request_of(self, row: JobRow) -> SubmitRequest:
         """The submit request with the values of its secrets, unmasked, without the proof of a shared folder.
@@ -82,7 +85,16 @@ class Attempts:
             function=self.snapshots.path(request.function.sha256) if request.function else None,
             checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
             checkpoints_name=request.checkpoints_name,
+            after=partial(self._sources, request.dependencies) if request.dependencies else None,
             created_at=row.created_at,
             never_started=given is not None,
             reload=partial(self._of_row, row, number),
         )
+
+    async def _sources(self, dependencies: Sequence[Dependency]) -> list[list[Source]]:
+        """See `Attempt.after`. Raises StoreError."""
+        found = [await self.store.read_all(group_rows.job_or_members, each.id) for each in dependencies]
+        return [
+            [Source(self.job_dir(row.id), row.attempt, row.name if row.group_id == each.id else "") for row in of_it]
+            for each, of_it in zip(dependencies, found, strict=True)
+        ]

@@ -39,7 +39,7 @@ LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a r
 
 
 def pause_before(attempt: int) -> float:
-    """1, 2, 4 ... 60 s before attempts 2, 3, 4 ..."""
+    """1, 2, 4 ... 60 s before attempts 2, 3, 4 ...; attempt 1 is the one that `retries_from` names."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 2, 60))
 
 
@@ -242,7 +242,7 @@ def _restarting(
     status: JobStatus, began: tuple[Transition, ...], reason: Reason, message: str, retry: str, now: datetime
 ) -> Decision:
     number = status.attempt + 1
-    pause = pause_before(number)
+    pause = pause_before(number - status.retries_from + 1)
     message = f"attempt {status.attempt} failed: {message} ({retry}); the next starts in {pause:g} s"
     after = status._replace(
         state=State.RESTARTING,

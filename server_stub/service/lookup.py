@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,8 @@ from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, Sta
 from server_stub.files.owned import OpenFile
 from server_stub.files.ranks import refuse_unknown
 from server_stub.logs import LoggedJob
-from server_stub.runtimes import log_dir, results_dir
+from server_stub.runtimes import log_dir
+from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, stand_in, unreadable
 from server_stub.service.changes import Changes
 from server_stub.service.reconciler import Reconciler
@@ -202,8 +202,7 @@ class JobLookup:
         info = info_of(await self.find(user, name, owner))
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
-        folders = [results_dir(self._jobs_dir / info.id, info.attempt, n) for n in range(info.spec.n_workers)]
-        result = await asyncio.to_thread(_newest, [folder / str(rank) for folder in folders])
+        result = await asyncio.to_thread(newest_result, self._jobs_dir / info.id, info.attempt, rank)
         if result is not None:
             return result
         await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._jobs_dir / info.id, info.attempt, 0)])
@@ -264,15 +263,6 @@ class JobLookup:
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)
-
-
-def _newest(results: Sequence[Path]) -> OpenFile | None:
-    """The newest existing file: a rank of an elastic job may have run in another worker before."""
-    found = []
-    for path in results:
-        with suppress(FileNotFoundError):
-            found.append(OpenFile(str(path), path.parent.parent))
-    return max(found, key=lambda file: os.fstat(file.descriptor).st_mtime_ns, default=None)
 
 
 def stored_row(found: Found) -> JobRow:

@@ -16,7 +16,7 @@ from typing import Any
 from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest
+from client_lib.spec.wire import CodeInPlace, GroupInfo, JobInfo, Membership, SubmitRequest
 from client_lib.worker.directory import Directory, read_json, sync, write_json
 from server_stub.files.owned import opener
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
@@ -27,7 +27,7 @@ from server_stub.service.lifecycle import COUNTS
 from server_stub.store.rows import JobRow, Key, NewJob
 
 JOB, STOP = "job.json", "stop.json"
-LOST = "lost are their events, their groups, and the idempotency keys of deleted jobs"
+LOST = "lost are their events, and the idempotency keys of deleted jobs"
 _ID = re.compile(r"[0-9a-f]{32}")
 _NOTICE = "its row in the database was rebuilt from its files"
 
@@ -62,27 +62,36 @@ def jobs_beside(jobs_dir: Path, request_log: RequestLog) -> bool:
     return bool(folders(jobs_dir)) or any(True for _ in request_log.headings())
 
 
-def lost_jobs(jobs_dir: Path, request_log: RequestLog, runtime: str) -> list[NewJob]:
-    """All jobs whose files are there, in the order of their acceptance."""
+def lost_jobs(jobs_dir: Path, request_log: RequestLog, runtime: str) -> tuple[list[NewJob], list[GroupInfo]]:
+    """All jobs whose files are there, in the order of their acceptance, and their groups. A member that a resubmit has
+    replaced is in none."""
     found: dict[str, NewJob] = {}
-    for heading, place in request_log.headings():
-        if _ID.fullmatch(heading.id):
-            new = found[heading.id] = _of_record(jobs_dir, request_log, runtime, heading, place)
-            if heading.key:
-                new.key = Key(heading.owner, heading.key, heading.fingerprint)
+    headings = [(heading, place) for heading, place in request_log.headings() if _ID.fullmatch(heading.id)]
+    members = [heading.group for heading, _ in headings if heading.group]
+    replaced = {(each["info"]["id"], each["replaces"]) for each in members}
+    for heading, place in headings:
+        group = heading.group
+        member = group["place"] if group and (group["info"]["id"], heading.id) not in replaced else None
+        new = found[heading.id] = _of_record(jobs_dir, request_log, runtime, heading, place, member)
+        if heading.key:
+            new.key = Key(heading.owner, heading.key, heading.fingerprint)
     for job_id in folders(jobs_dir):
         if job_id not in found:
             noted = _noted(jobs_dir / job_id)
             ended = noted if noted and noted.state.final else None
             found[job_id] = _job(ended or _unknown(jobs_dir / job_id, runtime), UNWRITTEN)
-    return sorted(found.values(), key=lambda new: new.row.created_at)
+    groups = {group["info"]["id"]: GroupInfo.model_validate(group["info"]) for group in members}
+    return sorted(found.values(), key=lambda new: new.row.created_at), list(groups.values())
 
 
-def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: Heading, place: Place) -> NewJob:
+def _of_record(
+    jobs_dir: Path, request_log: RequestLog, runtime: str, heading: Heading, place: Place, member: Any
+) -> NewJob:
     folder = jobs_dir / heading.id
     noted = _noted(folder)
+    group = Membership.model_validate(member) if member else None
     if noted and noted.state.final:
-        return _job(noted, place)
+        return _job(noted, place, group=group)
     try:
         request = SubmitRequest.model_validate_json(request_log.read(place), context=STORED)
         created_at = datetime.fromisoformat(heading.created_at)
@@ -99,12 +108,12 @@ def _of_record(jobs_dir: Path, request_log: RequestLog, runtime: str, heading: H
     if noted:
         shown["attempt"] = max(info.attempt, noted.attempt)
         shown |= {name: getattr(noted, name) for name in COUNTS}
-    return _job(info.model_copy(update=shown), place, _stop(folder))
+    return _job(info.model_copy(update=shown), place, _stop(folder), group)
 
 
-def _job(info: JobInfo, place: Place, stop: str | None = None) -> NewJob:
-    alone = info.model_copy(update={"group": None})
-    return NewJob(row_of(alone, place=place, stop=stop), info.spec.labels, None)
+def _job(info: JobInfo, place: Place, stop: str | None = None, group: Membership | None = None) -> NewJob:
+    info = info.model_copy(update={"group": group})
+    return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
 
 
 def _stop(folder: Path) -> str | None:

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
 from client_lib.spec.groups import GroupRequest
-from client_lib.spec.metrics import JobMetrics
+from client_lib.spec.job import MASK
+from client_lib.spec.metrics import JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
@@ -33,7 +34,7 @@ from client_lib.spec.wire import (
     with_progress,
 )
 from client_lib.spec.workers import SessionRequest
-from server_stub.curves import CurveReader
+from server_stub.curves import CurveReader, Whose
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
@@ -72,11 +73,7 @@ class Service:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        runtime: Runtime,
-        clock: Clock | None = None,
-        room: Room | None = None,
+        self, settings: Settings, runtime: Runtime, clock: Clock | None = None, room: Room | None = None
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
         self._settings, self.runtime = settings, runtime
@@ -89,14 +86,14 @@ class Service:
         self._retention = Retention(settings.retention_days, gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
         self._store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
-        self._attempts = Attempts(self._request_log, snapshots, jobs_dir)
+        self._attempts = Attempts(self._request_log, snapshots, jobs_dir, self._store)
         self._changes = Changes()
         self._cleanup = Cleanup(
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self.room
         )
         self._observer = Observer(runtime, self._clock, CurveReader(), allowed=settings.observe)
         self.sessions = Sessions(runtime, allowed=settings.sessions)
-        hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
+        hosts = AllowedHosts(settings.notify_hosts, several_users=settings.several_users)
         self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
         self._reconciler = Reconciler(
             self._store,
@@ -143,7 +140,7 @@ class Service:
         is_new = await self._store.open(lambda: jobs_beside(jobs_dir, self._request_log), recover=recover)
         if is_new and recover:
             lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self.runtime.name)
-            rebuilt = await self._store.write(rows.add_lost, lost)
+            rebuilt = await self._store.write(group_rows.add_lost, *lost)
             log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
         await self._cleanup.start()
         await self.runtime.start(self._reconciler.observe)
@@ -202,7 +199,8 @@ class Service:
         self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
     ) -> JobText:
         """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
-        values for fields of its spec; with some, it starts without checkpoints. `key`: as of `submit`.
+        values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
+        checkpoints. `key`: as of `submit`.
 
         Raises:
             NotFound: there is no such job.
@@ -213,6 +211,10 @@ class Service:
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._attempts.request_of, row)
+        if variables := (changes or {}).get("env_variables"):
+            stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
+            kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
+            changes = {**(changes or {}), "env_variables": kept}
         unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None, **(changes or {})})})
         if changes:
             unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
@@ -238,12 +240,9 @@ class Service:
         """The job as it is now, with its progress. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
         text = text_of(found)
-        if isinstance(found, ActiveJob):
-            for progress in (await self._observer.progress(user, [(found.public, self.lookup.logs(found))])).values():
-                return text._replace(json=with_progress(text.json, progress))
-        elif nan := await self._observer.first_nan(user, info_of(found), self.lookup.logs(found)):
-            return text._replace(json=with_progress(text.json, nan))
-        return text
+        info = found.public if isinstance(found, ActiveJob) else info_of(found)
+        progress = await self._observer.details(user, info, self.lookup.logs(found))
+        return text._replace(json=with_progress(text.json, progress)) if progress else text
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
@@ -325,8 +324,8 @@ class Service:
         found = await self.lookup.find(user, name, owner)
         return await self._observer.stacks(user, info_of(found))
 
-    async def metrics(self, user: User, name: str, rank: int | None, points: int, owner: str | None) -> JobMetrics:
-        """The curves of one rank, or with None of all, with at most `points` points each.
+    async def metrics(self, user: User, name: str, rank: Whose, points: int, owner: str | None) -> JobMetrics:
+        """The curves of one rank, of all, or of what the workers used, with at most `points` points each.
 
         Raises:
             NotFound: there is no such job.
@@ -336,6 +335,12 @@ class Service:
         """
         found = await self.lookup.find(user, name, owner)
         return await self._observer.metrics(user, info_of(found), self.lookup.logs(found), rank, points)
+
+    async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
+        """The use of the job's time. Raises what `metrics` raises."""
+        found = await self.lookup.find(user, name, owner)
+        events = await self._store.read(rows.list_events, stored_row(found).seq)
+        return await self._observer.goodput(user, info_of(found), self.lookup.logs(found), events)
 
     async def begin_session(
         self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None

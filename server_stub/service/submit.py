@@ -8,21 +8,13 @@ import hashlib
 import json
 import shlex
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import (
-    ClientLibError,
-    Conflict,
-    InvalidRequest,
-    KeyReused,
-    NotFound,
-    StorageFull,
-    Unavailable,
-)
+from client_lib.errors import ClientLibError, Conflict, InvalidRequest, KeyReused, NotFound, StorageFull, Unavailable
 from client_lib.spec.groups import MEMBER_NUMBERS, GroupRequest
 from client_lib.spec.job import JobSpec, split_dependency
 from client_lib.spec.state_dir import mounts, on_network
@@ -31,14 +23,7 @@ from client_lib.spec.wire import CodeInPlace, Dependency, GroupInfo, JobInfo, Me
 from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
 from server_stub.service.active import accepted, row_of
-from server_stub.service.admission import (
-    Admission,
-    Admitted,
-    draw_name,
-    fingerprint,
-    folder_of,
-    without_proof,
-)
+from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of, without_proof
 from server_stub.service.clock import Clock
 from server_stub.service.lookup import JobLookup, text_of
 from server_stub.service.reconciler import Reconciler
@@ -129,6 +114,7 @@ class SubmitHandler:
             what = "no job that has failed or was cancelled" if not chosen else "jobs that have not ended"
             raise Conflict(f"the group {group.name} has {what}", hint=f"`client-lib list {group.name}` shows its jobs")
         runs = await asyncio.to_thread(_again, members, chosen, request_of)
+        runs = [(place, self._admission.of_team(user, run)) for place, run in runs]
         admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
         new, requests = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)
         new = replace(new, replaces=chosen)
@@ -165,13 +151,15 @@ class SubmitHandler:
     ) -> tuple[NewGroup, list[SubmitRequest]]:
         members: list[NewJob] = []
         requests = []
+        shown = group.model_dump(mode="json", exclude={"state", "counts", "earlier"})
         for place, run in runs:
             request = _with(run, name=f"{place.name}-{place.index}")
             request = request.model_copy(update={"dependencies": admitted.request.dependencies})
             sent = request.model_dump_json(exclude={"code": {"proof"}}).encode()
             self._admission.check_size(request, len(sent))
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
-            members.append(_new_job(info, sent, admitted.script_path, None if members else key))
+            noted = {"info": shown, "place": place.model_dump(mode="json"), "replaces": run.checkpoints_of}
+            members.append(_new_job(info, sent, admitted.script_path, None if members else key, noted))
             requests.append(request)
         return NewGroup(group, members), requests
 
@@ -310,8 +298,10 @@ class SubmitHandler:
         return text_of(found)
 
 
-def _new_job(info: JobInfo, sent: bytes, script_path: str | None, key: Key | None) -> NewJob:
-    heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat())
+def _new_job(
+    info: JobInfo, sent: bytes, script_path: str | None, key: Key | None, group: Mapping[str, Any] | None = None
+) -> NewJob:
+    heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat(), group=group)
     if key:
         heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
     return NewJob(row_of(info, script_path=_indexed(script_path)), info.spec.labels, key, heading.above(sent + b"\n"))

@@ -7,11 +7,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import Conflict, Forbidden
+from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
 
 ALL_OWNERS = "*"
 """The owner in the filters of a list that means the jobs of all users."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """Instance types and queues of a team. In each list the first one is for jobs that name none; empty: all."""
+
+    name: str
+    instance_types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    """Queues of Kueue (`queue_name`), which has their quotas."""
+
+    def offers(self, instance_type: str) -> bool:
+        return not self.instance_types or instance_type in self.instance_types
+
+    def limited(self, spec: JobSpec) -> JobSpec:
+        """The job with the team's defaults. Raises Forbidden: it names what the team lacks."""
+        update = {}
+        for field, offered in (("instance_type", self.instance_types), ("queue_name", self.queues)):
+            value = getattr(spec, field)
+            if offered and value is None:
+                update[field] = offered[0]
+            elif offered and value not in offered:
+                raise Forbidden(f"{field}={value!r} is not for team {self.name}", hint=f"it has {', '.join(offered)}")
+        return spec.model_copy(update=update) if update else spec
 
 
 @dataclass(frozen=True)
@@ -23,6 +48,8 @@ class User:
     """Sees and acts on the jobs of all."""
     account: str = ""
     """The account of the machine under which local jobs of the user run, if it has another name than the user."""
+    team: Team | None = None
+    """None: the user may use all that the server has."""
 
 
 def check_owner(user: User, job: JobInfo, act: str) -> None:
@@ -35,8 +62,7 @@ def check_running(job: JobInfo, why: str) -> None:
     """Raises Conflict: the job does not run."""
     if job.state != State.RUNNING:
         raise Conflict(
-            f"job {job.name} is {job.state}: {why}",
-            hint=f"`client-lib explain {job.name}` shows why it does not run",
+            f"job {job.name} is {job.state}: {why}", hint=f"`client-lib explain {job.name}` shows why it does not run"
         )
 
 

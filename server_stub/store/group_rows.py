@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, delete, func, insert, or_, select, update
 
 from client_lib.spec.groups import NAME_MAX, state_of
 from client_lib.spec.states import FINAL, State, as_sent
 from client_lib.spec.wire import GroupInfo
+from server_stub.store import rows
 from server_stub.store.rows import Added, JobRow, NewJob, add_jobs, all_of, key_used
 from server_stub.store.search import JobFilters
 from server_stub.store.tables import groups, idempotency_keys, jobs
@@ -49,6 +50,16 @@ def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
     info = _set_aside(connection, new) if new.replaces else new.info
     connection.execute(insert(groups), _values(info, first))
     return add_jobs(connection, new.members, first)[0]
+
+
+def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[GroupInfo]) -> int:
+    """Store jobs and groups that were rebuilt; the number of the jobs."""
+    added = rows.add_lost(connection, lost)
+    for info in infos:
+        first = connection.execute(select(func.min(jobs.c.seq)).where(jobs.c.group_id == info.id)).scalar()
+        if first is not None:
+            connection.execute(insert(groups), _values(info, first))
+    return added
 
 
 def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
@@ -113,6 +124,11 @@ def page(connection: Connection, wanted: JobFilters, limit: int, before: int | N
 def members(connection: Connection, group_id: str) -> list[JobRow]:
     """Those of a group, in the order of their acceptance."""
     return all_of(connection, select(jobs).where(jobs.c.group_id == group_id).order_by(jobs.c.seq))
+
+
+def job_or_members(connection: Connection, either: str) -> list[JobRow]:
+    """The job of this id, or the members of the group."""
+    return all_of(connection, select(jobs).where(or_(jobs.c.id == either, jobs.c.group_id == either)))
 
 
 def unfinished(connection: Connection) -> list[GroupInfo]:

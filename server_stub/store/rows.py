@@ -13,29 +13,10 @@ from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Select,
-    Table,
-    delete,
-    func,
-    insert,
-    select,
-    union,
-    update,
-)
+from sqlalchemy import Column, Connection, Select, Table, delete, func, insert, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from client_lib.spec.states import (
-    FINAL,
-    TRANSITIONS,
-    IllegalTransition,
-    Reason,
-    State,
-    as_sent,
-    check_transition,
-)
+from client_lib.spec.states import FINAL, TRANSITIONS, IllegalTransition, Reason, State, as_sent, check_transition
 from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
 from server_stub.store.tables import events, groups, idempotency_keys, jobs, labels, removals, server

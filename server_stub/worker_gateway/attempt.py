@@ -226,12 +226,7 @@ class OpenAttempt:
             worker.note_quiet(told)
 
     async def next_order(
-        self,
-        worker: RemoteWorker,
-        known: str,
-        wait_s: float,
-        stopping: asyncio.Event,
-        known_stacks: str | None = None,
+        self, worker: RemoteWorker, known: str, wait_s: float, stopping: asyncio.Event, known_stacks: str | None = None
     ) -> Order:
         """The worker's order, once it differs from `known`, or with an order for stacks that has another mark than
         `known_stacks`, or with a new session, or after `wait_s`, or when the server stops."""

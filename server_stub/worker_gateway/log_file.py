@@ -15,10 +15,9 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest
 from client_lib.worker.directory import sync
 from client_lib.worker.format import parse, segment_name, segments
-from client_lib.worker.segments import middle
+from client_lib.worker.segments import end_of, middle
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
-_TAIL = 64 * 1024  # more than the longest record
 
 
 class Lengths(NamedTuple):
@@ -54,8 +53,13 @@ class LogFile:
     def open(self) -> None:
         """Continue the files; half a record, which a crash has left, is cut off."""
         self._sizes = dict(segments(self._folder))
+        for start in reversed(self._sizes):  # the last one may be empty
+            self._sizes[start], last = end_of(str(self._path(start)))
+            self.next_seq = last + 1
+            if self.next_seq:
+                break
         if self._sizes:
-            self._cut_half_record()
+            self.length = self._last + self._sizes[self._last]
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
         """Store whole records that begin at `offset`, without those that are stored already. Returns how many are
@@ -115,29 +119,6 @@ class LogFile:
 
     def _path(self, start: int) -> Path:
         return self._folder / segment_name(start)
-
-    def _cut_half_record(self) -> None:
-        path, size = self._path(self._last), self._sizes[self._last]
-        with open(path, "r+b") as file:
-            file.seek(max(0, size - _TAIL))
-            tail = file.read()
-            whole = tail.rfind(b"\n") + 1
-            if whole < len(tail):
-                file.truncate(size - len(tail) + whole)
-        self._sizes[self._last] = size - len(tail) + whole
-        self.length = self._last + self._sizes[self._last]
-        self.next_seq = self._found_next_seq(tail[:whole])
-
-    def _found_next_seq(self, tail: bytes) -> int:
-        if tail:
-            return _sequence(tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]) + 1
-        starts = list(self._sizes)
-        if len(starts) < 2:
-            return 0
-        before = self._path(starts[-2])  # the last one is empty
-        with open(before, "rb") as file:
-            file.seek(max(0, before.stat().st_size - _TAIL))
-            return self._found_next_seq(file.read())
 
     def _append(self, data: bytes) -> None:
         """Append any amount of data. Each segment begins with a record."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -50,6 +50,8 @@ class WorkerGroup:
     function: Path | None
     log_limit_bytes: int
     """Bound for the log of one worker, whose head and tail are kept."""
+    inputs: Callable[[], Awaitable[Iterator[bytes]]] | None = None
+    """Packs what these workers get of other jobs as a tar.gz; None: nothing."""
     may_return: Callable[[WorkerView], bool] | None = None
     """True for a lost worker that another pod, or another start of its container, may replace (elastic jobs). None:
     the first pod owns a worker to the end, and the first failed worker stops the others; with a function the runtime
@@ -132,12 +134,7 @@ class Order(NamedTuple):
 
 
 def next_order(
-    worker: WorkerView,
-    others: Sequence[WorkerView],
-    barrier_open: bool,
-    stop: Order | None,
-    *,
-    must_stay: bool,
+    worker: WorkerView, others: Sequence[WorkerView], barrier_open: bool, stop: Order | None, *, must_stay: bool
 ) -> Order:
     """The next order for a worker. `others`: the workers that it waits for before it leaves, if it `must_stay`."""
     if worker.state == "ended":

@@ -48,6 +48,17 @@ def test_a_group_is_submitted_followed_listed_read_and_removed_by_its_name(cli: 
 
 
 @pytest.mark.usefixtures("shell")
+def test_a_file_names_the_runs_of_a_group(cli: Run, script: Path) -> None:
+    rows = script.parent / "runs.csv"
+    rows.write_text('\ufefflr, note\n0.1,"a, b"\n0.01,c\n\n', encoding="utf-8")
+    done = cli("submit", "-f", "--group", "real-h", "--each-file", str(rows), str(script), "--lr={lr}")
+    assert done.returncode == 0, done.stderr
+    logs = cli("logs", "real-h").stdout
+    assert "given ['--lr=0.1', '--note', 'a, b']" in logs
+    assert "given ['--lr=0.01', '--note', 'c']" in logs
+
+
+@pytest.mark.usefixtures("shell")
 def test_the_exit_code_of_a_group_is_that_of_the_first_that_failed(cli: Run, script: Path) -> None:
     done = cli("submit", "-f", "--group", "real-b", "--each", "seed=2..4", "--max-parallel", "1", str(script))
     assert done.returncode == 1
@@ -63,6 +74,8 @@ def test_a_cancelled_group_starts_none_of_its_waiting_members(cli: Run, tmp_path
     assert (
         cli("submit", "--group", "real-c", "--each", "n=0..3", "--max-parallel", "1", str(script)).stdout == "real-c\n"
     )
+    assert cli("status", "real-c").stderr.endswith("`client-lib logs real-c` shows its output\n")
+    assert "-f follows one job, and these are 4" in cli("logs", "-f", "real-c").stderr
     assert cli("cancel", "real-c").returncode == 0
     assert cli("wait", "real-c").returncode == 3
     assert "4 CANCELLED" in cli("status", "real-c").stdout
@@ -104,6 +117,8 @@ def test_what_failed_in_a_group_runs_again_in_its_place(cli: Run, tmp_path: Path
     [
         (["--each", "lr=1"], "a group needs both"),
         (["--group", "real-x"], "a group needs both"),
+        (["--group", "real-x", "--each", "lr=1", "--each-file", "runs.csv"], "one of --each"),
+        (["--group", "real-x", "--each-file", "none.csv"], "can't read none.csv: No such file"),
         (["--group", "real-x", "--each", "lr=1", "--each", "lr=2"], "two --each have the same name"),
         (["--group", "real-x", "--each", "lr=1,,2"], "is no value"),
         (["--group", "Real", "--each", "lr=1"], "'Real' is not a DNS label"),
@@ -131,3 +146,36 @@ def test_the_best_of_a_group_is_found_by_a_metric(cli: Run, tmp_path: Path) -> N
     wrong = cli("best", "real-d", "--by", "acc")
     assert wrong.returncode == 5
     assert "no job of these has the metric 'acc'; they have loss" in wrong.stderr
+
+
+@pytest.mark.usefixtures("shell")
+def test_members_of_a_group_and_other_jobs_are_compared(cli: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nfor i in range(4): print(f'step {i} loss={float(sys.argv[2]) / (i + 1)}')\n")
+    assert cli("submit", "-f", "--group", "real-g", "--each", "lr=0.4,0.1", str(script)).returncode == 0
+    assert cli("submit", "-f", "--name", "real-single", "--no-observe", str(script), "--lr", "0.2").returncode == 0
+    found = cli("compare", "real-g", "real-single", "real-g-1")
+    assert [line.split() for line in found.stdout.splitlines()] == [
+        ["NAME", "STATE", "lr", "observe", "loss", "best", "loss"],
+        ["real-g-0", "SUCCEEDED", "0.4", "-", "0.1", "0.1"],
+        ["real-g-1", "SUCCEEDED", "0.1", "-", "0.025", "0.025"],
+        ["real-single", "SUCCEEDED", "0.2", "false", "-", "-"],
+    ]
+    assert "real-single" in found.stderr, "a hint why it has no metrics"
+    rows = cli("compare", "real-g", "-o", "csv").stdout.splitlines()
+    assert rows == [
+        "NAME,STATE,lr,loss,best loss",
+        "real-g-0,SUCCEEDED,0.4,0.1,0.1",
+        "real-g-1,SUCCEEDED,0.1,0.025,0.025",
+    ]
+    assert json.loads(cli("compare", "real-g", "-o", "json").stdout)[1] == {
+        "name": "real-g-1",
+        "state": "SUCCEEDED",
+        "arguments": {"lr": "0.1"},
+        "metrics": {"loss": {"last": 0.025, "best": 0.025}},
+    }
+    assert "real-g-1 is one job" in cli("compare", "real-g-1").stderr
+    wrong = cli("compare", "real-g", "nowhere")
+    assert (wrong.returncode, wrong.stdout, "no job named nowhere" in wrong.stderr) == (5, "", True)
+    words = {"COMP_WORDS": "client-lib compare real-g", "COMP_CWORD": "2", "_CLIENT_LIB_COMPLETE": "complete_bash"}
+    assert cli(**words).stdout.split() == ["real-g", "real-g-1", "real-g-0"]

@@ -27,6 +27,8 @@ def test_each_submits_a_job_for_every_value_and_returns_them(client: Client, fol
     described = Job(script="train.py", flags={"fast": "{seed}"}, type="nogpu")
     jobs = described.each("each-seed", {"seed": [1, 2]})
     assert [list(job.log_lines()) for job in jobs] == [["['--fast=1']"], ["['--fast=2']"]]
+    listed = described.each("each-listed", [{"seed": 1}, {"seed": 2}])
+    assert [job.spec.args for job in listed] == [job.spec.args for job in jobs]
     again = [described.each(name, {"seed": [1, 2]}) for name in ("each-seed", "each-other")]
     assert [[job.name for job in each] for each in again] == [
         ["each-seed-0", "each-seed-1"],
@@ -45,6 +47,8 @@ def test_a_group_is_waited_for_measured_and_shown_as_one(described: Job) -> None
     assert same.best("loss").name == "sdk-scan-1"
     assert same.best("loss", largest=True).name == "sdk-scan-0"
     assert {name: found.curves[0].values[-1] for name, found in same.metrics().items()}["sdk-scan-0"] == 0.4 / 3
+    assert same.compare()[1]["arguments"] == {"lr": "0.1"}
+    assert same.compare()[1]["metrics"]["loss"]["best"] == 0.1 / 3
     assert "sdk-scan-2" in same._repr_html_()
     with pytest.raises(NotFound, match="no job of these has the metric 'acc'; they have loss"):
         same.best("acc")

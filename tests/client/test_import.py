@@ -44,6 +44,19 @@ def test_a_star_import_gives_exactly_what_all_lists() -> None:
     assert shown.strip() == "True"
 
 
+def test_a_client_needs_no_module_that_windows_lacks() -> None:
+    """The standard library, and the packages of others, are imported before the platform has the other name."""
+    others = (
+        "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, tenacity, typer, yaml, zoneinfo"
+    )
+    ours = "client, cli.app, futures, job, transport.logins"
+    run(
+        f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; sysconfig.get_config_vars()\n"
+        "sys.platform = 'win32'\nfor name in ('fcntl', 'pwd', 'resource', 'termios'): sys.modules[name] = None\n"
+        f"import {', '.join('client_lib.' + each for each in ours.split(', '))}"
+    )
+
+
 def test_every_error_class_is_public() -> None:
     assert {kind.__name__ for kind in errors.BY_CODE.values()} <= set(client_lib.__all__)
 

@@ -34,6 +34,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def total(parts: list[int]) -> int:
+    return sum(parts)
+
+
 def ranks(scale: int, rank: int, world_size: int) -> tuple[int, int, str]:
     return scale * rank, world_size, os.environ["CLIENT_LIB_JOB_NAME"]
 
@@ -116,3 +120,10 @@ def test_a_decorated_function_of_a_restricted_pod_has_a_user_and_writable_caches
     assert caches == dict.fromkeys(CACHES, True)
     job = kube.client.get_job("looks")
     assert ended(job).info().state is State.SUCCEEDED
+
+
+def test_an_argument_may_be_the_result_of_another_call(place: Place) -> None:
+    options = {"client": place.client, "instance_type": place.instance_type, "code": "snapshot", "grace_s": 5}
+    with client_lib.Executor(**options) as executor:
+        parts = [executor.submit(total, [number]) for number in (1, 2)]
+        assert executor.submit(total, [*parts, 10]).result(90) == 13

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
+import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import requests
 
 from client_lib.spec import paths
+from tests.faults.conftest import Start
 from tests.local_server import until
 from tests.server_process import ServerProcess
 
@@ -29,26 +31,27 @@ def post(server: ServerProcess) -> requests.Response:
     return server.call("POST", paths.GROUPS, json=ORDER, headers={paths.IDEMPOTENCY_KEY: "once"})
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(seed: int, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    server = ServerProcess(state)
+@pytest.mark.parametrize(("where", "again"), [("written", 201), ("committed", 200)])
+def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(where: str, again: int, tmp_path: Path) -> None:
+    """`again`: the status of the repeated request, which tells that nothing of the first was stored, or all."""
+    state, paused = tmp_path / "state", tmp_path / "paused"
+    before = (sys.executable, "-m", "tests.faults.paused_server")
+    server = ServerProcess(state, before=before, PAUSE=where, PAUSED=str(paused))
     try:
         server.facts()
-        answered = threading.Event()
 
         def submit() -> None:
             with suppress(requests.RequestException):
                 post(server)
-            answered.set()
 
-        threading.Thread(target=submit).start()
-        answered.wait(random.Random(seed).uniform(0.01, 0.3))
+        submits = threading.Thread(target=submit)
+        submits.start()
+        until(paused.exists)
         server.process.kill()
         server.process.wait()
-        answered.wait(60)
+        submits.join(60)
         server = ServerProcess(state)
-        assert post(server).status_code in (200, 201)
+        assert post(server).status_code == again
         assert post(server).status_code == 200
         params = {"group": "scan", "limit": "1000"}
         found = server.call("GET", paths.JOBS, params=params).json()["jobs"]
@@ -61,3 +64,30 @@ def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(seed: int,
     finally:
         server.end()
         server.kill()
+
+
+WAITS = "import pathlib, time\nprint('ran', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\n"
+
+
+@pytest.mark.parametrize("pause_s", [None, 0.05, 0.3])
+def test_jobs_that_wait_for_others_are_neither_lost_nor_started_twice_by_a_kill(
+    pause_s: float | None, start: Start, tmp_path: Path
+) -> None:
+    """`pause_s`: seconds from the end of the first job to the kill; None: it comes before."""
+    server = start()
+    server.accepted("first", WAITS)
+    names = [f"waits-{number}" for number in range(5)]
+    for name in names:
+        server.accepted(name, "print('ran')\n", after=["first"])
+    server.accepted("last", "print('ran')\n", after=names)
+    server.running("first")
+    if pause_s is not None:
+        (tmp_path / "go").touch()
+        time.sleep(pause_s)
+    server.kill()
+    (tmp_path / "go").touch()
+    server = start()
+    assert server.ended("last")["state"] == "SUCCEEDED"
+    for name in ("first", *names, "last"):
+        found = server.job(name)
+        assert (found["state"], found["attempt"], server.lines(name)) == ("SUCCEEDED", 1, ["ran"]), found["message"]

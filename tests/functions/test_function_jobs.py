@@ -126,8 +126,9 @@ def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text
     def fail() -> None:
         raise Odd(1, 2)
 
-    with pytest.raises(RemoteError, match="Odd: 1 and 2"):
+    with pytest.raises(RemoteError, match="Odd: 1 and 2") as raised:
         run(fail)
+    assert "Odd: 1 and 2</b>" in (raised.value._repr_html_() or "")  # the card of a notebook
 
 
 def test_a_class_of_main_is_the_same_class_when_it_comes_back(script: Script) -> None:

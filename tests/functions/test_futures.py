@@ -121,21 +121,39 @@ def _job_of(future: JobFuture[object]) -> Job[object]:
 def test_arguments_may_be_futures(executor: Executor, folder: Path) -> None:
     first = executor.submit(wait_for, folder / "go")
     second = executor.submit(lambda values: "-".join(values["all"]), {"all": [first, first, "x"]})
-    assert second.job is None
+    assert _job_of(second).spec.after == [_job_of(first).name], "it is submitted at once"
+    assert _job_of(second).spec.args == [
+        f"{{'all': [<result of {_job_of(first).name}>, <result of {_job_of(first).name}>, 'x']}}"
+    ]
     (folder / "go").write_text("text")
     assert second.result(WITHIN_S) == "text-text-x"
-    assert isinstance(executor.submit(add, executor.submit(fail), 1).exception(WITHIN_S), KeyError)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        assert executor.submit(add, threads.submit(add, 1, 1), 1).result(WITHIN_S) == 3
+    assert executor.submit(add, first, two=second).result(WITHIN_S) == "texttext-text-x"
+    assert second.needed == (), "a long chain would keep all results"
+    with Executor(n_workers=2, after=[first.job]) as wide:
+        assert _job_of(wide.submit(lambda rank, text: (rank, text), text=second)).results() == [
+            (rank, "text-text-x") for rank in (0, 1)
+        ]
 
 
-def test_a_call_whose_argument_is_cancelled_is_never_submitted(executor: Executor) -> None:
-    needed: concurrent.futures.Future[int] = concurrent.futures.Future()
-    future, cancelled = executor.submit(add, needed, 1), executor.submit(add, needed, 1)
-    assert cancelled.cancel()
-    needed.cancel()
-    assert isinstance(future.exception(WITHIN_S), concurrent.futures.CancelledError)
-    assert (future.job, cancelled.job) == (None, None)
+def test_a_call_ends_with_the_one_that_it_needs(executor: Executor, folder: Path) -> None:
+    failed = executor.submit(fail)
+    last = executor.submit(add, executor.submit(add, failed, 1), 1)
+    error = last.exception(WITHIN_S)
+    assert isinstance(error, JobFailed)
+    assert "(DependencyFailed)" in str(error)
+    assert isinstance(error.__cause__, JobFailed)
+    assert isinstance(error.__cause__.__cause__, KeyError)
+    pending = Executor(setup="sleep 100", grace_s=1).submit(add, 1, 1)
+    needs = executor.submit(add, pending, 1)
+    assert pending.cancel()
+    assert f"{_job_of(pending).name} is CANCELLED" in str(needs.exception(WITHIN_S))
+
+
+def test_a_result_that_is_no_argument_is_said_and_futures_of_others_are_refused(executor: Executor) -> None:
+    error = executor.submit(add, executor.submit(threading.Lock), 1).exception(WITHIN_S)
+    assert "can't be an argument: what rank 0 returned, a lock, can't be pickled" in str(error)
+    with pytest.raises(InvalidRequest, match="which is no job of this server"):
+        executor.submit(add, concurrent.futures.Future(), 1)
 
 
 def test_what_cannot_be_pickled_is_refused_at_once_and_nothing_is_left_open(executor: Executor) -> None:

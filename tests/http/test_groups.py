@@ -153,7 +153,7 @@ def test_max_parallel_members_run_and_each_that_ends_starts_the_next(ann: Api, s
 
 def test_a_member_that_waits_for_its_turn_is_cancelled_without_a_start(ann: Api, server: Running) -> None:
     submit(ann, max_parallel=1)
-    assert ann("POST", paths.job_cancel("scan-1")).status_code == 200
+    assert ann("POST", paths.job("scan-1", "cancel")).status_code == 200
     until(lambda: members(ann)[1]["state"] == "CANCELLED")
     first = members(ann)[0]["id"]
     server.call(lambda: server.runtime.end(first))
@@ -164,13 +164,13 @@ def test_a_cancelled_group_starts_none_of_the_members_that_wait_for_their_turn(
     ann: Api, ben: Api, server: Running
 ) -> None:
     submit(ann, runs=20, max_parallel=2)
-    assert ben("POST", paths.group_cancel("scan")).status_code == 404
-    answer = ann("POST", paths.group_cancel("scan"))
+    assert ben("POST", paths.group("scan", "cancel")).status_code == 404
+    answer = ann("POST", paths.group("scan", "cancel"))
     assert answer.status_code == 200, answer.text
     until(lambda: counts(ann) == {"CANCELLED": 20})
     assert started(server) == ["scan-0", "scan-1"]
     assert {job["message"] for job in members(ann)} == {"cancelled by ann"}
-    again = ann("POST", paths.group_cancel("scan"))
+    again = ann("POST", paths.group("scan", "cancel"))
     assert (again.status_code, again.json()["state"]) == (200, "CANCELLED"), "as often as one likes"
 
 
@@ -220,12 +220,12 @@ def test_members_that_did_not_succeed_run_again_in_the_same_group_and_once_for_o
     first, second, *_ = [job["id"] for job in members(ann)]
     server.call(lambda: server.runtime.end(first))
     server.call(lambda: server.runtime.end(second, Reason.EXIT_CODE, "exit code 1"))
-    ann("POST", paths.job_cancel("scan-2"))
+    ann("POST", paths.job("scan-2", "cancel"))
     until(lambda: counts(ann) == {"SUCCEEDED": 1, "FAILED": 1, "CANCELLED": 1, "PENDING": 1})
 
     def again(api: Api, key: str, **params: str) -> requests.Response:
         headers = {paths.IDEMPOTENCY_KEY: key}
-        return api("POST", paths.group_resubmit("scan"), params=params, headers=headers)
+        return api("POST", paths.group("scan", "resubmit"), params=params, headers=headers)
 
     assert again(ben, "k", failed="true").status_code == 404
     whole = again(ann, "k")

@@ -22,7 +22,7 @@ from server_stub.runtimes import RAN_IMAGE, log_dir
 from server_stub.service import provenance
 from tests.http.conftest import Api, Running
 
-RAN = paths.job_provenance("train")
+RAN = paths.job("train", "provenance")
 SENT = {"command_line": "client-lib submit train.py", "commit": "c0ffee", "diff": "a patch"}
 
 
@@ -38,7 +38,7 @@ def test_the_owner_and_admins_see_it_and_lists_do_not_have_it(ann: Api, ben: Api
         assert answer.json()["submitted"] == {**SENT, "branch": None, "remote": None, "missing": None}
         assert answer.json()["last_success"] is None
     assert ben("GET", RAN, params={"owner": "ann"}).status_code == 404
-    for path in (paths.JOBS, paths.job("train"), paths.job_resubmit_source("train")):
+    for path in (paths.JOBS, paths.job("train"), paths.job("train", "request")):
         assert "a patch" not in ann("GET", path).text
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from client_lib import Job, resubmit
 from client_lib.client import Client
-from client_lib.errors import InvalidRequest
+from client_lib.errors import Conflict, InvalidRequest
 
 PATIENCE_S = 60.0
 
@@ -89,3 +89,21 @@ def test_a_job_that_still_runs_can_not_be_resumed(folder: Path) -> None:
             resubmit(job, resume=True)
     finally:
         job.cancel()
+
+
+def test_a_job_follows_another_with_its_checkpoints_and_again_after_a_third(folder: Path, client: Client) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    before = Job(script="train.py", code="snapshot", log_file=None)
+    before.submit()
+    second = Job(script="train.py", code="snapshot", log_file=None, after=[before], checkpoint_from=before)
+    second.submit()
+    assert second.spec.after == [before.name]
+    second.wait(PATIENCE_S)
+    assert list(second.log_lines()) == ["step 1 of 1 version 1"]
+    third = resubmit(second, after=[second, f"any:{before.name}"], checkpoint_from=second, resume=False)
+    third.wait(PATIENCE_S)
+    assert third.spec.after == [second.name, f"any:{before.name}"]
+    assert list(third.log_lines()) == ["step 2 of 1 version 1"]
+    unsent = Job(script="train.py")
+    with pytest.raises(Conflict):
+        resubmit(second, after=[unsent])

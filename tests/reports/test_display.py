@@ -91,6 +91,7 @@ def test_a_cancelled_job_is_told_as_cancelled() -> None:
     error = explanation.ended(job(State.CANCELLED, Reason.CANCELLED, message="by ann"))
     assert isinstance(error, JobCancelled)
     assert error.message == "job train-x7k2m was cancelled (by ann)"
+    assert "<b>job train-x7k2m was cancelled (by ann)</b>" in (error._repr_html_() or "")
 
 
 def test_a_notebook_s_table_escapes_what_users_write() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from client_lib.errors import Unavailable
 from client_lib.spec.states import Reason
+from server_stub.runtimes import Source, inputs_dir
 from server_stub.runtimes.local.processes import leftovers
 from tests.runtimes.conftest import alive, poll, running
 
@@ -120,8 +123,8 @@ async def test_stop_ends_an_attempt_that_waits(tmp_path: Path) -> None:
         second = site.submit("second", "touch ran", type="binary")
         third = site.submit("third", "true", type="binary")
         await site.phase(third, "waiting")
-        assert site.of(second)[0].message == "waits for its turn: jobs without GPUs run 1 at a time"
-        assert site.of(third)[0].message == "waits for its turn: jobs without GPUs run 1 at a time; 1 job before it"
+        assert site.of(second)[0].message == "1st of 2; waits for its turn: jobs without GPUs run 1 at a time"
+        assert site.of(third)[0].message == "2nd of 2; waits for its turn: jobs without GPUs run 1 at a time"
         site.runtime.stop("second", 1, 10)
         assert (await site.ended(second)).reason is Reason.CANCELLED
         site.runtime.stop("first", 1, 1)
@@ -206,6 +209,27 @@ async def test_attempts_of_one_job_have_directories_of_their_own_and_one_for_che
             await site.ended(site.submit("again", "again.py", number=number))
         lines = [site.lines(site.attempt("again", "again.py", number=number))[-1] for number in (1, 2)]
     assert lines == ["1 False", "2 True"]
+
+
+async def test_a_job_that_waited_starts_when_the_database_answers_and_keeps_one_folder_of_inputs(
+    tmp_path: Path,
+) -> None:
+    asked: list[int] = []
+
+    async def after() -> list[list[Source]]:
+        asked.append(len(asked))
+        if len(asked) == 1:
+            raise Unavailable("the database does not answer")
+        return [[]]
+
+    async with running(tmp_path) as site:
+        for number in (1, 2):
+            attempt = replace(site.attempt("second", "true", number, type="binary"), after=after)
+            attempt.job_dir.mkdir(parents=True, exist_ok=True)
+            site.runtime.submit(attempt)
+            assert (await site.ended(attempt)).reason is Reason.COMPLETED
+    assert len(asked) == 3
+    assert [inputs_dir(attempt.job_dir, number).exists() for number in (1, 2)] == [False, True]
 
 
 async def test_a_directory_that_cannot_be_made_fails_the_start(tmp_path: Path) -> None:

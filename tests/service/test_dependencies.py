@@ -78,7 +78,7 @@ def test_an_end_meets_the_condition_or_fails_the_job(entry: str, starts_after: s
         (["ok:"], "'' is not a DNS label"),
         (["Train.py"], "'Train.py' is not a DNS label"),
         (["a", "failed:a"], "names a more than once"),
-        ([f"a{number}" for number in range(101)], "at most 100"),
+        ([f"a{number}" for number in range(1001)], "at most 1000"),
         ("a", "list"),
     ],
 )

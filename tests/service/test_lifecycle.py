@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
@@ -289,7 +290,7 @@ def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> No
 
 def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
     job = JobStatus(max_retry=2, max_infrastructure_retry=1, retry_reset_steps=100)
-    told = []
+    told, pauses = [], []
     ends = [
         *((Reason.EXIT_CODE, 50.0), (Reason.NODE_LOST, None), (Reason.EXIT_CODE, 149.0), (Reason.EXIT_CODE, 249.0)),
         *((Reason.NODE_LOST, 20.0), (Reason.EXIT_CODE, 300.0), (Reason.EXIT_CODE, 310.0)),
@@ -297,6 +298,8 @@ def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
     for reason, step in ends:
         job = ended(job, reason, step=step)
         told.append(job.retry)
+        pauses.append(re.findall(r"starts in (\d+) s", job.message))
+    assert pauses == [["1"], ["2"], ["4"], ["1"], ["2"], ["4"], []], "the pause, too, begins again"
     assert told == [
         "1 of 2 retries",
         "1 of 1 infrastructure retries",

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from client_lib.errors import KeyReused, ServerError
+from client_lib.spec.groups import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from client_lib.worker.directory import Directory, write_json
@@ -97,6 +98,33 @@ def test_a_lost_database_stops_the_start_and_is_rebuilt(bench: Bench) -> None:
             assert (await bench.submit(name="later")).name == "later"
         async with bench.server():
             assert (await jobs(bench)).keys() == {*before, "later"}
+
+    asyncio.run(run())
+
+
+def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_has_replaced(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(4)]
+            order = GroupRequest(name="scan", request=bench.request(), members=runs, max_parallel=1)
+            await service.submit_group(ANN, order, "key")
+            bench.runtime.end((await bench.info("scan-0")).id, Reason.EXIT_CODE)
+            await bench.until("scan-0", State.FAILED)
+            await service.resubmit_group(ANN, "scan", None, failed=True)
+            bench.runtime.end((await bench.info("scan-1")).id)
+            await bench.until("scan-1", State.SUCCEEDED)
+            before, members = await service.lookup.group(ANN, "scan", None), await jobs(bench, group="scan")
+        lose(bench)
+        bench.runtime.attempts.clear()
+        async with bench.recovered() as service:
+            after = await service.lookup.group(ANN, "scan", None)
+            assert after.model_copy(update={"earlier": before.earlier}) == before
+            assert {name: job.group for name, job in (await jobs(bench, group="scan")).items()} == {
+                name: job.group for name, job in members.items()
+            }
+            assert (await bench.info("scan-0")).group is None
+            assert [attempt.job_name for attempt in bench.runtime.attempts.values()] == ["scan-2"]
+            assert not (await service.submit_group(ANN, order, "key"))[1]
 
     asyncio.run(run())
 

@@ -38,7 +38,8 @@ def smoke(bench: Bench, lines: Sequence[str], end: Reason = Reason.CANCELLED, re
                 assert seconds <= SMOKE_S, "it was not stopped"
                 seconds += 1
                 bench.clock.pass_time(1.0)
-                await asyncio.sleep(0.02)
+                while not bench.runtime.stopped and bench.clock.next_in_s() > 1:  # noqa: ASYNC110  (the log is read)
+                    await asyncio.sleep(0.01)
             bench.runtime.end(job.id, end, "the ranks ended")
             return seconds, await bench.until_info("one", lambda info: info.state.final)
 

@@ -111,7 +111,10 @@ def test_a_submit_does_not_wait_for_a_slow_git(
     monkeypatch.setattr(provenance, "PATIENCE_S", 0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
-    assert found.missing == "git was not finished within 10 ms, which is how long a submit waits for it"
+    assert (
+        found.missing
+        == "the uncommitted changes are not known: git took more than the 10 ms that a submit waits for it"
+    )
 
 
 def test_a_new_file_that_is_named_like_an_option_is_a_file(repository: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from client_lib import Job
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
-from client_lib.submit.requirements import of_header, resolve, within
+from client_lib.submit.caller import of_header, requirements_of, requirements_within
 
 HEADER = """#!/usr/bin/env python
 # /// script
@@ -29,14 +29,14 @@ import einops
 def test_a_list_stays_as_it_is_and_wins_over_the_header(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEADER)
-    assert resolve(["a==1", " b "], script, tmp_path) == ["a==1", "b"]
-    assert resolve([], script, tmp_path) is None
+    assert requirements_of(["a==1", " b "], script, tmp_path) == ["a==1", "b"]
+    assert requirements_of([], script, tmp_path) is None
 
 
 def test_the_header_of_a_script_counts_where_nothing_is_given(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(HEADER.replace("\n", "\r\n"))
-    assert resolve(None, script, tmp_path) == ["einops>=0.8", "rich"]
+    assert requirements_of(None, script, tmp_path) == ["einops>=0.8", "rich"]
     script.write_text("import os\n# /// script\n# dependencies = []\n# ///\n")
     assert of_header(script) is None
 
@@ -56,7 +56,7 @@ def test_files_are_read_also_by_each_other_and_once_each(tmp_path: Path) -> None
     (tmp_path / "requirements.txt").write_text("a==1  # why\n\n# c\n-r deep/more.txt\nb[x] \\\n  >=2\n--pre\n")
     (tmp_path / "deep" / "more.txt").write_text("d @ git+https://host/d.git#egg=d\na==1\n./wheels/e.whl\n")
     wheel = str(tmp_path / "deep" / "wheels" / "e.whl")
-    found = resolve(["requirements.txt", "f"], None, tmp_path)
+    found = requirements_of(["requirements.txt", "f"], None, tmp_path)
     assert found is not None
     assert [" ".join(line.split()) for line in found] == [
         "a==1",
@@ -66,20 +66,20 @@ def test_files_are_read_also_by_each_other_and_once_each(tmp_path: Path) -> None
         "--pre",
         "f",
     ]
-    assert resolve(["-r requirements.txt"], None, tmp_path) == found[:-1]
+    assert requirements_of(["-r requirements.txt"], None, tmp_path) == found[:-1]
 
 
 def test_what_lies_in_the_project_is_found_from_the_root_of_its_snapshot(tmp_path: Path) -> None:
     lines = [f"{tmp_path}/wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
-    assert within(lines, tmp_path) == ["./wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
+    assert requirements_within(lines, tmp_path) == ["./wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
 
 
 def test_a_missing_file_and_one_that_names_itself_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"nowhere\.txt can't be read"):
-        resolve(["-r nowhere.txt"], None, tmp_path)
+        requirements_of(["-r nowhere.txt"], None, tmp_path)
     (tmp_path / "loop.txt").write_text("-r loop.txt")
     with pytest.raises(InvalidRequest, match="is named by itself"):
-        resolve(["loop.txt"], None, tmp_path)
+        requirements_of(["loop.txt"], None, tmp_path)
 
 
 def test_one_file_may_be_given_as_it_is(tmp_path: Path) -> None:

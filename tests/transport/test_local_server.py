@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import client_lib
 from client_lib.client import Client
 from client_lib.errors import Conflict, ServerError
 from client_lib.job import Job
+from client_lib.spec.state_dir import SERVER_LOCK
 from client_lib.transport import local_server
 from client_lib.transport.local_server import Running, find, find_or_start, stop
 from client_lib.worker.directory import MARKER
@@ -182,6 +184,18 @@ def test_stop_ends_it_and_stopping_twice_is_fine(own_state: Path) -> None:
     stop(running)
     assert find(own_state) is None
     stop(running)
+
+
+def test_one_that_ends_by_itself_meanwhile_is_stopped(own_state: Path) -> None:
+    own_state.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with (own_state / SERVER_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ending = threading.Timer(0.2, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        ending.start()
+        stop(Running(own_state, "http://127.0.0.1:1", gone.pid, "0.1.0", "here"))
+        assert ending.finished.is_set()
 
 
 def test_a_call_while_the_server_ends_is_answered(own_state: Path) -> None:

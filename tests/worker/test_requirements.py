@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from client_lib.worker import control
-from client_lib.worker.requirements.cache import PackageEnvironment, Parent, key_of, make_room
-from client_lib.worker.requirements.install import why
+from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
 from tests.worker.conftest import Worker, until
 from tests.worker.wheels import only_from, wheel
 
@@ -51,7 +50,7 @@ def go(one: Worker) -> Worker:
     """As Worker.go, and as long as pip may take."""
     assert one.connection
     assert one.connection.receive(PATIENCE_S) == {"event": control.READY}
-    one.connection.send(control.go())
+    one.connection.send(control.order(control.GO))
     return one
 
 

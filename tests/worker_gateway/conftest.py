@@ -56,7 +56,7 @@ class Site(Server):
 
     def text(self, name: str, query: str = "") -> list[str]:
         """The job's log as users see it."""
-        answer = self.call("GET", paths.job_logs(name) + query, headers={"Accept": "text/plain"})
+        answer = self.call("GET", paths.job(name, "logs") + query, headers={"Accept": "text/plain"})
         return answer.text.splitlines()
 
 

@@ -25,7 +25,7 @@ from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Su
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, plan, worker_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, inputs, plan, worker_dir
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, verdict
 from server_stub.settings import Settings
@@ -103,6 +103,7 @@ class PodsHere:
             processes_per_worker=processes(attempt),
             snapshot=attempt.snapshot,
             function=attempt.function,
+            inputs=inputs.archive_of(attempt),
             log_limit_bytes=made.log_limit_bytes,
             may_return=ending.may_return(attempt.spec),
         )
@@ -153,7 +154,7 @@ class PodsHere:
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         found = self._registry.find(job_id, attempt)
-        return tuple((view.log_length, view.signs_of_life) for view in found.views()) if found else ()
+        return tuple(view.signs_of_life for view in found.views()) if found else ()
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         found = self._registry.find(job_id, attempt)
@@ -246,6 +247,7 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
         cores=2,
         checkpoint_dir=str(attempt.job_dir / "checkpoints"),
         log_file=spec.log_file,
+        inputs=[str(number) for number in range(len(spec.after))],
         outputs=plan.output_globs(attempt, worker=0),
         outputs_every_s=0.5,
         requirements=spec.requirements or [],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, Job, State
+from client_lib import Client, Executor, Job, State
 from client_lib.spec import paths
 from tests.local_server import CLIENT_VARIABLES
 from tests.worker_gateway.conftest import Site, Start
@@ -81,6 +81,37 @@ def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: C
     job.submit()
     assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
     assert "waits" not in "".join((server.pod(server.job("call"), worker) / "stderr").read_text() for worker in (0, 1))
+
+
+def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
+    server: Site, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
+        "import os, pathlib\n"
+        "folder = pathlib.Path(os.environ.get('CLIENT_LIB_AFTER_0_OUTPUTS', 'none'))\n"
+        "for path in sorted(folder.rglob('*')):\n"
+        "    print(path.relative_to(folder), path.is_dir() or len(path.read_text()))\n"
+        "pathlib.Path('kept').mkdir(); pathlib.Path('kept/model.pt').write_text('x' * 10**6)\n"
+        "pathlib.Path('line').write_text('one')\n"
+    )
+    script = str(tmp_path / "code" / "train.py")
+    Job(script=script, code="snapshot", name="first", client=client).submit()
+    second = Job(script=script, code="snapshot", name="second", n_workers=2, after=["first"], client=client)
+    second.submit()
+    assert second.wait(60).state is State.SUCCEEDED
+    found = texts(server.stored_log(server.job("second"), 1))
+    assert found == ["kept True", "kept/model.pt 1000000", "line 3"]
+    (server.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
+    submitted(client, tmp_path / "third", "third", "third")
+    third = Speaker(server, server.job("third"), of_pod=1)
+    assert third(method="GET", what="/inputs", body=b"").status_code == 404
+
+
+def test_a_worker_gets_the_result_of_another_call_as_an_argument(server: Site, client: Client) -> None:
+    with Executor(client=client) as executor:
+        first = executor.submit(shared_size, 10)
+        assert executor.submit(max, first, ("0", 20)).result(60) == ("0", 20)
 
 
 def test_code_that_was_changed_on_its_way_is_not_run(server: Site, client: Client, tmp_path: Path, site: Start) -> None:

@@ -27,15 +27,7 @@ RANKS = [
 ]
 PLAN = WorkerPlan("train", 1, 0, 1, 2, "pytorch2", ["train.py"], None, {}, [], "/", "", 0, None, 1, "/")
 WHOLE: dict[str, Any] = {
-    **as_json(
-        PLAN,
-        of_ranks(RANKS, False, 0),
-        RANKS,
-        1.8e9,
-        1.8e9 + 10,
-        7,
-        900,
-    ),
+    **as_json(PLAN, of_ranks(RANKS, False, 0), RANKS, 1.8e9, 1.8e9 + 10, 7, 900),
     "outputs": {"kept": 1, "bytes": 2, "left_out": [{"path": "a", "size": 3, "why": "b"}], "left_out_count": 2},
     "stacks": [
         {"rank": 0, "pid": 1, "parent": 0, "wchan": None, "cpu_s": 1.5, "name": "a", "state": "S", "dump": None}

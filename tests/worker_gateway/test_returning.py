@@ -39,7 +39,7 @@ class OneAttempt:
         )
         folders = tuple(folder / "workers" / str(number) for number in range(3))
         rule = may_return(JobSpec(**{**ELASTIC, **fields}))
-        group = WorkerGroup("id", "train", 1, folder, folders, 1, None, None, 2**30, rule)
+        group = WorkerGroup("id", "train", 1, folder, folders, 1, None, None, 2**30, may_return=rule)
         self.registry.open(group, self._changed)
 
     def _changed(self) -> None:

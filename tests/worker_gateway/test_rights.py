@@ -90,7 +90,7 @@ def test_the_token_of_one_job_opens_no_other_and_no_users_path(server: Site, spe
     stranger = Speaker(server, other, of_pod=1)
     assert speak(token=stranger.token).status_code == 403
     headers = {"Authorization": f"Bearer {speak.token}"}
-    for path in (paths.JOBS, paths.job("half"), paths.job_logs("half"), paths.snapshot("0" * 64)):
+    for path in (paths.JOBS, paths.job("half"), paths.job("half", "logs"), paths.snapshot("0" * 64)):
         assert server.call("GET", path, headers=headers).status_code == 401
     users = server.call("PUT", paths.worker("half", 1, 0) + "/state", data=b'{"state":"ready"}')
     assert (users.status_code, users.json()["code"]) == (401, "unauthorized")

@@ -9,6 +9,7 @@ import os
 import stat
 from typing import Iterator, List, NamedTuple, Optional, Set
 
+from client_lib.worker.directory import write_file
 from client_lib.worker.outputs.patterns import ENVIRONMENT_MARKS, Patterns, never
 
 _DIGEST = 8  # bytes that stand for a file as it was: there may be 200 000
@@ -35,13 +36,9 @@ class FileFinder:
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
         """`memory`: a file that stores the first scan, for the launcher that replaces a dead one."""
         self._memory = memory
-        self._root = os.path.realpath(root)
+        self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
         self._before: Set[bytes] = set()
-
-    @property
-    def root(self) -> str:
-        return self._root
 
     def begin(self) -> None:
         """Record the existing files; call before anything runs."""
@@ -49,19 +46,17 @@ class FileFinder:
             with open(self._memory, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
-            data = b"".join(_digest(found) for found in self._walk(""))
-            with open(self._memory + ".new", "wb") as file:
-                file.write(data)
-            os.replace(self._memory + ".new", self._memory)
+            data = b"".join(_digest(found) for found in self._walk())
+            write_file(self._memory, data)
         self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
 
     def look(self) -> List[Found]:
         """Files that were created or changed since, in the order of their paths."""
-        return sorted(found for found in self._walk("") if _digest(found) not in self._before)
+        return sorted(found for found in self._walk() if _digest(found) not in self._before)
 
-    def _walk(self, folder: str) -> Iterator[Found]:
+    def _walk(self) -> Iterator[Found]:
         """Walk with an explicit stack: a script may nest folders deeper than Python's recursion limit."""
-        waiting = [folder]
+        waiting = [""]
         while waiting:
             below = waiting.pop()
             entries = self._entries(below)
@@ -81,7 +76,7 @@ class FileFinder:
 
     def _entries(self, folder: str) -> "List[os.DirEntry[str]]":
         try:
-            with os.scandir(os.path.join(self._root, folder)) as entries:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
                 return list(entries)
         except OSError:  # removed meanwhile, or not readable
             return []
@@ -100,7 +95,7 @@ class FileFinder:
             return None
         status = entry.stat()
         target = os.path.realpath(entry.path)
-        if target.startswith(self._root + os.sep):
+        if target.startswith(self.root + os.sep):
             return _found(path, status)
         return _found(path, status)._replace(why_not=_OUT_OF_REACH)
 

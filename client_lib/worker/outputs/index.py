@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.directory import Opener, write_all
+from client_lib.worker.directory import Opener, write_all, write_file
 
 NAME = "index.jsonl"
 _SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
@@ -126,10 +126,7 @@ class IndexWriter:
             {"path": left.path, "size": left.size, "left_out": left.why} for left in self.index.left_out.values()
         ]
         data = b"".join(map(_line, entries))
-        with open(self._path + ".new", "wb") as file:
-            file.write(data)
-            os.fsync(file.fileno())
-        os.replace(self._path + ".new", self._path)
+        write_file(self._path, data, durable=True)
         return len(data)
 
 

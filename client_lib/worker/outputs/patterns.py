@@ -5,9 +5,8 @@ in it. Paths are relative, with slashes. (The standard library's `glob` walks by
 also matches slashes.)
 """
 
-import fnmatch
-import re
-from typing import Dict, Pattern, Sequence, Tuple
+from fnmatch import fnmatchcase
+from typing import Sequence, Tuple
 
 ALL = "**"
 _Parts = Tuple[str, ...]
@@ -50,22 +49,13 @@ def _matches(pattern: _Parts, path: _Parts) -> bool:
         return True
     if pattern[0] == ALL:
         return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path)))
-    return bool(path) and _name_matches(pattern[0], path[0]) and _matches(pattern[1:], path[1:])
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
 
 
 def _leads_to(pattern: _Parts, folder: _Parts) -> bool:
     for part, name in zip(pattern, folder):  # noqa: B905  # as far as the shorter goes; `strict` is not in 3.8
         if part == ALL:
             return True
-        if not _name_matches(part, name):
+        if not fnmatchcase(name, part):
             return False
     return True
-
-
-_compiled: Dict[str, Pattern[str]] = {}
-
-
-def _name_matches(part: str, name: str) -> bool:
-    if part not in _compiled:
-        _compiled[part] = re.compile(fnmatch.translate(part))
-    return _compiled[part].match(name) is not None

@@ -11,15 +11,13 @@ Equal contents are kept once per worker. Files survive a crash of programs; afte
 short, which their digest reveals.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 from typing import Callable, Dict, Iterator, Optional, Tuple
 
 from client_lib.worker import disk
-from client_lib.worker.directory import read_json, write_all, write_json
+from client_lib.worker.directory import locked, read_json, remove, write_all, write_json
 from client_lib.worker.outputs.index import Index, IndexWriter, Kept, LeftOut
 
 BLOCK = 1024 * 1024
@@ -98,12 +96,12 @@ class DirectoryStore:
         """
         self.make_room(source.path, source.size)
         temporary = self.incoming(str(os.getpid()))
-        _remove(temporary)
+        remove(temporary)
         try:
             sha256 = self._link(source, temporary, at_rest) or self._copy(source, temporary)
             self.adopt(kept_of(source, sha256), temporary)
         finally:
-            _remove(temporary)
+            remove(temporary)
         self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
 
     def leave_out(self, path: str, size: int, why: str) -> None:
@@ -130,7 +128,7 @@ class DirectoryStore:
         return os.path.join(self._incoming, name)
 
     def drop_incoming(self, name: str) -> None:
-        _remove(self.incoming(name))
+        remove(self.incoming(name))
 
     def adopt(self, kept: Kept, complete: str) -> None:
         before = self.index.kept.get(kept.path)
@@ -175,7 +173,7 @@ class DirectoryStore:
         if not self._uses[before.sha256]:
             del self._uses[before.sha256]
             self._bytes -= before.size
-            _remove(os.path.join(self._data, before.sha256))
+            remove(os.path.join(self._data, before.sha256))
 
 
 class Room:
@@ -191,7 +189,7 @@ class Room:
         first. False: the limit would still be exceeded, and nothing changes."""
         if size == self._taken:
             return True
-        with _locked(os.path.join(self._folder, _LOCK)):
+        with locked(os.path.join(self._folder, _LOCK)):
             sizes = _read_sizes(os.path.join(self._folder, _SIZES))
             sizes[self._mine] = size
             while sum(sizes.values()) > self._limit:
@@ -226,20 +224,5 @@ def _attempt(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
 def _read_sizes(path: str) -> Dict[str, int]:
     return {name: size for name, size in (read_json(path) or {}).items() if isinstance(size, int)}
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

@@ -9,8 +9,6 @@ down_revision = "0004"
 
 def upgrade() -> None:
     server = op.create_table(
-        "server",
-        sa.Column("generation", sa.Integer, nullable=False),
-        sa.Column("data_id", sa.String(32)),
+        "server", sa.Column("generation", sa.Integer, nullable=False), sa.Column("data_id", sa.String(32))
     )
     op.bulk_insert(server, [{"generation": 0, "data_id": None}])

@@ -1,26 +1,38 @@
-"""Finds or makes the environment of a job, in a process that the launcher starts and can kill.
+"""Extra packages of a job: installed once per worker, into an environment that later workers of this machine use again.
 
-pip's output goes to stdout, and so into the job's log; the result goes to environment.json: {"prefix", "python"}, or
-{"failed": message}. The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without
-the `site` module.
+An environment is a virtual one whose packages come before those of the job's interpreter (which may be a virtual one
+itself): packages that the interpreter has are not installed again and stay unchanged. The cache of environments:
+
+    <folder>/<key>/env/             the virtual environment
+    <folder>/<key>/complete.json    {"requirements", "python", "bytes"}; touched at each use
+    <folder>/<key>.lock             shared: in use; exclusive: being made or removed
+
+The key is a digest of the interpreter, its installed packages and the requirements: after a change of one of these it
+is another environment. Environments are found or made in a process that the launcher starts and can kill. pip's output
+goes to its stdout, and so into the job's log; the result goes to environment.json: {"prefix", "python"}, or {"failed":
+message}. The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without the `site`
+module.
 """
 
+import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
-from client_lib.worker.directory import Directory, read_json, write_json
-from client_lib.worker.disk import says_full
+from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, write_json
+from client_lib.worker.disk import says_full, size_of
 from client_lib.worker.outcome import START_FAILED, STORAGE_FULL
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import CannotStart
 from client_lib.worker.ranks import Run
-from client_lib.worker.requirements.cache import PackageEnvironment, Parent, key_of, make_room
 
+_INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
 _ASK = """
 import json, os, site, sys
 paths = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
@@ -35,6 +47,101 @@ _UNREACHABLE = (
     "Failed to establish a new connection|Name or service not known|Temporary failure in name resolution"
     "|Network is unreachable|Connection refused|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
 )
+
+
+# --- the cache
+
+
+class Parent(NamedTuple):
+    """The interpreter to which packages are added."""
+
+    python: str
+    """Absolute."""
+    version: str
+    paths: List[str]
+    """Folders of its packages, in the order of sys.path."""
+
+
+def key_of(parent: Parent, requirements: List[str]) -> str:
+    """Reads the names of the parent's packages, and the content of requirements that are files or folders here."""
+    installed = sorted(name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED))
+    text = json.dumps([parent.python, parent.version, parent.paths, installed, sorted(map(_identity, requirements))])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _identity(line: str) -> str:
+    """A package that is a file or a folder is identified by its content, not by its path."""
+    if os.path.isabs(line) and os.path.exists(line):
+        return "%s %s" % (os.path.basename(line), _content(line))
+    return line
+
+
+def _content(line: str) -> str:
+    if os.path.isfile(line):
+        return sha256_of(line)
+    files = sorted(os.path.join(below, name) for below, _, names in os.walk(line) for name in names)
+    listed = [(os.path.relpath(path, line), sha256_of(path)) for path in files if os.path.isfile(path)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+class PackageEnvironment:
+    """One environment, which may not exist yet."""
+
+    def __init__(self, folder: str, key: str) -> None:
+        self.folder = os.path.join(folder, key)
+        self.prefix = os.path.join(self.folder, "env")
+        self.python = os.path.join(self.prefix, "bin", "python")
+        self.lock = self.folder + ".lock"
+        self._complete = os.path.join(self.folder, "complete.json")
+
+    def facts(self) -> Optional[Dict[str, Any]]:
+        """Content of complete.json; None: the environment is not complete."""
+        return read_json(self._complete)
+
+    def use(self) -> Optional[int]:
+        """A descriptor that prevents its removal while it is open; None: the environment is not complete."""
+        fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        if self.facts() is None:
+            os.close(fd)
+            return None
+        with contextlib.suppress(OSError):  # read-only, or another user's
+            os.utime(self._complete)
+        return fd
+
+    def declare_complete(self, parent: Parent, requirements: List[str]) -> None:
+        facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(self.folder)}
+        write_json(self._complete, facts, durable=True)
+
+    def remove(self) -> None:
+        """Remove it; the caller holds the exclusive lock."""
+        remove(self._complete)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def used_at(self) -> float:
+        try:
+            return os.stat(self._complete).st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+
+def make_room(folder: str, limit_bytes: int, but: str) -> None:
+    """Remove incomplete environments, then the least recently used ones until the rest fits; none that is in use, and
+    not the one at `but`."""
+    keys = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    found = sorted((PackageEnvironment(folder, key) for key in keys), key=lambda one: one.used_at)
+    total = sum((one.facts() or {}).get("bytes", 0) for one in found)
+    for one in found:
+        size = (one.facts() or {}).get("bytes")
+        if one.folder != but and (size is None or total > limit_bytes):
+            with locked(one.lock, wait=False) as mine:
+                if mine:
+                    one.remove()
+                    total -= size or 0
+
+
+# --- the installation
 
 
 class NotInstalled(Exception):
@@ -56,7 +163,7 @@ def find_or_make(
     if in_use is not None:
         os.close(in_use)
         return found
-    with found.alone(wait=True):
+    with locked(found.lock):
         if found.facts() is None:  # otherwise another worker made it while this one waited
             _make(found, parent, requirements, variables)
     make_room(folder, limit_bytes, found.folder)
