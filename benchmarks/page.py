@@ -1,11 +1,13 @@
 """The page of a job in Chromium: size, first paint, delay of a line, CPU of the server, a long log, and the JS heap.
 
-    python benchmarks/page.py [--pages 10] [--seconds 20] [--lines 1000000] [--heap-s 60]
+    python benchmarks/page.py [--only cpu ...] [--pages 10] [--rate 100] [--seconds 20] [--lines 1000000]
+                              [--heap-minutes 0.5 3] [--heap-rate 1000]
 
 A real local server and real jobs; Debian's Chromium, and playwright of requirements/dev.txt. The delay is from the time
 that the rank printed to the frame of the screen after the row was in the document. Each of the pages has a browser
 context of its own, as a browser has six connections to a server. The followers are raw sockets that read frames, as
-`client-lib logs -f` does. For the heap a job prints 1000 lines/s: a second is ten of a job that prints 100 lines/s.
+`client-lib logs -f` does. For the heap a job prints 1000 lines/s: a minute is ten of a job that prints 100 lines/s,
+for which `--only heap --heap-minutes 5 30 --heap-rate 100` measures it.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ WATCH = """() => {
     }
   })).observe(document.querySelector(".log-box"), { childList: true, subtree: true });
 }"""
+PARTS = ["paint", "delay", "cpu", "long", "heap"]
 PAINT = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
@@ -79,8 +82,9 @@ def cpu_s(pid: int) -> float:
 
 def opened(browser: Any, server: local_server.Running, job: Job) -> Any:
     """The page of this job, in a context of its own."""
-    tab = browser.new_context().new_page()
-    url, token = server.endpoint
+    tab = browser.new_context(viewport={"width": 600, "height": 400}).new_page()
+    tab.set_default_timeout(300_000)  # tens of pages at once may keep all cores busy
+    url, token = server.endpoint[:2]
     headers = {"Authorization": f"Bearer {token}"}
     link = requests.post(url + paths.LOGIN_LINKS, headers=headers, timeout=10).json()
     tab.goto(f"{url}/{link['path']}&job={job.job_name}")
@@ -91,9 +95,11 @@ def opened(browser: Any, server: local_server.Running, job: Job) -> Any:
 
 @contextlib.contextmanager
 def followers(server: local_server.Running, name: str, count: int) -> Iterator[None]:
-    url, token = server.endpoint
+    url, token = server.endpoint[:2]
     address = urlsplit(url)
-    asked = f"GET {paths.job_logs(name)}?follow=true&tail=1000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+    asked = (
+        f"GET {paths.job(name, 'logs')}?follow=true&tail=1000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+    )
     asked += f"Accept: {paths.LOG_FRAMES}\r\n\r\n"
 
     def drain(stream: socket.socket) -> None:
@@ -173,8 +179,8 @@ def long_log(browser: Any, server: local_server.Running, folder: Path, lines: in
     tab.context.close()
 
 
-def heap(browser: Any, server: local_server.Running, folder: Path, seconds: float) -> None:
-    job = submit(folder, PRINTS, 1000, 10_000_000)
+def heap(browser: Any, server: local_server.Running, folder: Path, minutes: list[float], rate: int) -> None:
+    job = submit(folder, PRINTS, rate, 10_000_000)
     tab = opened(browser, server, job)
     session = tab.context.new_cdp_session(tab)
 
@@ -182,14 +188,15 @@ def heap(browser: Any, server: local_server.Running, folder: Path, seconds: floa
         session.send("HeapProfiler.collectGarbage")
         return float(session.send("Runtime.getHeapUsage")["usedSize"])
 
-    time.sleep(seconds / 2)
-    early = size()
-    time.sleep(seconds)
-    late = size()
+    begin, sizes = time.monotonic(), []
+    for minute in minutes:
+        time.sleep(max(0.0, begin + 60 * minute - time.monotonic()))
+        sizes.append(size())
+    early, late = sizes
     job.kill()
     grown = 100 * (late / early - 1)
     figure = f"{early / 2**20:.1f} to {late / 2**20:.1f} MiB: {grown:+.0f} %"
-    row(f"JS heap from {seconds / 2:.0f} s to {1.5 * seconds:.0f} s, 1000 lines/s", figure, "+10 %")
+    row(f"JS heap between minutes {minutes[0]:g} and {minutes[1]:g}, {rate} lines/s", figure, "+10 %")
     tab.context.close()
 
 
@@ -198,7 +205,10 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement of delays and CPU")
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--heap-s", type=float, default=60)
+    parser.add_argument("--rate", type=float, default=100, help="lines/s of the job for delays and CPU")
+    parser.add_argument("--heap-minutes", type=float, nargs=2, default=[0.5, 3.0])
+    parser.add_argument("--heap-rate", type=int, default=1000, help="lines/s")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -210,13 +220,18 @@ def main() -> None:
     with own_server() as folder, sync_playwright() as driver:
         server = local_server.find_or_start()
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        job = submit(folder, PRINTS, 100, 1_000_000)
-        paints(browser, server, job)
-        delays(browser, server, job, options.seconds)
-        server_cpu(browser, server, job, options.pages, options.seconds)
+        job = submit(folder, PRINTS, options.rate, 10_000_000)
+        if "paint" in options.only:
+            paints(browser, server, job)
+        if "delay" in options.only:
+            delays(browser, server, job, options.seconds)
+        if "cpu" in options.only:
+            server_cpu(browser, server, job, options.pages, options.seconds)
         job.kill()
-        long_log(browser, server, folder, options.lines)
-        heap(browser, server, folder, options.heap_s)
+        if "long" in options.only:
+            long_log(browser, server, folder, options.lines)
+        if "heap" in options.only:
+            heap(browser, server, folder, options.heap_minutes, options.heap_rate)
         browser.close()
 
 

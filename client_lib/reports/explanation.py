@@ -184,8 +184,8 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
     given = {"name": info.name, "rank": "" if rank is None else spelling["rank"].format(rank=rank)}
     step = NEXT.get(info.reason, _LOGS).format(**{key: words.format(**given) for key, words in spelling.items()})
     known = info.failure.hint if info.failure else None
-    nan = info.progress.nan if info.progress else None
-    return [*(Part("hint", hint) for hint in (known, nan) if hint), Part("next", step)]
+    seen = (info.progress.nan, info.progress.slow) if info.progress else ()
+    return [*(Part("hint", hint) for hint in (known, *seen) if hint), Part("next", step)]
 
 
 # --- the report of a failure
@@ -194,17 +194,20 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
 def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
     """The exception for a job that is final and not SUCCEEDED. `printed`: see `failure_report`."""
     if info.state is State.CANCELLED:
-        return JobCancelled(f"job {info.name} was cancelled{in_brackets(info.message)}", info=info)
-    report = failure_report(info, printed=printed)
-    failed = JobFailed(as_text(report), hint=as_text(advice(info)), info=info, printed=printed)
-    failed.card = partial(_card, [*report, *advice(info)])
-    return failed
+        report = [Part("summary", f"job {info.name} was cancelled{in_brackets(info.message)}")]
+        error: JobEnded = JobCancelled(as_text(report), info=info)
+    else:
+        report, steps = failure_report(info, printed=printed), advice(info)
+        error = JobFailed(as_text(report), hint=as_text(steps), info=info, printed=printed)
+        report += steps
+    error.card = partial(_card, info.state, report)
+    return error
 
 
-def _card(parts: list[Part]) -> str:
+def _card(state: str, parts: list[Part]) -> str:
     from client_lib.reports import display  # for notebooks alone
 
-    return display.report_as_html(parts)
+    return display.report_as_html(parts, state)
 
 
 def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:

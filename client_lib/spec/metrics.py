@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from client_lib.spec.wire import JobProgress, WithNan
+from client_lib.spec.summary import duration
+from client_lib.spec.wire import JobProgress, Lenient, WithNan
 
 POINTS, POINTS_MAX = 1000, 10_000_000  # of each curve in an answer
 
@@ -14,7 +15,7 @@ class Curve(WithNan):
 
     name: str
     rank: int | None = None
-    """None: the lines belong to no rank, as those of train.log."""
+    """None: the lines belong to no rank, as those of train.log. A worker's number, if the workers were asked for."""
     axis: Literal["step", "epoch", "count"] | str = "step"
     """The steps are those of the script, or its epochs; `count`: the values are numbered from 1."""
     steps: list[float]
@@ -64,3 +65,37 @@ class JobMetrics(WithNan):
         frame = pd.DataFrame(rows, columns=["name", "rank", "step", "time", "value"])
         frame["time"] = pd.to_datetime(frame["time"], unit="s", utc=True)
         return frame
+
+
+class JobGoodput(Lenient):
+    """Seconds of a job from its submit to its end, or until now, by what they were used for: the answer of `GET
+    /jobs/{name}/goodput`. `str()` has the parts in percent."""
+
+    job: str
+    attempt: int
+    wall_s: float
+    """The sum of all parts."""
+    queued_s: float = 0.0
+    """The job waited for its turn, or for free resources."""
+    starting_s: float = 0.0
+    """Time from the end of the wait to the first step, and pauses before new attempts."""
+    steps_s: float = 0.0
+    lag_s: float = 0.0
+    """Time within steps in which all ranks waited for the last one."""
+    checkpoints_s: float = 0.0
+    """Pauses between steps in which the directory for checkpoints was written."""
+    repeated_s: float = 0.0
+    """Steps that an earlier attempt had made too."""
+    unknown_s: float = 0.0
+    """Other pauses, and attempts that show no steps."""
+
+    def parts(self) -> dict[str, float]:
+        """The share of each part: together 1."""
+        return {name: getattr(self, f"{name}_s") / (self.wall_s or 1.0) for name in PARTS}
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.parts().items() if share >= 0.005)
+        return f"{duration(self.wall_s)}: {shares}"
+
+
+PARTS = ("queued", "starting", "steps", "lag", "checkpoints", "repeated", "unknown")

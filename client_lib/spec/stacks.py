@@ -119,7 +119,8 @@ def read_process(sent: dict[str, Any]) -> ProcessStacks:
 
 
 def parse(text: str) -> list[ThreadStack]:
-    """The threads in a text of faulthandler; other lines are ignored. Frames of our own runners are left out."""
+    """The threads in a text of faulthandler; other lines are ignored. Frames and threads of our own runners are left
+    out."""
     threads: list[ThreadStack] = []
     for line in text.splitlines():
         if header := _HEADER.match(line):
@@ -128,7 +129,8 @@ def parse(text: str) -> list[ThreadStack]:
         elif threads and (frame := _FRAME.match(line)):
             number = int(frame["line"]) if frame["line"].isdigit() else None
             threads[-1].frames.append(Frame(function=frame["function"], file=frame["file"], line=number))
-    return [thread.model_copy(update={"frames": _of_script(thread.frames)}) for thread in threads]
+    shown = [thread.model_copy(update={"frames": _of_script(thread.frames)}) for thread in threads]
+    return [ours for ours, read in zip(shown, threads, strict=True) if ours.main or ours.frames or not read.frames]
 
 
 def _of_script(frames: list[Frame]) -> list[Frame]:

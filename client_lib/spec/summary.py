@@ -46,3 +46,12 @@ def duration(seconds: float) -> str:
         if whole >= length:
             return f"{whole // length}{unit}{whole % length // part:02d}{below}"
     return f"{whole}s"
+
+
+def about(seconds: float) -> str:
+    """An estimated time: `40 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} d"

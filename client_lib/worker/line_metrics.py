@@ -10,7 +10,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from client_lib.worker.format import JOB_STREAMS, metric_lines
+from client_lib.worker.format import JOB_STREAMS, metric_lines, numbers
 
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB
 _FIRST_S, _SHARE = 2.0, 0.25  # CPU time for all lines, and what is added of the time that passes
@@ -74,19 +74,8 @@ class LineMetrics:
             return
         if len(text) > _LONGEST:
             return
-        values = _values(expression, text.decode("utf-8", "replace"))
+        matches = expression.finditer(text.decode("utf-8", "replace"))
+        values = numbers(pair for match in matches for pair in match.groupdict().items())
         step = values.pop(STEP, None)
         if values:
             found += metric_lines(int(rank) if rank.isdigit() else None, step, values)
-
-
-def _values(expression: "re.Pattern[str]", line: str) -> Dict[str, float]:
-    """The numbers in the named groups, of all matches."""
-    found = {}
-    for match in expression.finditer(line):
-        for name, text in match.groupdict().items():
-            try:
-                found[name] = float(text)
-            except (TypeError, ValueError):  # no part of this match, or no number
-                continue
-    return found

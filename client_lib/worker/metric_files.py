@@ -8,6 +8,7 @@ is read, as another job may run there. A file that can't be read is left alone.
 import contextlib
 import csv
 import errno
+import json
 import os
 import socket
 import stat
@@ -15,7 +16,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
-from client_lib.worker.format import metric_lines
+from client_lib.worker.format import WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
 
 _LOOK_S = 0.5
@@ -25,6 +26,7 @@ _LAST_LOOKS = 64  # blocks that are read after the end
 _DEPTH, _ENTRIES = 3, 5000  # folders below each other, and entries, that one search sees
 _CSV_MAX = 2**26
 _CSV, _EVENTS = "metrics.csv", ".tfevents."
+_WRITES_MAX, _APART_S = 64, 0.1  # most times of writes in one line, and least seconds between two of them
 _STEPS = ("step", "epoch")
 
 Values = Tuple[Optional[float], Dict[str, float]]
@@ -41,10 +43,12 @@ class MetricFiles:
         folders: List[str],
         since: float,
         sink: Callable[[bytes], None],
+        checkpoint_dir: str = "",
     ) -> None:
-        """`since`: the start of the ranks, in seconds since 1970."""
+        """`since`: the start of the ranks, in seconds since 1970. The times of writes to `checkpoint_dir` are sent."""
         self._loop, self._pids, self._sink = loop, pids, sink
         self._folders, self._since = folders, since
+        self._checkpoint_dir, self._written_at = checkpoint_dir, since
         self._events: Dict[str, Tuple[Optional[int], _Events]] = {}
         self._csv: Optional[_Csv] = None
         self._host = socket.gethostname()
@@ -84,6 +88,7 @@ class MetricFiles:
         return file.position != before
 
     def _search(self) -> None:
+        self._send_writes()
         tables = set()
         for path in map(os.path.realpath, _files(self._folders, self._since)):
             name = os.path.basename(path)
@@ -95,22 +100,49 @@ class MetricFiles:
         if self._csv is None and len(tables) == 1:
             self._csv = _Csv(tables.pop())
 
+    def _send_writes(self) -> None:
+        """Send the times at which checkpoints were written since the last ones."""
+        times: List[float] = []
+        for at in sorted(_changes(self._checkpoint_dir, self._written_at)):
+            if not times or at - times[-1] > _APART_S:
+                times.append(round(at, 3))
+        if times:
+            self._written_at = max(self._written_at, times[-1] + _APART_S)
+            self._sink(json.dumps([None, WRITTEN, times[-_WRITES_MAX:]]).encode() + b"\n")
+
+
+def _changes(root: str, since: float) -> Iterator[float]:
+    """Times at which files were changed since then, apart from those of metrics and logs."""
+    for entry, _ in _entries([root] if root else []):
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            is_metric = _EVENTS in entry.name or entry.name.endswith((_CSV, ".log"))
+            if status.st_mtime > since and stat.S_ISREG(status.st_mode) and not is_metric:
+                yield status.st_mtime
+
 
 def _files(roots: List[str], since: float) -> Iterator[str]:
     """Paths of event files that were changed `since` then, and of tables that were made since; the nearest first."""
+    for entry, folder_at in _entries(roots):
+        if _EVENTS in entry.name or (entry.name == _CSV and folder_at >= since):
+            with contextlib.suppress(OSError):
+                if entry.stat().st_mtime >= since:
+                    yield entry.path
+
+
+def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
+    """The content of these folders and of those below, the nearest first, and the last change of each folder."""
     folders, left = [(root, 0) for root in roots], _ENTRIES
     for folder, depth in folders:  # it grows
         with contextlib.suppress(OSError):
-            is_new = os.stat(folder).st_mtime >= since  # of a file in it
+            changed_at = os.stat(folder).st_mtime
             with os.scandir(folder) as entries:
                 for entry in entries:
                     left -= 1
                     if left < 0:
                         return
-                    if _EVENTS in entry.name or (entry.name == _CSV and is_new):
-                        if entry.stat().st_mtime >= since:
-                            yield entry.path
-                    elif depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    yield entry, changed_at
+                    if depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                         folders.append((entry.path, depth + 1))
 
 
@@ -147,17 +179,9 @@ class _Csv:
         self._lines += len(lines)
         rows = csv.DictReader(line.decode("utf-8", "replace") for line in [heading, *lines])
         for row in rows:
-            values = {name: float(value) for name, value in row.items() if name and value and _is_number(value)}
+            values = numbers((name, value) for name, value in row.items() if name)
             steps = [values.pop(name) for name in _STEPS if name in values]
             yield (steps[0] if steps else None), values
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class _Events:

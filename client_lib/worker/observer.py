@@ -1,7 +1,7 @@
-"""Observes the running ranks for their launcher: their machine, stacks on request, quiet ranks, files of metrics.
+"""Observes the running ranks for their launcher: their machine, stacks on request, quiet ranks, what they use, files
+of metrics.
 
-Observing never ends a rank. If no file
-descriptor or process is available, some observations are skipped.
+Observing never ends a rank. If no file descriptor or process is available, some observations are skipped.
 """
 
 import os
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from client_lib.worker.metric_files import MetricFiles
     from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.stacks import StackTaker
+    from client_lib.worker.usage import UsageSampler
 
 _WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
 
@@ -44,17 +45,20 @@ class Observer:
         self._stacks: Optional[StackTaker] = None
         self._quiet: Optional[QuietRanks] = None
         self._metric_files: Optional[MetricFiles] = None
+        self._usage: Optional[UsageSampler] = None
 
     def start(self, process: Process, warm: bool) -> None:
         """The ranks run; `process`: one of them."""
         self._loop.call_later(0.0, lambda: self._read_machine(process, warm))
-        if self._plan.observe and self._plan.python:
+        if self._plan.observe:
             self._loop.call_later(_WATCH_S, self._watch)
 
     def finish(self) -> None:
         """The ranks have ended."""
         if self._metric_files:
             self._metric_files.finish()
+        if self._usage:
+            self._usage.finish()
 
     def take_stacks(self, on_taken: Callable[[], None]) -> None:
         """Take the stacks of all ranks. `on_taken` is called when the file is written, or cannot be."""
@@ -94,12 +98,20 @@ class Observer:
             pass
 
     def _watch(self) -> None:
+        since = self._ranks.started_at or time.time()
         try:
-            from client_lib.worker.metric_files import MetricFiles  # these two not within the time of the start
+            from client_lib.worker.usage import UsageSampler  # these three not within the time of the start
+
+            self._usage = UsageSampler(
+                self._loop, self._system, self._ranks.pids, since, self._plan.gpus, self._log.add_usage
+            )
+            if not self._plan.python:
+                return
+            from client_lib.worker.metric_files import MetricFiles
 
             folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
-            since = self._ranks.started_at or time.time()
-            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, self._log.add_metrics)
+            sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
+            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, sink, checkpoints)
             if others_may_wait(self._plan):
                 from client_lib.worker.quiet import QuietRanks
 

@@ -96,10 +96,7 @@ class QuietRanks:
     """Watches the ranks on the launcher's loop."""
 
     def __init__(
-        self,
-        loop: Loop,
-        pids: Callable[[], Dict[int, int]],
-        tell: Callable[[Dict[int, float]], None],
+        self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None]
     ) -> None:
         """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
         have been so, when others are quiet than before, and repeatedly while there are some."""
@@ -143,10 +140,10 @@ class QuietRanks:
 def take(pid: int, with_children: bool) -> Optional[Sample]:
     """Read a sample from /proc; None: the process has ended."""
     at, main = time.monotonic(), "/proc/%d/task/%d" % (pid, pid)
-    fields = _stat(main)
+    fields = stat(main)
     if not fields:
         return None
-    uses = [_use("/proc/%d" % child) for child in _below(pid)] if with_children else []
+    uses = [_use("/proc/%d" % child) for child in below(pid)] if with_children else []
     of_main, of_process, known = _use(main), _use("/proc/%d" % pid), [use for use in uses if use is not None]
     if of_main is None or of_process is None or len(known) < len(uses) or not _KNOWS_CHILDREN:
         nothing = Use(0.0, 0)
@@ -158,7 +155,7 @@ def take(pid: int, with_children: bool) -> Optional[Sample]:
 _KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
-def _below(pid: int) -> List[int]:
+def below(pid: int) -> List[int]:
     """The processes below this one."""
     found: List[int] = []
     try:
@@ -167,18 +164,18 @@ def _below(pid: int) -> List[int]:
                 found += map(int, file.read().split())
     except OSError:  # the process or the thread has ended meanwhile
         pass
-    return found + [below for child in found for below in _below(child)]
+    return found + [each for child in found for each in below(child)]
 
 
 def _use(path: str) -> Optional[Use]:
     """None: the process has ended, or may not be looked at."""
-    fields, counters = _stat(path), dict(line.split(b": ") for line in content(path + "/io").splitlines())
+    fields, counters = stat(path), dict(line.split(b": ") for line in content(path + "/io").splitlines())
     if not fields or not counters:
         return None
     size = sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
     return Use((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), size)
 
 
-def _stat(path: str) -> List[str]:
+def stat(path: str) -> List[str]:
     """Fields 3 and up of a stat file; []: the process has ended."""
     return content(path + "/stat").rpartition(b")")[2].decode().split()

@@ -31,9 +31,13 @@ _UNWINDS_S = 1.0  # the launcher asks when the others have lost this rank for at
 _CHAIN_MAX = 100
 _STACKS_FD = 100  # high: files of the script get the same numbers as under `python script.py`
 _LOOPBACK = ("localhost", "127.", "::1")
+_ENTRIES_MAX = 128  # collectives in one line of the pipe for metrics
+_OFTEN_S, _OFTEN_FOR_S, _SELDOM_S = 1.0, 60.0, 16.0  # between two lines: in the first minute, and later
+_ENTRIES_SHARE = 0.005  # largest part of the time that reading the recorder may take
 _master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
 _PID = 0  # of the process that runs the script, to tell it from its forks
 _forked = False
+_sender: _EntrySender | None = None
 _kept: list[Any] = []  # process groups, and files that were open before torch was imported
 
 
@@ -323,29 +327,36 @@ class _Hooks:
 
     def __init__(self, wrappers: dict[str, Callable[[ModuleType], Any]]) -> None:
         self._wrappers = wrappers
+        self._searched: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._wrappers:
+        if name not in self._wrappers or name in self._searched:
             return None
-        wrapper = self._wrappers.pop(name)
-        for finder in list(sys.meta_path):
-            spec: Any = finder.find_spec(name, path, target) if finder is not self else None
-            if spec is not None:
-                _wrap(spec.loader, wrapper)
-                return spec
+        self._searched.add(name)  # another finder may search all of them, too
+        try:
+            for finder in list(sys.meta_path):
+                spec: Any = finder.find_spec(name, path, target) if finder is not self else None
+                if spec is not None:
+                    self._wrap(name, spec.loader)
+                    return spec
+        finally:
+            self._searched.discard(name)
         return None
 
+    def _wrap(self, name: str, loader: Any) -> None:
+        """Make the loader's next exec_module run inside of the wrapper, unless another import was the first."""
 
-def _wrap(loader: Any, wrapper: Callable[[ModuleType], Any]) -> None:
-    """Make the loader's next exec_module run inside of `wrapper`."""
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            if name not in self._wrappers:
+                loader.exec_module(module)
+                return
+            with self._wrappers[name](module):
+                loader.exec_module(module)
+            self._wrappers.pop(name, None)  # only now: an import that fails, as in the warm pool, is repeated
 
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        with wrapper(module):
-            loader.exec_module(module)
-
-    if hasattr(loader, "__dict__"):
-        loader.exec_module = exec_module
+        if hasattr(loader, "__dict__"):
+            loader.exec_module = exec_module
 
 
 class _TorchImport:
@@ -397,6 +408,7 @@ class _Rendezvous:
                     _wait_for_master()
             result = theirs(backend, init_method, *args, **kwargs)
             _kept.extend(_process_groups(module))
+            _begin_entries()
             return result
 
         module.init_process_group = init_process_group
@@ -418,6 +430,122 @@ def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
             _remove(path)
 
     return destroy_process_group
+
+
+class _EntrySender:
+    """Sends the launcher the times at which this rank enters collectives; nothing if this PyTorch has no recorder."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        import json  # noqa: F401  # for the thread, whose own import could delay one of the script
+        import os
+        import pickle  # noqa: F401
+
+        self._sent: dict[str, int] = {}
+        self._fd = os.open(os.environ["CLIENT_LIB_METRICS"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Send the newest entries at the same moments in all ranks, as these then send the same collectives."""
+        import time
+
+        begin, interval = time.time(), _OFTEN_S
+        try:
+            while True:
+                now = time.time()
+                interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
+                time.sleep(interval - now % interval)
+                used = time.thread_time()
+                self.send()
+                while time.thread_time() - used > _ENTRIES_SHARE * interval:
+                    interval *= 2
+        except Exception:  # noqa: BLE001  (the recorder's functions are private: another torch may have others)
+            pass
+
+    def send(self) -> None:
+        import json
+        import os
+
+        found = _newest_entries(self._sent)
+        if found:
+            line = json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n"
+            try:
+                os.write(self._fd, line)
+            except BlockingIOError:  # the launcher is busy: the next line has newer ones
+                pass
+
+
+def _begin_entries() -> None:
+    """Start the thread. It is not one of `threading`, whose list has only the threads of the script."""
+    import os
+
+    global _sender
+    if _sender or os.environ.get("WORLD_SIZE", "1") == "1" or "CLIENT_LIB_METRICS" not in os.environ:
+        return
+    try:
+        import _thread
+
+        _sender = _EntrySender()
+        _thread.start_new_thread(_sender.run, ())
+    except (OSError, RuntimeError):  # the launcher is gone, or there can be no more threads
+        pass
+
+
+def _end_entries() -> None:
+    """Send what was not sent yet."""
+    import os
+
+    try:
+        if _sender and os.getpid() == _PID:
+            _sender.send()
+    except Exception:  # noqa: BLE001  (see `run`)
+        pass
+
+
+def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
+    """[group, number of the first collective, collectives in a step (0: not known), its time in seconds since 1970,
+    and how much later the following were entered, in 0.1 ms]; None: nothing new.
+
+    `sent`: the last number of each group that was sent.
+    """
+    groups: dict[str, dict[int, Any]] = {}
+    for entry in _recorded():
+        if not entry.get("is_p2p"):
+            backend = entry["profiling_name"].partition(":")[0]
+            of_group = groups.setdefault("%s:%s" % (backend, entry["process_group"][0]), {})
+            of_group.setdefault(entry["collective_seq_id"], entry)
+    group = max(groups, key=lambda name: len(groups[name]), default="")
+    numbers = sorted(groups.get(group, ()))
+    if not numbers or numbers[-1] <= sent.get(group, -1):
+        return None
+    first = max(sent.get(group, -1) + 1, numbers[-1] - _ENTRIES_MAX + 1, numbers[0])
+    if numbers[-1] - numbers[0] >= len(numbers):  # some are missing: take those after the last gap
+        first = max([first] + [after for before, after in zip(numbers, numbers[1:]) if after > before + 1])  # noqa: B905
+    sent[group] = numbers[-1]
+    entries = groups[group]
+    kinds = [(entries[n]["profiling_name"], entries[n].get("input_sizes")) for n in numbers]
+    times = [round(entries[n]["time_created_ns"] / 1e5) for n in range(first, numbers[-1] + 1)]
+    deltas = [after - before for before, after in zip(times, times[1:])]  # noqa: B905
+    return [group, first, _period(kinds), times[0] / 1e4, deltas]
+
+
+def _recorded() -> list[Any]:
+    """The newest collectives, in PyTorch's flight recorder; those of NCCL have one of their own."""
+    import pickle
+
+    torch = sys.modules["torch._C._distributed_c10d"]
+    dumps = [getattr(torch, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace")]
+    return [entry for dump in dumps if dump for entry in pickle.loads(dump(True, False)).get("entries", ())]
+
+
+def _period(kinds: list[Any]) -> int:
+    """The smallest number of collectives after which the newest repeat; 0: they do not."""
+    for period in range(1, len(kinds) // 2 + 1):
+        same = 0
+        while same + period < len(kinds) and kinds[-1 - same] == kinds[-1 - same - period]:
+            same += 1
+        if same >= max(2 * period, len(kinds) // 2):
+            return period
+    return 0
 
 
 def _process_groups(module: Any) -> list[Any]:
@@ -473,6 +601,7 @@ def _end(status: int) -> None:
     import os
 
     _note_imports()
+    _end_entries()
     if "torch" not in sys.modules and status != _INTERRUPTED and not _forked:
         sys.exit(status)
     if "threading" in sys.modules:

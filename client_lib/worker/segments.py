@@ -24,6 +24,7 @@ class SegmentWriter:
         self._limit = limit_bytes
         self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
         self._waiting: List[bytes] = []
+        self._lives = False  # some of the waiting records are of the ranks
         self._unwritten = b""
         self._fd: Optional[int] = None
         self._room = 0
@@ -32,16 +33,23 @@ class SegmentWriter:
         os.makedirs(path, mode=0o700, exist_ok=True)
         self._resume()
 
-    def add(self, records: bytes) -> None:
+    def add(self, records: bytes, *, lives: bool = True) -> None:
+        """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""
         self._waiting.append(records)
+        self._lives = self._lives or lives
 
     def flush(self) -> bool:
         """Write everything; False: the disk is full, call again later."""
+        fd = None if self._lives or not self._waiting else self._fd
+        written_at = os.fstat(fd).st_mtime_ns if fd else 0
         try:
             while self._unwritten or self._waiting:
                 self._write_some()
         except OSError:
             return False
+        if fd and fd == self._fd:
+            os.utime(fd, ns=(written_at, written_at))
+        self._lives = False
         return True
 
     def has_room(self, size: int) -> bool:
@@ -66,7 +74,7 @@ class SegmentWriter:
         sizes = dict(segments(self._path))
         self._starts = list(sizes)
         while self._starts:
-            size, seq = _end_of(os.path.join(self._path, segment_name(self._starts[-1])))
+            size, seq = end_of(os.path.join(self._path, segment_name(self._starts[-1])))
             if size:
                 sizes[self._starts[-1]] = size
                 self.offset, self.next_seq = self._starts[-1] + size, seq + 1
@@ -107,15 +115,17 @@ class SegmentWriter:
             os.unlink(os.path.join(self._path, segment_name(start)))
 
 
-def _end_of(path: str) -> Tuple[int, int]:
-    """(bytes of whole records, seq of the last one); the rest of the file is cut off."""
+def end_of(path: str) -> Tuple[int, int]:
+    """(bytes of whole records, seq of the last one) of a segment whose writer is dead; the rest of the file is cut off.
+    (0, -1): there is no whole record."""
     with open(path, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
         begin = max(0, size - _TAIL_BYTES)
         file.seek(begin)
         whole, newline, _ = file.read().rpartition(b"\n")
         end = begin + len(whole) + 1 if newline else 0
-        file.truncate(end)
+        if end < size:  # otherwise the file keeps its time, which the watchdog reads
+            file.truncate(end)
     return end, int(whole.rpartition(b"\n")[2].split(b" ", 1)[0]) if newline else -1
 
 

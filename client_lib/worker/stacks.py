@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
-from client_lib.worker.directory import MARKER, Directory, write_json
+from client_lib.worker.directory import MARKER, Directory, remove, write_json
 from client_lib.worker.loop import Loop
 from client_lib.worker.system import System, catches, content, open_files, signal_mask
 
@@ -50,7 +50,7 @@ class StackTaker:
         if self._waiting:
             self._waiting.append(on_taken)
             return
-        _remove(self._directory.stacks_taken)
+        remove(self._directory.stacks_taken)
         pids = sorted({*ranks, *self._system.descendants(MARKER)})
         ended, child_end = os.pipe()
         try:
@@ -228,10 +228,3 @@ def within_bounds(taken: List[Taken], most: int) -> List[Taken]:
         if room < 0 and each["dump"] is not None:
             each.update(dump=None, why="left out: the stacks of this worker are larger than %d MiB" % (most >> 20))
     return taken
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass

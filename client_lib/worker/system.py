@@ -7,10 +7,12 @@ CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 
 import errno
 import os
-import resource
 import signal
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Set, Union
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
+
+if sys.platform != "win32":  # where no launcher runs
+    import resource
 
 OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
 """Variable with the soft limit of open files that ranks get: a server raises its own limit, which launchers inherit."""
@@ -136,6 +138,18 @@ def _watch(pipe: int) -> None:
         except OSError:
             pass
     os._exit(0)
+
+
+def ended_children() -> Iterator[Tuple[int, int]]:
+    """Reap every child that has ended; yields its pid and its status, as os.waitpid does."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def boot_id() -> str:

@@ -12,7 +12,7 @@ import socket
 from typing import Any, Callable, Dict, List
 
 from client_lib.worker.directory import Directory, write_file
-from client_lib.worker.format import metric_lines
+from client_lib.worker.format import metric_lines, numbers
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import TRAINER_STATUS, Process
@@ -109,10 +109,7 @@ class _TrainerStatus:
 
 def _lines(rank: int, status: Dict[str, Any]) -> bytes:
     """The lines of a TrainerStatus. Raises the errors that `_take` catches if it is none."""
-    values = {}
-    for metric in status.get("metrics") or []:
-        with contextlib.suppress(ValueError):  # a metric may be a text
-            values[str(metric["name"])] = float(metric["value"])
+    values = numbers((str(metric["name"]), metric["value"]) for metric in status.get("metrics") or [])
     step = values.pop("current_step", None)
     values = {name: value for name, value in values.items() if not _NO_METRIC.fullmatch(name)}
     posted = [status.get("progressPercentage"), status.get("estimatedRemainingSeconds")]

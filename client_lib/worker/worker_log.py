@@ -54,6 +54,7 @@ class WorkerLog:
         self._tailed: Dict[str, Stamper] = {}
         self._metrics = self._stamper(NO_RANK, METRICS)
         self._metrics_pipe: Optional[int] = None
+        self._usage = self._stamper(NO_RANK, METRICS)
         self._line_metrics: Optional[LineMetrics] = None
         self._timer: Optional[Timer] = None
         self._silent_since = 0.0
@@ -75,15 +76,11 @@ class WorkerLog:
         """Read `fd` to its end, and close it then. `shown`: the rank in the records, if not `rank`."""
         stamper = self._stamper(str(rank) if shown is None else shown, stream)
         self._of_rank.setdefault(rank, []).append(stamper)
-        self._pipes[fd] = stamper
-        if not self.stalled:
-            self._loop.watch(fd, lambda: self._read(fd))
+        self._take(fd, stamper)
 
     def listen(self, fd: int, stream: str = LAUNCHER) -> None:
         """Read `fd` to its end, and log its lines, by default as messages of the launcher."""
-        self._pipes[fd] = self._stamper(NO_RANK, stream)
-        if not self.stalled:
-            self._loop.watch(fd, lambda: self._read(fd))
+        self._take(fd, self._stamper(NO_RANK, stream))
 
     def take_metrics(self, path: str) -> None:
         """Make a named pipe at `path`, and read the metrics that ranks write to it. Raises OSError."""
@@ -91,13 +88,16 @@ class WorkerLog:
             os.mkfifo(path, 0o600)
         # also for writing: it must not end with a rank
         fd = self._metrics_pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._pipes[fd] = self._metrics
-        if not self.stalled:
-            self._loop.watch(fd, lambda: self._read(fd))
+        self._take(fd, self._metrics)
 
     def add_metrics(self, lines: bytes) -> None:
         """Log lines of `metric_line`."""
         self._feed(self._metrics, lines)
+
+    def add_usage(self, line: bytes) -> None:
+        """Log what was measured of the ranks: it is none of their output, and no sign of their life."""
+        if not self.stalled:
+            self._writer.add(self._usage.feed(line, time.monotonic()), lives=False)
 
     def read_metrics(self, expression: str) -> None:
         """Read metrics from all lines with a regular expression that the job gives."""
@@ -162,6 +162,11 @@ class WorkerLog:
         self._stampers.append(stamper)
         return stamper
 
+    def _take(self, fd: int, stamper: Stamper) -> None:
+        self._pipes[fd] = stamper
+        if not self.stalled:
+            self._loop.watch(fd, lambda: self._read(fd))
+
     def _read(self, fd: int) -> None:
         try:
             data = os.read(fd, _BLOCK)
@@ -221,5 +226,5 @@ class WorkerLog:
             return
         self.stalled = False
         self.active_at = time.monotonic()
-        for fd in self._pipes:
-            self._loop.watch(fd, lambda fd=fd: self._read(fd))  # type: ignore[misc]
+        for fd, stamper in self._pipes.items():
+            self._take(fd, stamper)

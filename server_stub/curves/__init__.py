@@ -7,6 +7,6 @@ long the rest takes. All of it is derived from the logs: nothing is lost while t
 versions have curves too, and a lost file of curves is made again.
 """
 
-from server_stub.curves.reader import CurveReader
+from server_stub.curves.reader import CurveReader, Whose
 
-__all__ = ["CurveReader"]
+__all__ = ["CurveReader", "Whose"]

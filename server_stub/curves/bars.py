@@ -39,6 +39,9 @@ class Bar:
     def done(self) -> float:
         return self.step / self.total
 
+    def kept(self) -> list[tuple[float, float]]:
+        return list(zip(self._times, self._done, strict=True))
+
     def saved(self) -> list[object]:
         return [self.total, self.marks, self.restarted, self._times, self._done]
 
@@ -108,6 +111,11 @@ class Bars:
     def step(self) -> float | None:
         bar = self._main()
         return bar.step if bar else None
+
+    def marks(self) -> list[tuple[float, float]]:
+        """Times and steps of `_main`; []: there are no counters."""
+        bar = self._main()
+        return bar.kept() if bar else []
 
     def progress(self, now: float) -> JobProgress:
         """The progress by `_main`; without values if there are no counters."""

@@ -9,6 +9,7 @@ from operator import add
 from typing import Literal
 
 Axis = Literal["step", "epoch", "count"]
+POINT_BYTES = 24  # of memory
 
 
 @dataclass

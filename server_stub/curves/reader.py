@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
 from server_stub.curves.bars import Bars
+from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
+from server_stub.curves.lag import Straggler, Window, slow_rank, steps
 from server_stub.curves.points import Points
 from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
 from server_stub.logs import LoggedJob
@@ -30,7 +32,7 @@ from server_stub.runtimes import log_dir
 FOLDER = "curves"
 """In the directory of the job."""
 _VERSION = 2  # of the grammar and of the file: others are made again
-_OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and points of all of them
+_OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the size of all of them in points
 _UNCOUNTED = 50_000
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
@@ -43,6 +45,10 @@ _RECORD = re.compile(
 )
 """A job may write to its log itself: what is no record is skipped, in linear time."""
 _LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
+
+
+Whose = int | Literal["all", "workers"]
+"""A rank, all ranks, or what the workers used."""
 
 
 class Curves(NamedTuple):
@@ -71,7 +77,10 @@ class _Log:
                 head = json.loads(source.readline())
                 if head["version"] == _VERSION:
                     bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
-                    self.tracker = Tracker(self._most, _columns(head["curves"], source), head["dropped"], bars)
+                    curves = _columns(head["curves"], source)
+                    self.tracker = Tracker(
+                        self._most, curves, head["dropped"], bars, head.get("entries", ()), head.get("written", ())
+                    )
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
@@ -109,6 +118,8 @@ class _Log:
             "offset": self.offset,
             "dropped": self.tracker.dropped,
             "bars": [self.tracker.bars[rank].saved() for rank in PROGRESS_OF],
+            "entries": self.tracker.entries.saved(),
+            "written": self.tracker.written,
             "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
         }
 
@@ -120,7 +131,7 @@ class CurveReader:
     def __init__(self, most: int = 1_000_000) -> None:
         self._most = most
         self._logs: OrderedDict[Path, _Log] = OrderedDict()
-        self._uncounted = 0  # points that were read since all points were counted, which takes 0.1 ms or more
+        self._uncounted = 0  # size of what was read since all sizes were added, which takes 0.1 ms or more
         self._lock = Lock()
 
     def progress(self, job: LoggedJob, now: float, until: float) -> JobProgress | None:
@@ -136,14 +147,39 @@ class CurveReader:
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 
+    def straggler(self, job: LoggedJob, until: float) -> Straggler | None:
+        """The slow rank of the newest attempt; None: there is none, or it is not known. It is looked for again when a
+        rank has sent new entries."""
+        workers, trackers = [], []
+        for worker in range(job.n_workers):
+            with self._read(job, job.attempt, worker, until) as (tracker, _):
+                workers.append(_windows(tracker))
+                trackers.append(tracker)
+        newest = [{rank: windows[-1] for rank, windows in each.items()} for each in workers]
+        known = trackers[0].slow
+        if known is None or known[0] != newest:
+            known = trackers[0].slow = newest, slow_rank(workers)
+        return known[1]
+
+    def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
+        """The facts that an attempt has shown in the part of its logs that can be read `until` then."""
+        entries, printed, written = [], [], []
+        for worker in range(job.n_workers):
+            with self._read(job, attempt, worker, until) as (tracker, _):
+                entries.append(_windows(tracker))
+                printed += tracker.printed() if worker == 0 else []
+                written += tracker.written
+        return Marks(steps(entries), printed, written)
+
     def first_steps(self, job: LoggedJob, until: float) -> str:
         """See `Tracker.first_steps`, of worker 0 in the newest attempt."""
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.first_steps()
 
-    def curves(self, job: LoggedJob, rank: int | None, until: float) -> Curves:
-        """The curves of one rank and of no rank, or with None of all; those of later attempts continue the earlier.
-        Nothing is read after `until` (monotonic seconds); the next call reads on."""
+    def curves(self, job: LoggedJob, rank: Whose, until: float) -> Curves:
+        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what these used; those of
+        later attempts continue the earlier. Nothing is read after `until` (monotonic seconds); the next call reads
+        on."""
         found: dict[Key, Points] = {}
         all_complete, dropped = True, 0
         for attempt in range(1, job.attempt + 1):
@@ -151,8 +187,9 @@ class CurveReader:
                 with self._read(job, attempt, worker, until) as (tracker, complete):
                     all_complete &= complete
                     dropped += tracker.dropped
-                    for key, points in tracker.curves().items():
-                        if rank is None or key[0] in (rank, None):
+                    used = {(worker, name): points for name, points in tracker.used().items()}
+                    for key, points in (used if rank == "workers" else tracker.curves()).items():
+                        if isinstance(rank, str) or key[0] in (rank, None):
                             found[key] = found.get(key, Points(points.axis, points.source)).joined(points)
         return Curves(found, all_complete, dropped)
 
@@ -164,10 +201,10 @@ class CurveReader:
             yield Tracker(0), False
             return
         try:
-            before = log.tracker.count
+            before = log.tracker.size
             log.load()
             complete = log.advance(log_dir(job.job_dir, attempt, worker), until)
-            self._uncounted += log.tracker.count - before
+            self._uncounted += log.tracker.size - before
             if job.state.final:
                 log.save()
             yield log.tracker, complete
@@ -188,14 +225,19 @@ class CurveReader:
         return log
 
     def _excess(self) -> list[_Log]:
-        """Remove the logs that were not read for the longest time, if they are too many or have too many points."""
-        points, self._uncounted = sum(log.tracker.count for log in self._logs.values()), 0
+        """Remove the logs that were not read for the longest time, if they are too many or too large."""
+        points, self._uncounted = sum(log.tracker.size for log in self._logs.values()), 0
         excess = []
         while self._logs and (len(self._logs) >= _OPEN or points > _POINTS):
             _, oldest = self._logs.popitem(last=False)
-            points -= oldest.tracker.count
+            points -= oldest.tracker.size
             excess.append(oldest)
         return excess
+
+
+def _windows(tracker: Tracker) -> dict[int, list[Window]]:
+    """A copy, for the time after the lock."""
+    return {rank: list(windows) for rank, windows in tracker.entries.of_rank.items()}
 
 
 def _records(data: bytes) -> Iterator[tuple[float, int | None, str, str, str]]:

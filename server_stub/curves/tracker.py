@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
+from typing import Any
 
 from client_lib.spec.wire import JobProgress
-from client_lib.worker.format import GOES_ON, METRICS
-from server_stub.curves import grammar
+from client_lib.worker.format import GOES_ON, METRICS, WRITTEN
+from server_stub.curves import grammar, lag
 from server_stub.curves.bars import Bars
-from server_stub.curves.points import Axis, Points
+from server_stub.curves.points import POINT_BYTES, Axis, Points
 
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
-_CURVES_MAX, _NAME_MAX = 500, 200
+_CURVES_MAX, _NAME_MAX, _WRITTEN_MAX = 500, 200, 1000
 POSTED = "posted"
 """The source of values that a library posts now and then: those of all other sources are more."""
+USED = "used"
+"""The source of what a launcher has measured: no metrics of the job, and no progress."""
 PROGRESS_OF = (0, None)
 """The ranks whose counters are the progress of a job."""
 Key = tuple[int | None, str]
@@ -31,6 +34,8 @@ class Tracker:
         curves: dict[Key, Points] | None = None,
         dropped: int = 0,
         bars: dict[int | None, Bars] | None = None,
+        entries: Sequence[Sequence[Any]] = (),
+        written: Sequence[float] = (),
     ) -> None:
         self.dropped = dropped
         """Values that a script could not hand over."""
@@ -39,16 +44,34 @@ class Tracker:
         self._most = most
         self.count = sum(map(len, self.points.values()))
         self.bars = bars or {rank: Bars() for rank in PROGRESS_OF}
+        self.entries = lag.Entries(entries)
+        """Times at which the ranks have entered collectives."""
+        self.slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
+        """Kept by worker 0: the newest windows of all workers at the last search for the slow rank, and its result."""
+        self.written = list(written)
+        """Times at which files of checkpoints were written, in seconds since 1970."""
         self._nan = {key: step for key, curve in self.points.items() if (step := curve.first_nan()) is not None}
         """First step at which each curve was NaN."""
         self._begun: dict[tuple[int | None, str], str] = {}
         """Text of unfinished lines by rank and stream."""
         self._in_traceback: set[tuple[int | None, str]] = set()
 
+    @property
+    def size(self) -> int:
+        """The points, and the entries as the points that need as much memory."""
+        return self.count + self.entries.size // POINT_BYTES
+
     def curves(self) -> dict[Key, Points]:
+        """The metrics of the job."""
         return {
-            key: curve for key, curve in self.points.items() if len(curve) >= LEAST or curve.source in (METRICS, POSTED)
+            key: curve
+            for key, curve in self.points.items()
+            if curve.source != USED and (len(curve) >= LEAST or curve.source in (METRICS, POSTED))
         }
+
+    def used(self) -> dict[str, Points]:
+        """The curves of what the worker used, by name."""
+        return {name: curve for (_, name), curve in self.points.items() if curve.source == USED}
 
     def progress(self, rank: int | None, now: float) -> JobProgress:
         """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
@@ -56,6 +79,14 @@ class Tracker:
         metrics = {name: values[name] for name in grammar.by_weight(values)}
         found = self.bars[rank].progress(now)
         return found.model_copy(update={"metrics": metrics, "nan": self._first_nan(rank, metrics)})
+
+    def printed(self) -> list[tuple[float, float]]:
+        """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar."""
+        curves = [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
+        if curves:
+            steps, times, _ = max(curves, key=len).columns
+            return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
+        return next((marks for bar in self.bars.values() if (marks := bar.marks())), [])
 
     def step(self) -> float | None:
         """The largest step of the metrics of PROGRESS_OF, else that of their progress bars; None: there is none."""
@@ -65,7 +96,8 @@ class Tracker:
 
     def first_steps(self) -> str:
         """A metric with 3 values, or a counter with 3 marks, as a text; "": there is none yet."""
-        name = next((name for (_, name), points in self.points.items() if len(points) >= LEAST), None)
+        counted = ((name, points) for (_, name), points in self.points.items() if points.source != USED)
+        name = next((name for name, points in counted if len(points) >= LEAST), None)
         if name is not None:
             return f"{LEAST} values of {name}"
         return f"{LEAST} marks of progress" if any(self.bars[rank].has_progress for rank in PROGRESS_OF) else ""
@@ -104,9 +136,20 @@ class Tracker:
                 self._point((rank, name), stream, time, value, reading)
 
     def _exact(self, time: float, text: str) -> None:
-        """Read a line as `metric_line` makes it; a script may write anything."""
+        """Read a line of `metric_line`, or an object with what the worker used. A script may write anything."""
         try:
-            rank, step, dropped, values, *posted = json.loads(text)
+            found = json.loads(text)
+            used = isinstance(found, dict)
+            kind = None if used else found[1]
+            if kind == lag.KIND:
+                self.entries.add(found[0], found[2])
+                return
+            if kind == WRITTEN:
+                self.written += [float(at) for at in found[2]]
+                if len(self.written) > _WRITTEN_MAX:
+                    del self.written[::2]
+                return
+            rank, step, dropped, values, *posted = (None, None, 0, found.get("used", {})) if used else found
             # names without halves of characters, which no answer could hold
             known = {name.encode("utf-8", "replace").decode(): float(value) for name, value in values.items()}
             reading = grammar.Reading(known, None if step is None else float(step))
@@ -114,10 +157,10 @@ class Tracker:
             self.dropped += int(dropped)
             if posted and rank in self.bars:
                 self.bars[rank].post(time, *posted[0])
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
             return
         for name, value in known.items():
-            self._point((rank, name), POSTED if posted else METRICS, time, value, reading)
+            self._point((rank, name), USED if used else POSTED if posted else METRICS, time, value, reading)
 
     def _point(self, key: Key, source: str, time: float, value: float, reading: grammar.Reading) -> None:
         points = self.points.get(key)

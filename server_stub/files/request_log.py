@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from client_lib.worker.directory import sync, write_all, write_file
 
@@ -43,9 +43,13 @@ class Heading(NamedTuple):
     key: str = ""
     """Its idempotency key; "": it has none."""
     fingerprint: str = ""
+    group: Mapping[str, Any] | None = None
+    """`info` (GroupInfo) and `place` (Membership) of a member, and the id of the member that it `replaces`."""
 
     def above(self, request: bytes) -> bytes:
         heading = self._replace(length=len(request))._asdict()
+        if self.group is None:  # an earlier version refuses a field that it does not know
+            del heading["group"]
         return b"%s%s\n%s" % (_MARK, json.dumps(heading).encode(), request)
 
 

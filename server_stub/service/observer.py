@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from typing import TypeVar
 
 from client_lib.errors import ClientLibError, Conflict, NotSupported
-from client_lib.spec.metrics import Curve, JobMetrics
+from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import State
-from client_lib.spec.wire import JobInfo, JobProgress
+from client_lib.spec.wire import Event, JobInfo, JobProgress
 from client_lib.worker.report import storable
-from server_stub.curves import CurveReader
+from server_stub.curves import CurveReader, Whose, goodput
 from server_stub.logs import LoggedJob
 from server_stub.runtimes import Runtime
 from server_stub.service.clock import Clock
@@ -46,7 +47,7 @@ class Observer:
         check_running(job, "only running processes have stacks")
         return await self.take(job)
 
-    async def metrics(self, user: User, job: JobInfo, logs: LoggedJob, rank: int | None, points: int) -> JobMetrics:
+    async def metrics(self, user: User, job: JobInfo, logs: LoggedJob, rank: Whose, points: int) -> JobMetrics:
         """See `Service.metrics`."""
         self._check(user, job, "metrics")
         until = time.monotonic() + _LONGEST_S
@@ -55,7 +56,7 @@ class Observer:
         running = await self.progress(user, [(job, logs)])
         return found.model_copy(update={"progress": running.get(job.id)})
 
-    def _metrics(self, job: JobInfo, logs: LoggedJob, rank: int | None, points: int, until: float) -> JobMetrics:
+    def _metrics(self, job: JobInfo, logs: LoggedJob, rank: Whose, points: int, until: float) -> JobMetrics:
         found = self._curves.curves(logs, rank, until)
         curves = []
         for (of, name), points_ in sorted(found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)):
@@ -74,19 +75,32 @@ class Observer:
                 )
             )
         return JobMetrics(
-            job=job.name,
-            attempt=job.attempt,
-            curves=curves,
-            complete=found.complete,
-            dropped=found.dropped,
+            job=job.name, attempt=job.attempt, curves=curves, complete=found.complete, dropped=found.dropped
         )
 
-    async def first_nan(self, user: User, job: JobInfo, logs: LoggedJob) -> JobProgress | None:
-        """The progress of a job that has ended: only the first metric that was NaN."""
+    async def goodput(self, user: User, job: JobInfo, logs: LoggedJob, events: Sequence[Event]) -> JobGoodput:
+        """See `Service.goodput`."""
+        self._check(user, job, "use of time")
+        until, end = time.monotonic() + _LONGEST_S, job.finished_at or self._clock.now()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._goodput, job, logs, events, end, until)
+
+    def _goodput(
+        self, job: JobInfo, logs: LoggedJob, events: Sequence[Event], end: datetime, until: float
+    ) -> JobGoodput:
+        marks = {attempt: self._curves.marks(logs, attempt, until) for attempt in range(1, job.attempt + 1)}
+        spent = {f"{name}_s": seconds for name, seconds in goodput.split(events, end, marks).items()}
+        return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
+
+    async def details(self, user: User, job: JobInfo, logs: LoggedJob) -> JobProgress | None:
+        """The progress of a running job, with its slow rank; of one that has ended only what was wrong."""
         with suppress(ClientLibError):  # this user may not observe it
             self._check(user, job, "progress")
-            found = (await asyncio.to_thread(self._progress, [logs])).get(job.id)
-            return JobProgress(nan=found.nan) if found and found.nan else None
+            if job.state == State.RUNNING:
+                return (await asyncio.to_thread(self._progress, [logs], True)).get(job.id)
+            if job.state.final:
+                found = (await asyncio.to_thread(self._progress, [logs], True)).get(job.id)
+                return JobProgress(nan=found.nan, slow=found.slow) if found and (found.nan or found.slow) else None
         return None
 
     async def first_steps(self, job: JobInfo, logs: LoggedJob) -> str:
@@ -105,12 +119,15 @@ class Observer:
                     chosen.append(logs)
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
-    def _progress(self, jobs: Sequence[LoggedJob]) -> dict[str, JobProgress]:
+    def _progress(self, jobs: Sequence[LoggedJob], with_slow: bool = False) -> dict[str, JobProgress]:
         until, now = time.monotonic() + _PATIENCE_S, self._clock.now().timestamp()
         found = {}
         for job in jobs:
             try:
-                if progress := self._curves.progress(job, now, until):
+                progress = self._curves.progress(job, now, until)
+                if with_slow and (slow := self._curves.straggler(job, until)):
+                    progress = (progress or JobProgress()).model_copy(update={"slow": str(slow)})
+                if progress:
                     found[job.job_id] = progress
             except Exception:  # a job may write anything to its log; others must be listed
                 log.exception("the progress of job %s can't be read", job.job_id)

@@ -103,3 +103,39 @@ def test_the_first_step_that_is_nan_is_a_hint_of_the_failed_job(place: Place) ->
     assert "hint: loss is NaN since step 2" in job.explain().splitlines()
     shown = job_lines(job.info().model_dump(mode="json"), datetime.now(timezone.utc))
     assert any(line.split(None, 1) == ["hint", "loss is NaN since step 2"] for line in shown), shown
+
+
+USES_TIME = """
+import os, time
+attempt, folder = int(os.environ["CLIENT_LIB_ATTEMPT"]), os.environ["CLIENT_LIB_CHECKPOINT_DIR"]
+for step in range(1 if attempt == 1 else 11, 21 if attempt == 1 else 41):
+    time.sleep(0.1)
+    print(f"step {step} loss=0.5", flush=True)
+    if step % 10 == 0:
+        os.makedirs(folder, exist_ok=True)
+        time.sleep(1.0)
+        open(f"{folder}/{step}.pt", "w").close()
+raise SystemExit(attempt == 1)
+"""
+
+
+def test_what_the_time_of_a_job_was_used_for(place: Place) -> None:
+    job = place.run(USES_TIME, max_retry=1)
+    info = job.info()
+    assert info.state is State.SUCCEEDED, info.message
+    used = job.goodput()
+    assert sum(used.parts().values()) == pytest.approx(1)
+    assert used.wall_s == pytest.approx((info.finished_at - info.created_at).total_seconds(), abs=0.2)  # type: ignore[operator]
+    assert used.checkpoints_s == pytest.approx(5.0, abs=1.0)  # one in the first attempt is repeated in the second
+    assert used.repeated_s == pytest.approx(1.0, abs=0.5)
+    assert used.steps_s >= 3.5
+    assert used.unknown_s < 0.1 * used.wall_s
+
+
+def test_what_workers_use_is_known_and_is_no_metric_of_the_job(place: Place) -> None:
+    job = place.run("import time\ntime.sleep(4)", n_workers=2)
+    found = place.client.job_metrics(job.info().name, rank="workers").curves
+    assert {(curve.name, curve.rank) for curve in found} == {
+        (name, worker) for name in ("worker/cpu_cores", "worker/memory_gib") for worker in (0, 1)
+    }
+    assert job.metrics().curves == []

@@ -11,11 +11,13 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import metric_line
+from server_stub.curves import lag
 from server_stub.curves import reader as curve_reader
-from server_stub.curves.reader import FOLDER, CurveReader, Curves
+from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import log_dir
+from tests.curves.test_lag import line
 from tests.logs.support import LogWriter
 
 
@@ -28,11 +30,11 @@ def writer(folder: Path, attempt: int = 1, worker: int = 0) -> LogWriter:
     return LogWriter(log_dir(folder, attempt, worker))
 
 
-def read(reader: CurveReader, of: LoggedJob, rank: int | None) -> Curves:
+def read(reader: CurveReader, of: LoggedJob, rank: Whose) -> Curves:
     return reader.curves(of, rank, time.monotonic() + 60)
 
 
-def losses(reader: CurveReader, of: LoggedJob, rank: int | None = 0) -> list[float]:
+def losses(reader: CurveReader, of: LoggedJob, rank: Whose = 0) -> list[float]:
     return [
         value
         for (_, name), curve in sorted(read(reader, of, rank).curves.items())
@@ -107,7 +109,24 @@ def test_attempts_continue_and_each_rank_has_its_curve(tmp_path: Path) -> None:
     reader = CurveReader(10**6)
     assert losses(reader, both) == [10, 11, 12, 20, 21, 22]
     assert set(read(reader, both, 1).curves) == {(1, "loss")}
-    assert set(read(reader, both, None).curves) == {(0, "loss"), (1, "loss")}
+    assert set(read(reader, both, "all").curves) == {(0, "loss"), (1, "loss")}
+
+
+def test_what_workers_used_is_no_metric_and_no_progress_of_the_job(tmp_path: Path) -> None:
+    of, reader = job(tmp_path, n_workers=2), CurveReader(10**6)
+    for worker in (0, 1):
+        log = writer(tmp_path, worker=worker)
+        for n in range(4):
+            log.write(f'{{"used": {{"worker/cpu_cores": {worker + n}}}}}', at=n, rank="-", stream="metrics")
+    assert read(reader, of, 0).curves == read(reader, of, "all").curves == {}
+    assert reader.progress(of, now=9, until=time.monotonic() + 60) is None
+    assert (reader.step(of, time.monotonic() + 60), reader.first_steps(of, time.monotonic() + 60)) == (None, "")
+    for again in (reader, CurveReader(10**6)):  # the second one reads the file of the first
+        found = read(again, job(tmp_path, n_workers=2, state=State.SUCCEEDED), "workers").curves
+        assert {key: [*curve.values] for key, curve in found.items()} == {
+            (0, "worker/cpu_cores"): [0, 1, 2, 3],
+            (1, "worker/cpu_cores"): [1, 2, 3, 4],
+        }
 
 
 def test_lines_of_train_log_belong_to_no_rank(tmp_path: Path) -> None:
@@ -153,7 +172,11 @@ def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
     log, reader = writer(tmp_path), CurveReader(10**6)
     for n in range(3):
         log.write(f"loss={n}", at=n, rank=5)
-    line = metric_line(5, 7, {"loss": 0.1, "any name at all": math.nan}, dropped=4).decode().strip()
+    line = (
+        metric_line(5, 7, {"loss": 0.1, "any name": math.nan, "written": 1, "collectives": 2}, dropped=4)
+        .decode()
+        .strip()
+    )
     log.write(line, at=3, rank="-", stream="metrics")
     for junk in (
         "",
@@ -168,7 +191,7 @@ def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
         log.write(junk, at=4, rank="-", stream="metrics")
     found, complete, dropped = read(reader, job(tmp_path), 5)
     assert (complete, dropped) == (True, 4)
-    assert set(found) == {(5, "loss"), (5, "any name at all")}
+    assert set(found) == {(5, name) for name in ("loss", "any name", "written", "collectives")}
     assert found[5, "loss"].steps.tolist() == [7]
     assert found[5, "loss"].values.tolist() == [0.1]
 
@@ -213,4 +236,59 @@ def test_logs_that_are_too_many_leave_the_memory_and_keep_their_progress(
     assert (tmp_path / FOLDER / "1-0").exists()
     reads.clear()
     assert reader.progress(running, now=1e9, until=time.monotonic() + 60) == before
+    assert min(reads) == log.offset
+
+
+def enters(log: LogWriter, first: int, ranks: int = 3) -> None:
+    """Twenty steps with a collective each, into which rank 1 is late."""
+    for rank in range(ranks):
+        times = [1e9 + 0.1 * n + 0.05 * (rank == 1) for n in range(first, first + 20)]
+        log.write(line(rank, first, 1, times), rank="-", stream="metrics")
+
+
+def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches, real = [], lag.steps
+
+    def steps(workers: Any) -> list[lag.SeenStep]:
+        searches.append(workers)
+        return real(workers)
+
+    def slow(of: LoggedJob) -> tuple[int, int]:
+        """Return how many of the last steps were looked at, and the number of searches."""
+        searches.clear()
+        found = reader.straggler(of, time.monotonic() + 60)
+        assert found
+        assert found.rank == 1
+        return found.steps, len(searches)
+
+    monkeypatch.setattr(lag, "steps", steps)
+    log, other, reader = writer(tmp_path), writer(tmp_path, worker=1), CurveReader(10**6)
+    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    enters(log, 0)
+    assert slow(job(tmp_path)) == (19, 2)  # in the newest windows, and in all
+    log.write("step 1 loss=0.5", at=1)
+    assert [slow(each) for each in (job(tmp_path), ended)] == [(19, 0), (19, 0)]
+    enters(log, 20)
+    assert [slow(job(tmp_path)) for _ in range(2)] == [(39, 2), (39, 0)]
+    two = job(tmp_path, n_workers=2)
+    other.write("no entries", at=1)
+    assert [slow(two) for _ in range(2)] == [(39, 2), (39, 0)]
+
+
+def test_logs_with_many_entries_leave_the_memory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int]
+) -> None:
+    monkeypatch.setattr(curve_reader, "_POINTS", 80)  # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
+    monkeypatch.setattr(curve_reader, "_UNCOUNTED", 3)
+    log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
+    enters(log, 0)
+    reader = CurveReader(10**6)
+    before = reader.straggler(running, until)
+    assert before
+    assert reader.progress(job(tmp_path / "other"), now=1e9, until=until) is None
+    assert (tmp_path / FOLDER / "1-0").exists()
+    reads.clear()
+    assert reader.straggler(running, until) == before
     assert min(reads) == log.offset

@@ -121,8 +121,7 @@ def test_too_many_points_are_thinned() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["step {n}/100", " {n}%|██ | {n}/100 [00:12<00:15,  3.61it/s]", "epoch {n}/100 loss=1", "[{n}/100] x"],
+    "line", ["step {n}/100", " {n}%|██ | {n}/100 [00:12<00:15,  3.61it/s]", "epoch {n}/100 loss=1", "[{n}/100] x"]
 )
 def test_counters_tell_the_progress_and_the_time_left(line: str) -> None:
     estimate = tracked([line.format(n=n) for n in range(1, 26)]).progress(0, now=24.0)

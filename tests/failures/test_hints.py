@@ -103,6 +103,9 @@ def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
         "The client socket has failed to connect to any network address of (lm-mpi-job-1-mpimaster-0, 29500). The "
         "IPv4 network addresses of (lm-mpi-job-1-mpimaster-0, 29500) cannot be retrieved "
         "(gai error: -2 - Name or service not known)",
+        "  sock = create_connection(('lm-mpi-job-1-mpimaster-0', 29500))\n"
+        + 9 * '  File "/opt/conda/lib/python3.11/socket.py", line 827, in create_connection\n'
+        + "socket.gaierror: [Errno -2] Name or service not known",
     ],
 )
 def test_hint_the_address_of_another_job(text: str) -> None:

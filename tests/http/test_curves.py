@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from threading import current_thread
+from typing import Any
 
 import pytest
 
 from client_lib import Client
 from client_lib.spec import paths
+from client_lib.spec.metrics import PARTS
 from client_lib.worker.format import metric_line
+from server_stub.curves import goodput
 from server_stub.curves.reader import FOLDER
 from server_stub.runtimes import log_dir
+from tests.curves.test_lag import line
 from tests.http.conftest import Api, Running
 from tests.http.test_stacks import runs
 from tests.logs.support import LogWriter
 
-METRICS = paths.job_metrics("train")
+METRICS = paths.job("train", "metrics")
 
 
 def prints(server: Running, job_id: str) -> None:
@@ -36,7 +41,8 @@ def running(server: Running, ann: Api) -> str:
 def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server: Running, ann: Api) -> None:
     (listed,) = ann("GET", paths.JOBS).json()["jobs"]
     job = ann("GET", paths.job("train")).json()
-    for progress in (listed["progress"], job["progress"]):
+    waited = ann("GET", paths.job("train"), params={"after_version": job["version"], "wait": 0}).json()
+    for progress in (listed["progress"], job["progress"], waited["progress"]):
         assert progress["done"] == 0.03
         assert list(progress["metrics"].items()) == [("loss", "NaN"), ("acc", 50)]
         assert progress["nan"] == "loss is NaN since step 3"
@@ -48,6 +54,36 @@ def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server
     assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"] is None
 
 
+def test_a_job_shows_its_slow_rank(running: str, server: Running, ann: Api) -> None:
+    log = LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0))
+    for rank, late in enumerate((0.0, 0.0, 0.05)):
+        log.write(line(rank, 1, 1, [1e9 + 0.1 * step + late for step in range(20)]), rank="-", stream="metrics")
+    expected = "rank 2 is slow: it enters collectives 50 ms after the others in 19 of the last 19 steps"
+    assert ann("GET", paths.job("train")).json()["progress"]["slow"].startswith(expected)
+    assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"]["slow"] is None
+
+
+def test_what_the_time_of_a_job_was_used_for(running: str, server: Running, ann: Api, root: Api) -> None:
+    used = ann("GET", paths.job("train", "goodput")).json()
+    assert used["wall_s"] == pytest.approx(sum(used[f"{name}_s"] for name in PARTS))
+    assert root("GET", paths.job("train", "goodput"), params={"owner": "ann"}).status_code == 200
+    with Client(server.url, token=server.tokens["ann"]) as client:
+        assert "unknown" in str(client.get_job("train").goodput())
+
+
+def test_the_loop_does_not_split_the_time_of_a_job(running: str, ann: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, real = [], goodput.split
+
+    def split(*arguments: Any) -> dict[str, float]:
+        threads.append(current_thread().name)
+        return real(*arguments)
+
+    monkeypatch.setattr(goodput, "split", split)
+    assert ann("GET", paths.job("train", "goodput")).status_code == 200
+    (thread,) = threads
+    assert thread.startswith("curves")
+
+
 def test_the_curves_of_a_job(running: str, server: Running, ann: Api, root: Api) -> None:
     answer = ann("GET", METRICS)
     assert answer.status_code == 200, answer.text
@@ -57,6 +93,7 @@ def test_the_curves_of_a_job(running: str, server: Running, ann: Api, root: Api)
     assert acc["values"] == [50, 50, 50]
     assert ann("GET", METRICS, params={"rank": 1}).json()["curves"] == []
     assert len(ann("GET", METRICS, params={"rank": "all"}).json()["curves"]) == 2
+    assert ann("GET", METRICS, params={"rank": "workers"}).json()["curves"] == []
     for wrong in ({"rank": "some"}, {"points": 1}):
         assert ann("GET", METRICS, params=wrong).status_code == 422
     assert root("GET", METRICS, params={"owner": "ann"}).status_code == 200
@@ -97,6 +134,7 @@ def test_other_users_see_neither(start_server: Callable[..., Running]) -> None:
     server = start_server(share_jobs=True)
     prints(server, runs(server, server.as_user("ann")))
     ben = server.as_user("ben")
+    assert ben("GET", paths.job("train", "goodput"), params={"owner": "ann"}).status_code == 403
     answer = ben("GET", METRICS, params={"owner": "ann"})
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert [job["progress"] for job in ben("GET", paths.JOBS, params={"owner": "*"}).json()["jobs"]] == [None]

@@ -13,7 +13,7 @@ from client_lib.spec import paths
 from client_lib.spec.stacks import RankStacks, groups
 from tests.http.conftest import Api, Running
 
-STACKS = paths.job_stacks("train")
+STACKS = paths.job("train", "stacks")
 
 
 @pytest.fixture
@@ -68,6 +68,6 @@ def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(
     running: str, ann: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del running
-    monkeypatch.setattr(paths, "job_stacks", lambda name: f"{paths.job(name)}/unknown-to-earlier-ones")
+    monkeypatch.setattr(paths, "job", lambda name, part="": f"{paths.JOBS}/{name}/unknown-to-earlier-ones")
     with pytest.raises(NotSupported, match="version"):
         Client(ann.url, ann.token).job_stacks("train")

@@ -16,7 +16,7 @@ from tests.http.conftest import Api, Running
 from tests.http.test_groups import submit as submit_group
 from tests.local_server import own_configuration, until
 from tests.page.conftest import login, new_job
-from tests.page.support import violations
+from tests.page.support import log_of, open_job, running_job, violations
 
 __all__ = ["own_configuration"]
 
@@ -132,6 +132,20 @@ def test_the_page_of_a_job_follows_it_to_its_end(page: Any, server: Running) -> 
     assert page.locator("#timeline rect").count() == 3
 
 
+def test_the_progress_moves_without_another_page(page: Any, server: Running) -> None:
+    log = log_of(server, running_job(server))
+    steps = [log.record(f"step {n}/100 loss={n}.5", at=n) for n in range(51)]
+    log.append(steps[:3])
+    open_job(page, server)
+    page.wait_for_selector("#status .progress")
+    pages: list[str] = []
+    page.on("request", lambda request: pages.append(request.url) if request.url.endswith("/jobs/train") else None)
+    log.append(steps[3:])
+    page.wait_for_function("() => document.querySelector('#status .progress').textContent.includes('50%')")
+    assert "loss 50.5" in page.inner_text("#status")
+    assert {each for each in pages if "/api/" not in each} == set()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_every_page_is_accessible_and_no_wider_than_the_screen(
@@ -180,7 +194,7 @@ class Here:
     def __init__(self, state: Path) -> None:
         found = servers.find(state)
         assert found
-        self.url, self.token = found.endpoint
+        self.url, self.token = found.endpoint[:2]
 
     def as_user(self, _: str) -> Api:
         return Api(self.url, self.token)
@@ -219,7 +233,8 @@ def submit(*args: str, **options: Any) -> str:
 
 
 def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Here, tmp_path: Path) -> None:
-    name = submit("--lr", "0.5")
+    variables = {"LINES": "a\nb=c", "NONE": None, "PAD": " x "}
+    name = submit("--lr", "0.5", env_variables=variables)
     login(page, here, "me")
     page.click(f"text={name}")
     page.wait_for_selector(".failure .exception")
@@ -227,9 +242,12 @@ def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Her
     assert "rank 0 on worker 0 ended with exit code 1" in page.inner_text(".summary")
     page.click("summary:has-text('Resubmit')")
     page.fill("#args", "--lr 0.1")
+    page.fill("#env_variables", page.input_value("#env_variables") + "NEW=1\n")
     page.click(".act[open] button")
     page.wait_for_selector(f"#job:not([data-name={name}]) #status .state.succeeded")
     assert (tmp_path / "model.pt").read_bytes() == b"weights of 0.1"
+    again = Client().get_job(page.get_attribute("#job", "data-name"))
+    assert again.info().spec.env_variables == {**variables, "NEW": "1"}
 
 
 def test_a_new_user_stops_a_job_and_downloads_its_model(page: Any, here: Here) -> None:
@@ -244,3 +262,37 @@ def test_a_new_user_stops_a_job_and_downloads_its_model(page: Any, here: Here) -
     with page.expect_download() as download:
         page.click("#files a:has-text('model.pt')")
     assert Path(download.value.path()).read_bytes() == b"weights of 1"
+    page.click("summary:has-text('Resubmit')")
+    page.fill("#args", "--lr 0.1")
+    page.click(".act[open] button")
+    page.wait_for_selector(f"#job:not([data-name={name}]) #status .state.succeeded")
+    assert "--lr 0.1" in page.inner_text("#status .facts")
+
+
+def test_a_new_user_watches_a_loss_beside_yesterdays_and_what_the_job_uses(page: Any, here: Here) -> None:
+    yesterday = submit("--lr", "0.1")
+    name = submit("--lr", "1")
+    login(page, here, "me")
+    page.click(f"text={name}")
+    page.locator(".chart figcaption", has_text="loss 0.01").wait_for()
+    page.get_by_label("Compare with").fill(yesterday)
+    page.get_by_role("button", name="Compare").click()
+    page.locator("#curves .u-label", has_text=yesterday).first.wait_for()
+    page.locator("#workers").scroll_into_view_if_needed()
+    page.locator("#usage figcaption", has_text="worker/memory_gib 0.").wait_for()
+
+
+def test_a_new_user_finds_the_line_in_which_a_rank_hangs(page: Any, here: Here, tmp_path: Path) -> None:
+
+    (tmp_path / "train.py").write_text(
+        "import os, time\ndef load():\n    time.sleep(600)\ndef step():\n    time.sleep(600)\n"
+        "print('begins', flush=True)\nload() if os.environ['RANK'] == '1' else step()\n"
+    )
+    name = submit(processes_per_worker=2)
+    login(page, here, "me")
+    page.click(f"text={name}")
+    page.locator(".row", has_text="begins").nth(1).wait_for()
+    page.get_by_role("button", name="stacks").click()
+    page.locator(".stacks li").first.wait_for()
+    shown = page.locator(".stacks li").all_inner_texts()
+    assert any(line.startswith("rank 1: load (train.py:3)") for line in shown), shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import html
 import json
 import re
 import socket
@@ -107,12 +108,52 @@ def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -
     assert (made[0] == made[1], made[0] == made[2]) == (True, False)
     for other in (made[0], made[2]):
         visitor.post(f"/jobs/{other.removeprefix('../').removesuffix('?owner=ann')}/delete", csrf)
+    fields = {"n_workers": "2", "instance_type": "", "env_variables": "HF_TOKEN=***\r\nMODE=a=b\r\n\r\n"}
+    changed = visitor.post("/jobs/train/resubmit", {**csrf, **fields}).headers["Location"]
+    other = changed.removeprefix("../").removesuffix("?owner=ann")
+    given = server.as_user("ann")("GET", f"{paths.job(other)}/request").json()["spec"]
+    assert given["env_variables"] == {"HF_TOKEN": "hf_secret", "MODE": "a=b"}
+    assert (given["n_workers"], given["args"]) == (2, ["--lr", "0.1"])
+    visitor.post(f"/jobs/{other}/delete", csrf)
+    for wrong in ({"n_workers": "-1"}, {"n_workers": "9" * 9}, {"n_workers": "9" * 5000}, {"env_variables": "MODE"}):
+        refused = visitor.post("/jobs/train/resubmit", {**csrf, **wrong})
+        assert (refused.status_code, next(iter(wrong)) in refused.text) == (422, True), refused.text
     odd = visitor.post("/jobs/train/resubmit", {**csrf, "args": "it's"})
     assert (odd.status_code, "quote it as in a shell" in odd.text) == (422, True)
     assert visitor.post("/jobs/train/delete", csrf).headers["Location"] == "../../"
     assert visitor.get("/jobs/train").status_code == 404
     assert visitor.post(f"/jobs/{name}/delete", csrf).status_code == 303  # it runs: it is stopped first
     until(lambda: server.as_user("ann")("GET", paths.JOBS).json()["jobs"] == [])
+
+
+def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, visit: Visit) -> None:
+    variables = {"A": "x\nB=y", "C": None, "D": " pad ", "E": 3, "F": "a\rb", "HF_TOKEN": "hf_secret", "Z": "<&>"}
+    new_job(server, "ann", name="train", env_variables=variables)
+    visitor = visit(server, "ann")
+    page = visitor.get("/jobs/train").text
+    found = re.search(r'<textarea [^>]*>\n([^<]*)</textarea>\s*<input [^>]*value="([^"]*)"', page)
+    assert found
+    text, before = map(html.unescape, found.groups())
+    assert text == before == "A=***\nC=***\nD= pad \nE=3\nF=***\nHF_TOKEN=***\nZ=<&>\n"
+    hidden = {"csrf": visitor.csrf(), "env_variables_before": before.replace("\n", "\r\n")}
+
+    def given(edited: str) -> dict[str, Any]:
+        """The variables of a new run whose form has this text, as a browser sends it."""
+        fields = {**hidden, "args": "--lr 1", "env_variables": edited.replace("\n", "\r\n")}
+        place = visitor.post("/jobs/train/resubmit", fields).headers["Location"]
+        name = place.removeprefix("../").removesuffix("?owner=ann")
+        found: dict[str, Any] = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
+        assert found["args"] == ["--lr", "1"]
+        return found["env_variables"]  # type: ignore[no-any-return]
+
+    assert given(text) == variables
+    assert given(text + "NEW= a=b \n\n") == {**variables, "NEW": " a=b "}
+    assert given(text.replace("E=3", "E=4").replace("C=***\n", "").replace("A=***", "A=z")) == {
+        **{name: value for name, value in variables.items() if name != "C"},
+        "A": "z",
+        "E": "4",
+    }
+    assert given("") == {}
 
 
 def test_a_form_is_read_after_the_cookie_and_is_bounded(server: Running, visit: Visit) -> None:

@@ -12,8 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
+from client_lib.reports.difference import JobDiff
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, GroupInfo, JobInfo, Membership, OutputFile, OutputLeftOut
+from client_lib.spec.wire import (
+    Check,
+    CodeSnapshot,
+    Event,
+    GroupInfo,
+    InstanceType,
+    JobInfo,
+    Membership,
+    OutputFile,
+    OutputLeftOut,
+    Provenance,
+    ServerInfo,
+    WarmPoolInfo,
+)
+from server_stub.files.snapshot_files import SnapshotFile
 from server_stub.http.page import views
 from server_stub.service.values import User
 from tests.spec.test_answers import NEWER, info
@@ -42,7 +57,7 @@ class Page(HTMLParser):
 
 
 def job_page(job: JobInfo, events: list[Event], **more: Any) -> str:
-    kept = {"files": [], "left_out": [], "in_place": None, **more}
+    kept = {"files": [], "left_out": [], "in_place": None, "types": [], **more}
     return views.render("job.html", **SHARED, **views.job(job, events, NOW), **kept)
 
 
@@ -63,7 +78,29 @@ def of_texts(text: str) -> str:
     query = {"q": text, "owner": text}
     table = views.render("jobs.html", **SHARED, rows=rows, next_cursor=text, query=query, opened=f"{text}/{text}")
     problem = views.render("error.html", **SHARED, problem=InvalidRequest(text, hint=text))
-    return table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem
+    return (
+        table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem + of_code(job, text)
+    )
+
+
+def of_code(job: JobInfo, text: str) -> str:
+    """The pages of code, of differences and of the server."""
+    line = f" {text}".replace("\n", " ")
+    shown = SnapshotFile(text, 1, "0" * 64, text)
+    diff = JobDiff(text, text, {text: [text]}, {text: line})
+    check, pool = Check(name=text, ok=False, message=text, fix=text), WarmPoolInfo(python=text, state="ready")
+    known = ServerInfo(version=text, runtime=text, user=text, data_dir=text, warm_pools=[pool])
+    kind = InstanceType(name=text, gpus=0, cpu=1, memory_gib=1, description=text)
+    packed = job.model_copy(update={"code": CodeSnapshot.model_construct(sha256="0" * 64, root=text, size=1)})
+    figures = {"jobs": {State.FAILED: 1}, "followers": 0, "requests": 0, "errors": 0, "free_bytes": 0}
+    ran = Provenance.model_construct(commit=text, branch=text, remote=text, diff=line)
+    pages: list[tuple[str, dict[str, Any]]] = [
+        ("code.html", {"job": packed, "files": [shown], "chosen": shown}),
+        ("code.html", {"job": job, "files": [], "ran": ran, "in_place": text}),
+        ("difference.html", {"name": text, "owner": text, "diff": diff}),
+        ("server.html", {"info": known, "checks": [check], "types": [kind], "figures": figures}),
+    ]
+    return "".join(views.render(template, **SHARED, **view) for template, view in pages)
 
 
 PLAIN = Page(of_texts("x"))
@@ -81,7 +118,7 @@ def test_no_text_of_a_user_becomes_markup(text: str) -> None:
 
 
 def test_markup_is_shown_as_it_was_written() -> None:
-    assert Page(of_texts(MARKUP)).text.count(MARKUP) >= 15
+    assert Page(of_texts(MARKUP)).text.count(MARKUP) >= 40
 
 
 def test_no_page_has_a_script_or_a_style_of_its_own() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client_lib.reports import curves, table
+from client_lib.spec.summary import about
 
 
 def curve(values: list[Any], **changes: Any) -> dict[str, Any]:
@@ -57,10 +58,7 @@ def test_the_progress_of_a_running_job() -> None:
     progress = {"done": 0.459, "left_s": 720.0, "left_from_s": 660, "left_to_s": 5000, "rate": 3.5}
     job = {**RUNNING, "progress": {**progress, "metrics": {"loss": 0.23123, "acc": "NaN"}}}
     assert table.progress(job) == "45% · 12 min left · loss 0.2312"
-    assert table.progress_facts(job) == (
-        "45% · 12 min left (11 min to 83 min) · 3.5 steps/s",
-        "loss 0.2312, acc nan",
-    )
+    assert table.progress_facts(job) == ("45% · 12 min left (11 min to 83 min) · 3.5 steps/s", "loss 0.2312, acc nan")
     assert table.progress({**RUNNING, "progress": {"done": 0.5}}) == "50%"
     assert table.progress(RUNNING) == table.progress({**RUNNING, "progress": None}) == ""
     assert table.progress_facts(RUNNING) == ("", "")
@@ -70,7 +68,7 @@ def test_the_progress_of_a_running_job() -> None:
     ("seconds", "text"), [(0, "0 s"), (89, "89 s"), (91, "2 min"), (6000, "1.7 h"), (2e5, "2.3 d")]
 )
 def test_estimated_times_have_two_digits(seconds: float, text: str) -> None:
-    assert table.about(seconds) == text
+    assert about(seconds) == text
 
 
 def test_jobs_are_ranked_by_their_best_value_and_those_without_it_stand_at_the_end() -> None:

@@ -132,7 +132,7 @@ async def test_gpus_are_taken_back_and_given_to_the_next(tmp_path: Path, smi: Sm
         first = site.submit("first", "sleep 600", type="binary", instance_type="a100.2gpu", processes_per_worker=1)
         await site.phase(first, "running")
         second = site.submit("second", "show.py", instance_type="a100.2gpu")
-        assert (await site.phase(second, "waiting")).message == "waits for 2 of 3 GPUs"
+        assert (await site.phase(second, "waiting")).message == "waits for 2 GPUs; 2 of 3 GPUs are in use"
         assert [t.available for t in site.runtime.instance_types()] == [8, 1, 0, 0]
         third = site.submit("third", "show.py", type="nogpu")
         await site.ended(third)  # needs none, waits for none
@@ -150,7 +150,7 @@ async def test_a_gpu_that_a_stranger_holds_is_not_handed_out_until_it_is_free(tm
         assert json.loads(site.lines(one)[-1])["CUDA_VISIBLE_DEVICES"] == "1"
         three = site.submit("three", "show.py", instance_type="a100.3gpu")
         message = (await site.phase(three, "waiting")).message
-        assert message.startswith(f"waits for 3 of 3 GPUs; GPU 0: pid {os.getpid()} (")
+        assert message.startswith(f"waits for 3 GPUs; 0 of 3 GPUs are in use; GPU 0: pid {os.getpid()} (")
         assert message.endswith("holds 12.5 GiB")
         smi.answer(THREE)
         assert (await site.ended(three)).reason is Reason.COMPLETED

@@ -49,6 +49,11 @@ def test_frames_of_a_warm_pool_and_of_a_function_are_left_out() -> None:
     assert [frame.function for frame in thread.frames] == ["work"]
 
 
+def test_a_thread_of_the_runner_is_left_out() -> None:
+    own = 'Thread 0x2 (most recent call first):\n  File "/c/rank_runner.py", line 450 in _send_entries\n\n'
+    assert parse(own + DUMP) == parse(DUMP)
+
+
 def process(*frames: tuple[str, str, int], pid: int = 1) -> ProcessStacks:
     made = [Frame(function=function, file=file, line=line) for function, file, line in frames]
     return ProcessStacks(

@@ -158,3 +158,22 @@ def test_two_new_tables_are_of_two_jobs(look: Look, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "metrics.csv").write_text("step,loss\n1,2\n")
     assert look() == []
+
+
+def test_times_at_which_checkpoints_are_written(tmp_path: Path) -> None:
+    lines: list[bytes] = []
+    since = time.time() - 100
+    files = MetricFiles(Loop(lambda: None), dict, [], since, lines.append, str(tmp_path))
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    for name, at in (("a.pt", 10), ("b.pt", 10.05), ("old.pt", -5), ("train.log", 20), (NAME, 30), ("c.pt", 40)):
+        (folder / name).write_bytes(b"")
+        os.utime(folder / name, (since + at, since + at))
+    files.finish()
+    files.finish()
+    (line,) = lines
+    assert json.loads(line) == [
+        None,
+        "written",
+        [pytest.approx(since + 10, abs=0.1), pytest.approx(since + 40, abs=0.1)],
+    ]

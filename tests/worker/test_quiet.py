@@ -123,7 +123,7 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
         assert message is not None
         messages.append(message)
         if len(messages) == 1:
-            one.connection.send(control.stacks())  # what a rank writes for this is no move
+            one.connection.send(control.order(control.STACKS))  # the stacks that a rank writes are no progress
     first, stacks, last = messages
     assert first["event"] == control.QUIET
     assert list(first["ranks"]) == ["0"]
@@ -140,9 +140,9 @@ def test_the_children_of_children_are_found() -> None:
         os.read(reader, 1) if grandchild == 0 else os.waitpid(grandchild, 0)
         os._exit(0)
     try:
-        while len(quiet._below(child)) != 1:
+        while len(quiet.below(child)) != 1:
             pass
-        assert set(quiet._below(os.getpid())) >= {child, *quiet._below(child)}
+        assert set(quiet.below(os.getpid())) >= {child, *quiet.below(child)}
     finally:
         os.write(writer, b"x")
         os.waitpid(child, 0)

@@ -44,7 +44,7 @@ BLOCKS = TWO_RANKS.replace(
 
 def taken(worker: Worker) -> list[dict[str, Any]]:
     assert worker.connection
-    worker.connection.send(control.stacks())
+    worker.connection.send(control.order(control.STACKS))
     while (event := worker.event()) != control.STACKS:
         assert event is not None, "the launcher has ended"
     found = read_json(worker.directory.stacks_taken)
@@ -109,7 +109,7 @@ def test_a_launcher_without_free_descriptors_answers_and_goes_on(worker: Make, t
     assert one.connection
     limits = resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    one.connection.send(control.stacks())
+    one.connection.send(control.order(control.STACKS))
     assert one.event() == control.STACKS
     resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, limits)
     assert read_json(one.directory.stacks_taken) is None
@@ -261,7 +261,7 @@ def test_a_rank_that_does_not_answer_does_not_delay_the_others(worker: Make) -> 
 def test_nothing_is_taken_with_observation_switched_off(worker: Make) -> None:
     one = runs(worker(TWO_RANKS, processes_per_worker=2, observe=False), 2)
     assert one.connection
-    one.connection.send(control.stacks())
+    one.connection.send(control.order(control.STACKS))
     assert one.event() == control.STACKS
     assert read_json(one.directory.stacks_taken) is None
     assert not os.path.exists(one.directory.stacks)
@@ -293,6 +293,6 @@ def test_the_worker_ends_as_ever_while_stacks_are_taken(worker: Make) -> None:
     first = taken(one)[0]
     os.kill(first["pid"], signal.SIGSTOP)
     assert one.connection
-    one.connection.send(control.stacks())
+    one.connection.send(control.order(control.STACKS))
     one.stop(0.0)
     assert one.report()["reason"] == "Cancelled"

@@ -34,7 +34,7 @@ def test_the_ranks_of_all_workers(site: Start) -> None:
     found: list[JobStacks] = []
 
     def taken() -> bool:
-        answer = server.call("GET", paths.job_stacks("gang"))
+        answer = server.call("GET", paths.job("gang", "stacks"))
         found.append(JobStacks.model_validate_json(answer.text))
         return "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)" in str(found[-1])
 

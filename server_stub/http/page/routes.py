@@ -1,4 +1,4 @@
-"""Pages at `/`, `/jobs/NAME`, `/login` and `/static`. All links are relative, so a proxy may put a prefix in front.
+"""Pages at `/`, `/jobs/NAME`, `/server`, `/login` and `/static`. Links are relative: a proxy may put a prefix in front.
 
 A page needs the cookie of a login; its forms carry the token of the login's pages, and answer with a redirect.
 """
@@ -10,7 +10,7 @@ import hashlib
 import json
 import secrets
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -25,13 +25,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized
+from client_lib.spec.job import MASK
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files import outputs
-from server_stub.http.api import answers
+from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
 from server_stub.http.limits import Limits
 from server_stub.http.logins import Logins, cookie, csrf_token, set_cookie
-from server_stub.http.page import views
+from server_stub.http.page import code, views
 from server_stub.service.values import User
 
 JOBS = 100  # in a page of the table
@@ -39,6 +40,7 @@ MEMBERS = 1000  # of an unfolded group: all
 FORM_MAX_BYTES = 512 * 1024  # it carries the arguments of a script
 LOGIN_MAX_BYTES = 16 * 1024  # anyone may send it
 _FIELDS = 20
+_DIGITS = 9  # of a number in a form
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
@@ -57,7 +59,10 @@ class Pages:
         routes = [
             Route("/", self._for_user(self._jobs)),
             Route("/jobs/{name}", self._for_user(self._job)),
+            Route("/jobs/{name}/code", self._for_user(self._code)),
+            Route("/jobs/{name}/difference", self._for_user(self._difference)),
             Route("/jobs/{name}/{action}", self._for_user(self._act), methods=["POST"]),
+            Route("/server", self._for_user(self._server)),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._for_user(self._logout), methods=["POST"]),
             Mount("/static", StaticFiles(directory=views.FOLDER / "static")),
@@ -130,7 +135,31 @@ class Pages:
         files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
         kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
         kept["key"] = secrets.token_hex(16)
+        kept["types"] = [each.name for each in (await server.get_instance_types(self._parts, user)).instance_types]
         return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
+
+    async def _code(self, request: Request, user: User) -> Response:
+        name, owner = request.path_params["name"], request.query_params.get("owner")
+        shown = await code.shown(self._parts, user, name, owner, request.query_params.get("file", ""))
+        return _page(request, "code.html", **shown)
+
+    async def _difference(self, request: Request, user: User) -> Response:
+        name, query = request.path_params["name"], request.query_params
+        diff = await code.difference(self._parts, user, name, query.get("with", ""), query.get("owner"))
+        return _page(request, "difference.html", name=name, owner=query.get("owner") or user.name, diff=diff)
+
+    async def _server(self, request: Request, user: User) -> Response:
+        parts = self._parts
+        figures = {
+            "jobs": await parts.service.lookup.counts(),
+            "followers": parts.hub.followers,
+            "requests": sum(parts.traffic.requests.values()),
+            "errors": sum(count for (_, _, status), count in parts.traffic.requests.items() if status >= 500),
+            "free_bytes": parts.service.room.free,
+        }
+        info, report = await server.get_info(parts, user), await server.get_doctor(parts, user)
+        types = (await server.get_instance_types(parts, user)).instance_types
+        return _page(request, "server.html", info=info, checks=report.checks, types=types, figures=figures)
 
     async def _act(self, request: Request, user: User) -> Response:
         service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
@@ -141,7 +170,7 @@ class Pages:
             await service.delete(user, name, owner, force=True)
             return RedirectResponse("../../", 303)
         elif action == "resubmit":
-            changes = {"args": _words(form["args"])} if "args" in form else {}
+            changes = _changes(form)
             # of a double click the second one finds the job of the first; other arguments are another job
             drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
             key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
@@ -177,14 +206,40 @@ def _page(request: Request, template: str, status: int = 200, **view: object) ->
 
 
 async def _form(request: Request, most: int = FORM_MAX_BYTES) -> dict[str, str]:
-    """The fields of the form that was sent. Raises TooLarge, InvalidRequest."""
+    """The fields of the form that was sent, with plain ends of lines. Raises TooLarge, InvalidRequest."""
     body = await request.body()
     if len(body) > most:
         raise TooLarge(f"the form is larger than the {most} bytes that this page takes")
     try:
-        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS))
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError as error:
         raise InvalidRequest(f"the form has more than {_FIELDS} fields") from error
+    return {name: value.replace("\r\n", "\n") for name, value in fields}
+
+
+def _changes(form: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a spec that the form of a new run has. Raises InvalidRequest."""
+    found: dict[str, Any] = {"args": _words(form["args"])} if "args" in form else {}
+    if "n_workers" in form:
+        if not form["n_workers"].isdecimal() or len(form["n_workers"]) > _DIGITS:
+            raise InvalidRequest(f"n_workers: {form['n_workers'][: _DIGITS + 1]!r} is no number of workers")
+        found["n_workers"] = int(form["n_workers"])
+    if "instance_type" in form:
+        found["instance_type"] = form["instance_type"] or None
+    if "env_variables" in form and form["env_variables"] != form.get("env_variables_before"):
+        found["env_variables"] = _variables(form["env_variables"], form.get("env_variables_before", ""))
+    return found
+
+
+def _variables(text: str, before: str) -> dict[str, str]:
+    """The variables of an edited text; of a line that was there before, the stored value is kept, whatever its type."""
+    found, kept = {}, set(before.split("\n"))
+    for line in filter(str.strip, text.split("\n")):
+        name, is_variable, value = line.partition("=")
+        if not is_variable:
+            raise InvalidRequest(f"env_variables: {line!r} is no variable", hint="write NAME=value, one per line")
+        found[name.strip()] = MASK if line in kept else value
+    return found
 
 
 def _words(text: str) -> list[str]:

@@ -16,7 +16,7 @@ import jinja2
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
-from client_lib.spec.job import LABELS_MAX
+from client_lib.spec.job import LABELS_MAX, MASK
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import JobFilters
@@ -83,9 +83,16 @@ def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]
         "summary": explanation.explain(info, events, now, SPELLING)[0].text,
         "advice": explanation.advice(info, SPELLING),
         "failure": explanation.failure_report(info)[1:] if info.state is State.FAILED else [],
+        "variables": variables(info.spec.env_variables),
         "events": events,
         "bars": bars(events, info.finished_at or now),
     }
+
+
+def variables(values: Mapping[str, object]) -> str:
+    """Variables as a form has them, NAME=value in each line; `***` stands for what is no text of one line."""
+    shown = {name: MASK if value is None or {*"\r\n"} & {*str(value)} else value for name, value in values.items()}
+    return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))
 
 
 def bars(events: Sequence[Event], end: datetime) -> list[dict[str, Any]]:

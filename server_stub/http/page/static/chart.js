@@ -4,18 +4,23 @@ import { chooseTime, h } from "./dom.js";
 import { duration, nearest, shown, smooth, table } from "./series.js";
 
 /** @import { Part } from "./series.js" */
-/** @typedef {{smoothing: number, log: boolean, x: "steps" | "time"}} View */
+/** `of`: what the curves belong to, and so the diagrams that share a cursor.
+ * @typedef {{smoothing: number, log: boolean, x: "steps" | "time", of: "rank" | "worker"}} View */
 
 /** @type {Promise<void> | null} */
 let loaded = null;
 
-/** Loads uPlot, which is no module, once. */
+/** Loads uPlot, which is no module, once; after a failure the next call tries it again. */
 export function loadPlot() {
   loaded ??= new Promise((done, failed) => {
+    const lost = () => {
+      loaded = null;
+      failed(new Error("uPlot can't be loaded"));
+    };
     const file = (/** @type {string} */ name) => new URL(`./vendor/${name}`, import.meta.url).href;
     document.head.append(
       h("link", { rel: "stylesheet", href: file("uPlot.min.css") }),
-      h("script", { src: file("uPlot.iife.min.js"), load: () => done(), error: () => failed(new Error("uPlot can't be loaded")) }),
+      h("script", { src: file("uPlot.iife.min.js"), load: () => done(), error: lost }),
     );
   });
   return loaded;
@@ -119,10 +124,10 @@ export class Chart {
     return {
       width: this.#width(),
       height: HEIGHT,
-      cursor: { sync: { key: "curves" }, drag: { x: true, y: false }, focus: { prox: 24 }, points: { size: 6 } },
+      cursor: { sync: { key: this.view?.of ?? "" }, drag: { x: true, y: false }, focus: { prox: 24 }, points: { size: 6 } },
       focus: { alpha: 0.35 },
       legend: { show: parts.length <= LEGEND_MOST },
-      scales: { x: { time: false }, y: { distr: this.view?.log ? 3 : 1 } },
+      scales: { x: { time: false }, y: this.view?.of === "worker" ? { range: (_, __, most) => [0, 1.1 * most || 1] } : { distr: this.view?.log ? 3 : 1 } },
       axes: [
         { ...line, font: text, size: 30, values: (_, splits) => splits.map(shownX) },
         { ...line, font: text, size: 58, values: (_, splits) => splits.map((value) => (value === null ? "" : shown(value))) },
@@ -133,7 +138,7 @@ export class Chart {
           const place = ranks.size > 1 && part.rank !== null ? part.rank : jobs.indexOf(part.job);
           const label = [
             jobs.length > 1 ? part.job : "",
-            ranks.size > 1 && part.rank !== null ? `rank ${part.rank}` : "",
+            ranks.size > 1 && part.rank !== null ? `${this.view?.of} ${part.rank}` : "",
             attempts.size > 1 ? `attempt ${part.attempt}` : "",
           ].filter(Boolean);
           return {

@@ -1,4 +1,5 @@
-// The curves of a job: all metrics, beside those of other jobs (`?with=a,b`), live while the job runs.
+// The curves of a job: all metrics, beside those of other jobs (`?with=a,b`), live while the job runs; and in a section of
+// their own what its workers use, while that is in sight.
 
 import { ApiError, call, job, jobPath } from "./api.js";
 import { Chart, loadPlot } from "./chart.js";
@@ -11,20 +12,23 @@ import { parts, trouble } from "./series.js";
 const FIRST = 12; // diagrams that are shown without a question
 const POINTS = 1000; // of a curve
 const POINTS_OF_ALL = 60_000; // of a metric, where all ranks are shown
-const POLL_MS = [4_000, 30_000];
+const POLL_MS = [2_000, 60_000];
+const SAMPLES_MS = 10_000; // shortest pause for what the workers use
 const SOON_MS = 1_000; // after an answer with a part of the log
-const OLDER = 60; // the pause is this part of the time that the curves span
+const OLDER = 10; // the pause is this part of the time that the curves span
 
 /** @param {HTMLElement} section */
 export function start(section) {
   if (!job) return;
   const { name = "", owner } = job;
   const here = job;
-  const address = new URLSearchParams(location.search);
+  const ofWorkers = section.id === "usage";
+  let inSight = !ofWorkers;
+  const address = new URLSearchParams(ofWorkers ? "" : location.search);
   /** @type {View} */
-  const view = { smoothing: 0, log: false, x: "steps" };
+  const view = { smoothing: 0, log: false, x: ofWorkers ? "time" : "steps", of: ofWorkers ? "worker" : "rank" };
   let others = (address.get("with") ?? "").split(",").filter(Boolean);
-  let rank = "0";
+  let rank = ofWorkers ? "workers" : "0";
   let most = FIRST;
   /** @type {Map<string, Metrics>} */
   const found = new Map();
@@ -46,7 +50,7 @@ export function start(section) {
   /** @param {string} of */
   async function fetchOne(of) {
     const path = of === name ? jobPath("/metrics") : `api/v1/jobs/${encodeURIComponent(of)}/metrics`;
-    const points = rank === "all" ? Math.max(20, Math.floor(POINTS_OF_ALL / (8 * Number(here.workers || 1)))) : POINTS;
+    const points = rank !== "0" ? Math.max(20, Math.floor(POINTS_OF_ALL / (8 * Number(here.workers || 1)))) : POINTS;
     const answer = await call("GET", path, { owner, rank, points: Math.min(points, POINTS) });
     return /** @type {Metrics} */ (await answer.json());
   }
@@ -72,10 +76,13 @@ export function start(section) {
     });
     const dropped = found.get(name)?.dropped;
     if (!complete) said ||= "A part of the log is not read yet.";
-    else if (dropped) said ||= `${dropped} values are missing: the script logged more than can be kept.`;
+    else if (dropped && !ofWorkers) said ||= `${dropped} values are missing: the script logged more than can be kept.`;
     message.say(said);
-    if (found.get(name)?.curves.length || others.length) await loadPlot();
-    draw();
+    const needed = found.get(name)?.curves.length || others.length;
+    if (needed && !(await loadPlot().then(() => true, () => false))) {
+      message.say("The curves can't be drawn now: a file of this page was not loaded. It is tried again.");
+      again = true;
+    } else draw();
     if (again || !complete) timer = window.setTimeout(refreshIfSeen, complete ? pause() : SOON_MS);
   }
 
@@ -83,10 +90,11 @@ export function start(section) {
   function pause() {
     const times = found.get(name)?.curves[0]?.times ?? [];
     const ran = times.length ? 1000 * (times[times.length - 1] - times[0]) : 0;
-    return Math.min(POLL_MS[1], Math.max(POLL_MS[0], ran / OLDER));
+    return Math.min(POLL_MS[1], Math.max(ofWorkers ? SAMPLES_MS : POLL_MS[0], ran / OLDER));
   }
 
   function refreshIfSeen() {
+    if (!inSight) return;
     if (document.hidden) document.addEventListener("visibilitychange", () => void refresh(), { once: true });
     else void refresh();
   }
@@ -148,7 +156,7 @@ export function start(section) {
   let seen = `${here.attempt} ${here.final}`;
   document.addEventListener("job", () => {
     if (seen === (seen = `${here.attempt} ${here.final}`)) return;
-    void refresh();
+    refreshIfSeen();
   });
   onTime("log", (time) => charts.forEach((chart) => chart.mark(time)));
   onTime("curves", (time) => charts.forEach((chart) => chart.mark(time)));
@@ -157,6 +165,15 @@ export function start(section) {
     draw();
   });
 
+  if (ofWorkers) {
+    section.append(message.element, grid, all);
+    const seen = (/** @type {IntersectionObserverEntry[]} */ entries) => {
+      inSight = entries.some((entry) => entry.isIntersecting);
+      refreshIfSeen();
+    };
+    new IntersectionObserver(seen).observe(document.getElementById("workers") ?? section);
+    return;
+  }
   section.append(
     h(
       "form",

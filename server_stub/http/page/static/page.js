@@ -6,6 +6,7 @@ const PAUSE_MS = 2000;
 const SOON_MS = 200;
 const RETRY_MS = 1000;
 const PROGRESS_S = 10;
+const DRAWN_MS = 60_000; // a running job is drawn again after this time: how long it took, and its files
 const WAIT_S = 30;
 const SPARK_POINTS = 48;
 const MEMBERS = 1000;
@@ -43,8 +44,10 @@ async function redraw() {
     document.dispatchEvent(new CustomEvent("job", { detail: job }));
   }
   narrow();
+  drawnAt = Date.now();
 }
 
+let drawnAt = Date.now();
 /** HTML of each live part as the server sent it. @type {Map<string, string>} */
 const drawn = new Map();
 for (const part of document.querySelectorAll("[data-live]")) drawn.set(part.id, part.innerHTML);
@@ -56,8 +59,11 @@ document.addEventListener("visibilitychange", () => {
   waits = new AbortController();
 });
 
-/** What the API says of the page's jobs, as a text that is compared; waits for a change where the API can. */
-async function look() {
+/** What the API said of the table's jobs. */
+let listed = "";
+
+/** Ask the API, and wait for a change where it can; true: the page must be drawn again. */
+async function changed() {
   if (!job) {
     const asked = new URLSearchParams(location.search);
     const words = (asked.get("q") || "").split(/\s+/).filter(Boolean);
@@ -67,31 +73,58 @@ async function look() {
     for (const word of words) if (word.includes("=")) path.append("label", word);
     const prefix = words.find((word) => !word.includes("="));
     if (prefix) path.set("name", prefix);
-    const now = await (await call("GET", `api/v1/jobs?${path}`)).text();
+    let now = await (await call("GET", `api/v1/jobs?${path}`)).text();
     const open = asked.get("open") || "";
-    if (!document.querySelector("a.group[aria-expanded=true]")) return now;
-    const members = { owner: open.slice(0, open.lastIndexOf("/")), group: open.slice(open.lastIndexOf("/") + 1) };
-    return now + (await (await call("GET", "api/v1/jobs", { ...members, limit: MEMBERS })).text());
+    if (document.querySelector("a.group[aria-expanded=true]")) {
+      const members = { owner: open.slice(0, open.lastIndexOf("/")), group: open.slice(open.lastIndexOf("/") + 1) };
+      now += await (await call("GET", "api/v1/jobs", { ...members, limit: MEMBERS })).text();
+    }
+    const before = listed;
+    listed = now;
+    return now !== before;
   }
   const running = job.state === "RUNNING"; // its progress changes without a new version
   const params = { owner: job.owner, after_version: job.version, wait: running ? PROGRESS_S : WAIT_S };
-  const now = await (await call("GET", jobPath(), params, { signal: waits.signal })).text();
-  return running ? `${now}${Date.now()}` : now;
+  const now = await (await call("GET", jobPath(), params, { signal: waits.signal })).json();
+  if (String(now.version) !== job.version) return true;
+  return running && (Date.now() - drawnAt > DRAWN_MS || !showProgress(now.progress ?? {}));
+}
+
+/** Show the progress in the elements that the server has drawn; false: some are not there yet.
+ * @param {{done?: number | null, left_s?: number | null, metrics?: Record<string, number | string>}} progress */
+function showProgress({ done, left_s: left, metrics }) {
+  const bar = /** @type {HTMLProgressElement | null} */ (document.querySelector("#status progress"));
+  const [part, rest] = document.querySelectorAll("#status .progress > span");
+  const shown = document.querySelector("#status > .number");
+  const [metric] = Object.entries(metrics ?? {});
+  if ((!bar && typeof done === "number") || (!rest && typeof left === "number") || (!shown && metric)) return false;
+  if (bar && typeof done === "number") {
+    bar.value = done;
+    part.textContent = `${Math.floor(done * 100)}%`;
+  }
+  if (rest) rest.textContent = typeof left === "number" ? `${about(left)} left` : "";
+  if (shown && metric) shown.textContent = `${metric[0]} ${Number(Number(metric[1]).toPrecision(4))}`;
+  return true;
+}
+
+/** The text of `client_lib.spec.summary.about`. @param {number} seconds */
+function about(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return seconds < 129_600 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86_400).toFixed(1)} d`;
 }
 
 async function follow() {
-  let before = "";
   let since = "";
   while (!job || job.final !== "true") {
     await seen();
     try {
-      const now = await look();
-      if (now !== before) await redraw();
-      before = now;
+      if (await changed()) await redraw();
       drawSparks();
       if (stale && since) stale.hidden = true;
       since = "";
     } catch (problem) {
+      listed = "";
       if (problem instanceof DOMException && problem.name === "AbortError") continue;
       if (problem instanceof ApiError && problem.status === 401) {
         tell("Your login has ended: ", "log in again");

@@ -1,0 +1,121 @@
+"""Splits the time of a job into what it was used for: steps, and what they waited for. Pure.
+
+The events of a job tell when it waited, started and ran. Within a run its steps have marks: the entries of all ranks
+into collectives, or the steps that rank 0 prints. The time between two marks beyond the usual time of their steps is a
+checkpoint if the directory for checkpoints was written then; otherwise its use is unknown.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby, pairwise
+from statistics import median
+from typing import NamedTuple
+
+from client_lib.spec.metrics import PARTS
+from client_lib.spec.states import Reason, State
+from client_lib.spec.wire import Event
+from server_stub.curves.lag import SeenStep
+
+_WAITS = (Reason.QUEUED, Reason.UNSCHEDULABLE)
+_PAUSE = 0.2  # part of the usual time of some steps: a longer delay is a pause, and not a slow step
+_SLACK_S = 0.05  # between the clock of a file system and that of a process
+
+
+class Marks(NamedTuple):
+    """The facts that one attempt has shown. All times are in seconds since 1970."""
+
+    seen: Sequence[SeenStep]
+    printed: Sequence[tuple[float, float]]
+    """Times and steps of the script, as it printed them."""
+    written: Sequence[float]
+    """Times at which files of checkpoints were written."""
+
+
+def split(events: Sequence[Event], end: datetime, attempts: Mapping[int, Marks]) -> dict[str, float]:
+    """Seconds by their use, the names of PARTS; together all from the first event until `end`, or that of the job."""
+    spent, reached = dict.fromkeys(PARTS, 0.0), float("-inf")
+    starts = [next(same) for _, same in groupby(events, key=_phase)]
+    for event, until in zip(starts, [*(event.time for event in starts[1:]), end], strict=True):
+        (attempt, use), whole_s = _phase(event), max(0.0, (until - event.time).total_seconds())
+        marks = attempts.get(attempt)
+        if use == "running" and marks:
+            _add_run(spent, event.time.timestamp(), whole_s, marks, reached)
+            reached = max([reached, *(step for _, step in marks.printed)])
+        elif use:
+            spent["unknown" if use == "running" else use] += whole_s
+    return spent
+
+
+def _phase(event: Event) -> tuple[int, str]:
+    """The attempt, and the use of the time from this event on; "": the job has ended."""
+    if event.state == State.RUNNING:
+        return event.attempt, "running"
+    if event.state in (State.PENDING, State.RESTARTING):
+        return event.attempt, "queued" if event.reason in _WAITS else "starting"
+    return event.attempt, ""
+
+
+def _add_run(spent: dict[str, float], begin: float, whole_s: float, marks: Marks, reached: float) -> None:
+    """Add the uses of one run. `reached`: the last step of the attempts before."""
+    end = begin + whole_s
+    places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
+    usual = _usual(places)
+    if not usual:
+        spent["unknown"] += whole_s
+        return
+    if marks.seen:
+        places.append((min(end, places[-1][0] + usual), places[-1][1] + 1))
+    else:  # a step is printed at its end
+        ahead = min(places[0][0] - begin, usual * (places[1][1] - places[0][1]))
+        places.insert(0, (places[0][0] - ahead, places[0][1] - ahead / usual))
+    lag = _lag(marks.seen, usual)
+    written = sorted(at for at in marks.written if at == at)  # NaN has no place
+    again_until = max((at for at, step in marks.printed if step <= reached), default=begin)
+    spent["starting"] += places[0][0] - begin
+    for (at, number), (after, next_number) in pairwise(places):
+        steps_s = min(after - at, (next_number - number) * usual)
+        more_s = after - at - steps_s
+        if _wrote(written, at, after):
+            spent["checkpoints"] += more_s
+        elif more_s > max(usual, _PAUSE * steps_s):
+            spent["unknown"] += more_s
+        else:
+            steps_s += more_s
+        if (at + after) / 2 <= again_until:
+            spent["repeated"] += steps_s
+        else:
+            spent["lag"] += lag * steps_s
+            spent["steps"] += (1 - lag) * steps_s
+    last = places[-1][0]
+    spent["checkpoints" if _wrote(written, last, end) else "unknown"] += end - last
+
+
+def _wrote(written: Sequence[float], begin: float, end: float) -> bool:
+    """True if a checkpoint was written in this time. `written`: ascending."""
+    first = bisect_left(written, begin - _SLACK_S)
+    return first < len(written) and written[first] <= end + _SLACK_S
+
+
+def _places(marks: Marks) -> Iterator[tuple[float, float]]:
+    """Times and numbers of steps, both ascending."""
+    last_at = newest = float("-inf")
+    for at, number in [(step.begin, float(step.number)) for step in marks.seen] or marks.printed:
+        if number > newest and at >= last_at:
+            last_at, newest = at, number
+            yield at, number
+
+
+def _usual(places: Sequence[tuple[float, float]]) -> float:
+    """The median time of a step; 0.0: there are no steps."""
+    lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]
+    return median(lengths) if lengths else 0.0
+
+
+def _lag(seen: Sequence[SeenStep], usual: float) -> float:
+    """The part of the usual steps in which all waited for the last rank."""
+    normal = [step for step in seen if step.length_s <= 2 * usual]
+    whole = sum(step.length_s for step in normal)
+    return min(1.0, sum(max(step.lag_s.values()) for step in normal) / whole) if whole else 0.0

@@ -1,0 +1,229 @@
+"""Finds the slow rank by the times at which the ranks enter collectives. Pure.
+
+Between two collectives a rank works for itself, and in each the first ones wait for the last. A rank that is always
+the last costs the others that time, also in a backward pass: DDP's collectives are in PyTorch's recorder too.
+
+The clocks of several machines are trusted unless the collectives contradict them: no rank enters a step before all have
+entered the step before. Then the usual difference is taken for that of the clocks: a rank is compared with those of its
+worker, and a worker that is late as a whole is not found.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from statistics import median, median_low
+from typing import Any, NamedTuple
+
+KIND = "collectives"
+"""The second value in a line of the stream `metrics` with entries, as rank_runner.py sends it."""
+_WINDOWS = 64  # of each rank that are kept; then every second of the older ones is dropped
+_NEWEST = 8  # that are always kept
+_LONGEST = 128  # entries in a window, as rank_runner.py sends them
+_NAME_MAX, _RANKS_MAX = 200, 64  # bounds for what the ranks of a worker can send: with the above, 4 MiB of times
+_WINDOW_BYTES = 500  # of memory, about, without its times
+_STEPS, _STEPS_MIN = 50, 10  # newest steps by which a rank is judged
+_PART, _OFTEN = 0.1, 0.8  # of a step by which it lags, in this part of them
+_LEAST_S, _CLOCKS_S = 0.002, 0.01  # shorter delays are those of the operating system, or of the clocks of machines
+
+
+class Window(NamedTuple):
+    """Entries of one rank into collectives that follow each other."""
+
+    group: str
+    first: int
+    """Number of the first one in its group."""
+    period: int
+    """Collectives in a step; 0: not known."""
+    times: array[float]
+    """Seconds since 1970, by the rank's machine."""
+
+
+class SeenStep(NamedTuple):
+    begin: float
+    """Seconds since 1970."""
+    length_s: float
+    number: int
+    """The number of its first collective, divided by the collectives in a step."""
+    lag_s: Mapping[int, float]
+    """The seconds by which each rank was late."""
+
+
+class Straggler(NamedTuple):
+    rank: int
+    lag_s: float
+    """Its median."""
+    steps: int
+    """Newest steps that were looked at."""
+    late: int
+    """Those of them in which it was late by more than a tenth of the step."""
+    share: float
+    """Part of the time of these steps that it costs."""
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} is slow: it enters collectives {self.lag_s * 1000:.0f} ms after the others in"
+            f" {self.late} of the last {self.steps} steps, which costs {self.share:.0%} of their time"
+        )
+
+
+class Entries:
+    """The entries of the ranks of one worker. All workers drop old ones alike, so that the same steps remain."""
+
+    def __init__(self, saved: Sequence[Sequence[Any]] = ()) -> None:
+        self.of_rank: dict[int, list[Window]] = {}
+        for rank, group, first, period, times in saved:
+            self.of_rank.setdefault(rank, []).append(Window(group, first, period, array("d", times)))
+        self.size = sum(map(_size, self.of_rank.values()))
+        """Bytes of memory, about."""
+
+    def saved(self) -> list[list[Any]]:
+        """Return what the constructor reads, as JSON."""
+        return [
+            [rank, group, first, period, times.tolist()]
+            for rank, windows in self.of_rank.items()
+            for group, first, period, times in windows
+        ]
+
+    def add(self, rank: Any, sent: Any) -> None:
+        """Add what a rank has sent. Raises ValueError, TypeError or OverflowError for other content."""
+        rank, (group, first, period, at, deltas) = int(rank), sent
+        if not isinstance(group, str) or len(group) > _NAME_MAX or len(deltas) >= _LONGEST:
+            raise ValueError("more than a rank sends")
+        if rank not in self.of_rank and len(self.of_rank) >= _RANKS_MAX:
+            raise ValueError("more ranks than a worker has")
+        since = (at + each / 1e4 for each in accumulate(map(int, deltas), initial=0))
+        window = Window(group, int(first), max(0, int(period)), array("d", since))
+        windows = self.of_rank.setdefault(rank, [])
+        windows.append(window)
+        self.size += _size([window])
+        if len(windows) > _WINDOWS:
+            old, new = windows[:-_NEWEST], windows[-_NEWEST:]
+            windows[:] = old[::2] + new
+            self.size -= _size(old[1::2])
+
+
+def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]]) -> Straggler | None:
+    """The straggler by the newest windows of all ranks, one mapping for each worker; only if these have too few steps,
+    by all windows."""
+    found: list[SeenStep] = []
+    for most in (_NEWEST, _WINDOWS):
+        found = steps([{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers])
+        if len(found) >= _STEPS:
+            break
+    return straggler(found, len(workers))
+
+
+def steps(workers: Sequence[Mapping[int, Sequence[Window]]]) -> list[SeenStep]:
+    """The steps that the windows of all ranks have in common, oldest first. One mapping for each worker."""
+    group = _shared_group(workers)
+    period = next((w.period for worker in workers for ws in worker.values() for w in ws[::-1] if w.group == group), 0)
+    times = [{rank: _times(windows, group) for rank, windows in worker.items()} for worker in workers]
+    own = {rank: entries for worker in times for rank, entries in worker.items() if entries}
+    if len(own) < 2:
+        return []
+    numbers = sorted(set.intersection(*map(set, own.values())))
+    for worker in times[1:]:
+        ahead = _ahead(times[0], worker, numbers, period)
+        own.update({rank: {n: t - ahead for n, t in each.items()} for rank, each in worker.items() if each})
+    found: list[SeenStep] = []
+    for run in _runs(numbers):
+        found += _steps([(n, {rank: each[n] for rank, each in own.items()}) for n in run], period)
+    return found
+
+
+def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
+    """The rank that lags in most of the newest steps of so many workers; None: there is none, or the steps are too
+    few."""
+    last = newest[-_STEPS:]
+    if len(last) < _STEPS_MIN:
+        return None
+    whole, least_s = sum(step.length_s for step in last), _LEAST_S if workers == 1 else _CLOCKS_S
+    found = []
+    for rank in last[-1].lag_s:
+        lags = [step.lag_s.get(rank, 0.0) for step in last]
+        late = sum(lag > max(_PART * step.length_s, least_s) for lag, step in zip(lags, last, strict=True))
+        if late >= _OFTEN * len(last):
+            found.append(Straggler(rank, median(lags), len(last), late, min(1.0, sum(lags) / whole)))
+    return max(found, key=lambda each: each.share, default=None)
+
+
+def _size(windows: Sequence[Window]) -> int:
+    """Bytes of memory, about."""
+    return sum(_WINDOW_BYTES + 8 * len(window.times) for window in windows)
+
+
+def _shared_group(workers: Sequence[Mapping[int, Sequence[Window]]]) -> str:
+    """The group in which most ranks are by their newest windows."""
+    newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
+    return max(newest, key=newest.count, default="")
+
+
+def _times(windows: Sequence[Window], group: str) -> dict[int, float]:
+    """The times of a group by the numbers of the collectives; of processes that were started again, the newest."""
+    found: dict[int, float] = {}
+    for window in windows:
+        if window.group == group:
+            if found and window.first <= max(found) and window.times[0] > max(found.values()):
+                found.clear()  # else it was sent twice, by the thread and at the end of the rank
+            found.update(enumerate(window.times, window.first))
+    return found
+
+
+def _ahead(here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int) -> float:
+    """Seconds by which the clock of a worker is ahead of that of another; 0.0 if both may be right."""
+    step, known = max(period, 1), set(numbers)
+    both = [(n, n + step) for n in numbers if n + step in known]
+    a, b = ([each for each in side.values() if each] for side in (here, there))
+    if not both or not a or not b:
+        return 0.0
+    least = max(max(e[n] for e in b) - min(e[m] for e in a) for n, m in both)  # they enter n before these enter m
+    most = min(min(e[m] for e in b) - max(e[n] for e in a) for n, m in both)
+    if least <= 0 <= most:
+        return 0.0
+    differences: list[float] = [median_low(e[n] for e in b) - median_low(e[n] for e in a) for n in numbers]
+    return median(differences)
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """The numbers, split where some are missing."""
+    found = [list(numbers[:1])] if numbers else []
+    for before, after in pairwise(numbers):
+        if after != before + 1:
+            found.append([])
+        found[-1].append(after)
+    return found
+
+
+def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> list[SeenStep]:
+    """The whole steps in collectives that follow each other."""
+    bursts = _bursts([entered for _, entered in entries])
+    numbers = [entries[begin][0] // period if period else entries[begin][0] for begin, _ in bursts]
+    starts = [at for at in range(1, len(bursts)) if numbers[at] != numbers[at - 1]]
+    found = []
+    for begin, end in pairwise([0, *starts]):
+        lag_s = {rank: sum(lag[rank] for _, lag in bursts[begin:end]) for rank in bursts[begin][1]}
+        first, after = (median_low(entries[bursts[at][0]][1].values()) for at in (begin, end))
+        found.append(SeenStep(first, max(after - first, 1e-4), numbers[begin], lag_s))
+    return found[1:] if period > 1 else found  # the first may have begun before the window
+
+
+def _bursts(entered: Sequence[Mapping[int, float]]) -> list[tuple[int, dict[int, float]]]:
+    """The place of the first collective of each burst, and by how much each rank was late in it.
+
+    In a burst a rank enters a collective while another has not yet entered the one before. What it lags then in both is
+    the same delay.
+    """
+    found: list[tuple[int, dict[int, float]]] = []
+    last = float("-inf")
+    for place, now in enumerate(entered):
+        usual = median_low(now.values())
+        lag = {rank: max(0.0, at - usual) for rank, at in now.items()}
+        if min(now.values()) >= last:
+            found.append((place, lag))
+        else:
+            before = found[-1][1]
+            before.update({rank: max(before[rank], each) for rank, each in lag.items()})
+        last = max(now.values())
+    return found

@@ -1,0 +1,137 @@
+"""The code of a job on its page, what differs between two jobs, and the page of the server. Plain HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client_lib.reports import difference
+from client_lib.spec import paths
+from server_stub.files import snapshot_files
+from tests.http.conftest import Running
+from tests.http.test_provenance import submitted
+from tests.page.conftest import Visitor, new_job
+
+Visit = Callable[[Any, str], Visitor]
+
+
+def archive(**files: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/").replace("_py", ".py"))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def of_snapshot(
+    server: Running, name: str, packed: bytes, user: str = "ann", root: str = "/home/ann/<b>", **spec: Any
+) -> None:
+    """A job of this code."""
+    digest = hashlib.sha256(packed).hexdigest()
+    assert server.as_user(user)("PUT", paths.snapshot(digest), data=packed).status_code in (200, 201)
+    facts = {"root": root, "script": "train.py", "files": 3, "size": len(packed)}
+    code = {"mode": "snapshot", "sha256": digest, **facts}
+    answer = server.as_user(user).submit(code=code, name=name, script="train.py", type="pytorch2", **spec)
+    assert answer.status_code == 201, answer.text
+
+
+def test_the_files_of_a_snapshot_are_listed_and_shown_as_text(server: Running, visit: Visit) -> None:
+    of_snapshot(server, "train", archive(train_py=b"<script>1</script>", data__x=b"\0\1", big=b"x" * 300_000))
+    visitor = visit(server, "ann")
+    assert 'href="../jobs/train/code?owner=ann"' in visitor.get("/jobs/train").text
+    page = visitor.get("/jobs/train/code").text
+    assert "&lt;script&gt;1&lt;/script&gt;" in page, "the script is shown first"
+    assert 'href="?owner=ann&amp;file=data/x"' in page
+    for name in ("data/x", "big"):
+        assert "is no text, or too long" in visitor.get(f"/jobs/train/code?file={name}").text
+    for path in ("/jobs/train/code?file=../../etc/passwd", "/jobs/none/code"):
+        assert visitor.get(path).status_code == 404
+    assert visit(server, "ben").get("/jobs/train/code?owner=ann").status_code == 404
+    assert "&lt;script&gt;1" in visit(server, "root").get("/jobs/train/code?owner=ann").text
+
+
+def test_code_that_cannot_be_read_says_why(server: Running, visit: Visit) -> None:
+    of_snapshot(server, "train", b"no archive")
+    answer = visit(server, "ann").get("/jobs/train/code")
+    assert answer.status_code == 422
+    assert "can&#39;t be shown: it is damaged" in answer.text
+
+
+def test_a_file_whose_name_is_no_text_is_shown_and_compared(server: Running, visit: Visit) -> None:
+    for name, content in (("first", b"one"), ("second", b"two")):
+        of_snapshot(server, name, archive(**{"caf\udce9_py": content}))
+    visitor = visit(server, "ann")
+    assert 'href="?owner=ann&amp;file=caf%3F.py"' in visitor.get("/jobs/first/code").text
+    assert ">one</pre>" in visitor.get("/jobs/first/code?owner=ann&file=caf%3F.py").text
+    assert "+two" in visitor.get("/jobs/second/difference?with=first").text
+
+
+def test_lines_of_large_files_are_not_compared(server: Running, visit: Visit) -> None:
+    for name in ("first", "second"):
+        last = name.encode() + b"\n"
+        large, small = (last.rjust(size, b".") for size in (2**16 + 1, 2**16))
+        of_snapshot(server, name, archive(large=large, small=small))
+    page = visit(server, "ann").get("/jobs/second/difference?with=first").text
+    assert "+65537 bytes with digest" in page
+    assert "65536 bytes" not in page
+    assert "...second\n</span>" in page
+
+
+def test_archives_are_read_and_compared_in_threads_of_their_own(
+    server: Running, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def recorded(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            seen.add((work.__name__, threading.current_thread().name.rpartition("_")[0]))
+            return work(*args)
+
+        return call
+
+    monkeypatch.setattr("server_stub.http.page.code.files", recorded(snapshot_files.files))
+    monkeypatch.setattr(difference, "compare", recorded(difference.compare))
+    for name in ("first", "second"):
+        of_snapshot(server, name, archive(train_py=name.encode()))
+    assert visit(server, "ann").get("/jobs/second/difference?with=first").status_code == 200
+    assert seen == {("files", "code"), ("compare", "code")}
+
+
+def test_a_job_in_place_shows_its_commit_and_changes(server: Running, visit: Visit) -> None:
+    assert submitted(server.as_user("ann"), diff="+added <b>").status_code == 201
+    page = visit(server, "ann").get("/jobs/train/code").text
+    assert "c0ffee" in page
+    assert '<span class="added">+added &lt;b&gt;' in page
+
+
+def test_what_changed_between_two_jobs(server: Running, visit: Visit) -> None:
+    of_snapshot(server, "first", archive(train_py=b"a\nb\n", same=b"x"), args=["--lr", "0.1"])
+    of_snapshot(server, "second", archive(train_py=b"a\nc\n", same=b"x", new=b"\0"), args=["--lr", "<b>"])
+    visitor = visit(server, "ann")
+    page = visitor.get("/jobs/second/difference?with=first&owner=ann").text
+    for text in ("args: --lr 0.1 -&gt; --lr &#39;&lt;b&gt;&#39;", '"removed">-b', '"added">+c', "bytes with digest"):
+        assert text in page, text
+    assert "same" not in page.split("<h1>")[1]
+    assert "Nothing that is recorded differs" in visitor.get("/jobs/first/difference?with=first").text
+    assert visitor.get("/jobs/first/difference").status_code == 200  # it asks for a name
+    assert visitor.get("/jobs/first/difference?with=none").status_code == 404
+    assert visit(server, "ben").get("/jobs/first/difference?with=second&owner=ann").status_code == 404
+
+
+def test_the_server_shows_checks_instance_types_and_figures(server: Running, visit: Visit) -> None:
+    new_job(server, "ann", name="train")
+    data_dir = str(server.settings.data_dir)
+    for user, sees in (("ann", False), ("root", True)):
+        page = visit(server, user).get("/server").text
+        assert (data_dir in page) is sees
+        for text in ("Checks", "database", "Instance types", "jobs pending</dt><dd", "free disk"):
+            assert text in page, text
+    assert Visitor(server.url).get("/server").status_code == 401

@@ -1,0 +1,118 @@
+"""The use of CPU, memory and GPUs by the ranks of a worker, measured on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client_lib.worker import usage
+from client_lib.worker.loop import Loop
+from client_lib.worker.usage import UsageSampler
+from tests.worker.conftest import Worker, until
+
+Make = Callable[..., Worker]
+WORKS = """
+    import os, time
+    block = bytearray(300 * 2**20)  # its pages are written
+    if os.fork() == 0:
+        end = time.time() + 600
+        while time.time() < end:
+            sum(range(10**5))
+    time.sleep(600)
+"""
+
+
+def used(one: Worker) -> list[dict[str, float]]:
+    return [json.loads(each.text)["used"] for each in one.records() if each.text.startswith('{"used"')]
+
+
+@pytest.mark.process
+def test_the_cpu_and_memory_of_ranks_and_their_children_are_logged(worker: Make) -> None:
+    one = worker(WORKS).start().go()
+    found = until(lambda: [each for each in used(one) if each["worker/memory_gib"] > 0.28], "a sample with the block")
+    assert found[0]["worker/memory_gib"] < 1.0
+    until(lambda: [each for each in used(one) if 0.05 < each["worker/cpu_cores"] < 2.0], "the child computes")
+    one.stop(0.0)
+    one.report()
+
+
+@pytest.mark.process
+def test_samples_are_no_sign_of_life_and_a_line_is(worker: Make) -> None:
+    one = worker("import time; print('begins', flush=True); time.sleep(4); print('more', flush=True); time.sleep(600)")
+    one.start().go()
+    until(lambda: any("packages" in each.text for each in one.records()), "what it runs on is logged, too")
+    (log,) = Path(one.directory.log).iterdir()
+    before = log.stat().st_mtime_ns
+    until(lambda: used(one), "a sample")
+    assert log.stat().st_mtime_ns == before
+    until(lambda: "more" in one.lines(), "another line")
+    assert log.stat().st_mtime_ns > before
+    one.stop(0.0)
+    one.report()
+
+
+@pytest.mark.process
+def test_a_job_that_is_not_observed_is_not_measured(worker: Make) -> None:
+    one = worker("import time; time.sleep(3)", observe=False)
+    one.run()
+    assert used(one) == []
+
+
+HERE: Any = SimpleNamespace(before_exec=lambda: None)  # the system of this process
+SMI = """#!/bin/sh
+echo "$@" > {folder}/asked
+printf '0, 97, 1024\\n1, [N/A], [N/A]\\nodd line\\n'
+sleep 600
+"""
+
+
+@pytest.mark.process
+def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(usage, "_SHORTEST_S", 0.05)
+    monkeypatch.setattr(usage, "_SHARE", 1.0)
+    lines: list[dict[str, Any]] = []
+    loop = Loop(lambda: None)
+    sampler = UsageSampler(
+        loop,
+        HERE,
+        lambda: {os.getpid(): 0},
+        time.time(),
+        ["0", "1"],
+        lambda line: lines.append(json.loads(line)["used"]),
+    )
+    assert sampler._reader
+    loop.call_later(1.0, loop.stop)
+    loop.run()
+    assert (tmp_path / "asked").read_text().split()[-1] == "--id=0,1"
+    assert {name: value for name, value in lines[-1].items() if "gpu" in name} == {
+        "worker/gpu0_percent": 97,
+        "worker/gpu0_memory_gib": 1.0,
+    }
+    pid = sampler._reader[0]
+    sampler.finish()
+    assert os.waitpid(pid, 0)[1] == 9
+
+
+def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(Loop, "call_later", lambda _, pause, __: pauses.append(pause))
+    begin = time.thread_time()
+    many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)  # no processes, for which the kernel is asked all the same
+    UsageSampler(Loop(lambda: None), HERE, lambda: many, time.time(), [], lambda _: None)
+    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / usage._SHARE / 2
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    UsageSampler(Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, 1e9 - 10**6, [], lambda _: None)
+    assert pauses[1] == usage._LONGEST_S
