@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -155,6 +156,7 @@ def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
     Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
     would run as one account, or some user has no account.
     """
+    _check_issuer(settings)
     separate = settings.users_file and settings.runtime == "local" and not settings.insecure_shared_uid
     if separate and not accounts.are_possible():
         raise InvalidRequest(
@@ -167,12 +169,30 @@ def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
         return separated, UserAccounts(separated.accounts)
     if settings.users_file:
         return FileTokens(settings.users_file), None
+    if settings.oidc_issuer:
+        return local_tokens(None), None
     if not is_loopback(settings.host):
         raise InvalidRequest(
             f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
-            hint="python -m server_stub token NAME --users-file FILE makes the file and a token",
+            hint="`client-lib server token NAME --users-file FILE` makes the file and a token; or set oidc_issuer",
         )
     return local_tokens(server_files.local_token(settings.state_dir)), None
+
+
+def _check_issuer(settings: Settings) -> None:
+    """Raises InvalidRequest: the settings of the issuer are incomplete, or its users would have no account here."""
+    if settings.oidc_issuer is None:
+        return
+    url = urlsplit(settings.oidc_issuer)
+    if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
+        raise InvalidRequest(f"oidc_issuer {settings.oidc_issuer!r} is no https address")
+    if not settings.oidc_audience:
+        raise InvalidRequest("oidc_issuer needs oidc_audience", hint="for ID tokens it is the client id at the issuer")
+    if settings.runtime == "local" and not settings.insecure_shared_uid:
+        raise InvalidRequest(
+            "users of oidc_issuer have no accounts on this machine, and their jobs would run as this account",
+            hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
+        )
 
 
 def _let_in(found: Sequence[Account], data_dir: Path) -> None:

@@ -46,18 +46,34 @@ class Settings(BaseSettings):
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`. Default: SQLite in `data_dir`,
     which needs no set-up."""
     host: str = "127.0.0.1"
-    """Address to listen on. Beyond loopback it needs `users_file`."""
+    """Address to listen on. Beyond loopback it needs `users_file` or `oidc_issuer`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """TCP port; 0: a free one, which is written to `server.json`."""
 
     # --- users
     users_file: Path | None = None
-    """TOML with a `[[users]]` per user: name, token_sha256, admin, account. None: the one token in
-    `<state_dir>/token`."""
+    """TOML with a `[[users]]` per token: name, token_sha256, admin, account; and a `[[teams]]` per team: name, users,
+    groups, instance_types, queues. None: the one token in `<state_dir>/token`, or those of `oidc_issuer` alone."""
+    oidc_issuer: str | None = None
+    """URL of an OpenID Connect issuer, as its tokens name it (`iss`). The server takes them beside those of
+    `users_file`. None: it takes these alone."""
+    oidc_audience: str | None = None
+    """Audience (`aud`) of tokens of the issuer; that of an ID token is the client id. Required with `oidc_issuer`."""
+    oidc_client_id: str | None = None
+    """Client id with which `client-lib login` asks the issuer for a token: a public client that may use the device
+    flow. None: `oidc_audience`, and users send their ID token; otherwise they send their access token."""
+    oidc_name_claim: str = "preferred_username"
+    """Claim with the name of the user. It has to be one that users can't choose themselves: a user of the users file
+    with this name has the same jobs."""
+    oidc_groups_claim: str = "groups"
+    """Claim with the groups of the user."""
+    oidc_admin_groups: list[str] = []
+    """Groups whose members are admins, as a JSON list."""
     insecure_shared_uid: bool = False
-    """True: with `users_file` and the local runtime all jobs run as the server's account: the code of one user can read
-    the files, the secrets and the memory of another's jobs. False: a server that runs as root on Linux runs the jobs of
-    each user under an account of the user, and any other server does not start."""
+    """True: with `users_file` or `oidc_issuer` and the local runtime all jobs run as the server's account: the code of
+    one user can read the files, the secrets and the memory of another's jobs. False: a server that runs as root on
+    Linux, without `oidc_issuer`, runs the jobs of each user under an account of the user, and any other server does not
+    start."""
     share_jobs: bool = False
     """True: every user sees, reads and cancels every job. False: a user sees only their own jobs."""
 
@@ -77,8 +93,8 @@ class Settings(BaseSettings):
     Empty: every region."""
     public_v2_roots: list[Path] | None = None
     """Folders that this server shares with the users of `/public/v2`, as a JSON list: scripts in them run in place, and
-    commands run in the first one. None: without `users_file` all files that the server's user can read, and commands
-    run in the home directory; with `users_file` no folder."""
+    commands run in the first one. None: if the server has one user, all files that this user can read, and commands run
+    in the home directory; otherwise no folder."""
     secrets_file: Path | None = None
     """TOML table with values for `spec.secrets` that a client did not send; None: no values."""
     warm: bool = True
@@ -96,8 +112,8 @@ class Settings(BaseSettings):
 
     notify_hosts: list[str] | None = None
     """Hosts that `notify` of a job may name, as a JSON list: `hooks.slack.com`, `*.example.com`; and networks such as
-    `10.0.0.0/8`, without which no name may resolve to a loopback or private address. None: without `users_file` every
-    host; with `users_file` none, as users could reach what this machine reaches."""
+    `10.0.0.0/8`, without which no name may resolve to a loopback or private address. None: every host if
+    the server has one user; otherwise none, as users could reach what this machine reaches."""
 
     # --- jobs on a cluster (runtime=kubernetes)
     kubeconfig: Path | None = None
@@ -154,6 +170,10 @@ class Settings(BaseSettings):
     starts its local server with 1800."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the server's own log; each request is a line of level info."""
+
+    @property
+    def several_users(self) -> bool:
+        return self.users_file is not None or self.oidc_issuer is not None
 
 
 def is_loopback(host: str) -> bool:

@@ -175,6 +175,11 @@ class FakeClock(Clock):
                 timer.callback()
         self._now = until
 
+    def next_in_s(self) -> float:
+        """Seconds until a timer fires; infinite if there is none."""
+        due = [at for at, _, timer in self._timers if timer.callback]
+        return (min(due) - self._now).total_seconds() if due else float("inf")
+
     def jump(self, seconds: float) -> None:
         """The wall clock is set; timers don't notice."""
         self._now += timedelta(seconds=seconds)

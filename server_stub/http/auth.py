@@ -2,15 +2,20 @@
 Scripts of the pages have the cookie of a login instead of a token.
 
 An ASGI layer in front of every route, so that it protects all of them: without a token only the health paths
-answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
+and the one that names the issuer answer. Handlers find the user in `scope["user"]`, or the attempt in
+`scope["attempt"]`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,24 +25,27 @@ from client_lib.spec import paths
 from server_stub.http import users_file
 from server_stub.http.api.answers import error
 from server_stub.http.logins import CSRF_HEADER, Logins
-from server_stub.http.users_file import Tokens, bearer
+from server_stub.http.users_file import UserTokens, bearer
 from server_stub.service.values import User
 from server_stub.worker_gateway import WorkerRegistry
 
-OPEN_PATHS = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ})
+if TYPE_CHECKING:
+    from server_stub.http.oidc import Oidc
+
+OPEN_PATHS = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ, paths.LOGIN})
 
 _HEADERS_KNOWN = 1000
 
 log = logging.getLogger(__name__)
 
 
-CurrentTokens = Callable[[], Tokens]
+CurrentTokens = Callable[[], UserTokens]
 """Returns the tokens that are valid now."""
 
 
-def local_tokens(token: str) -> CurrentTokens:
-    """The one token of a local server."""
-    tokens = {users_file.digest(token): users_file.local_user()}
+def local_tokens(token: str | None) -> CurrentTokens:
+    """The one token of a local server; None: it has none, as its users have tokens of an issuer."""
+    tokens = UserTokens({} if token is None else {users_file.digest(token): users_file.local_user()})
     return lambda: tokens
 
 
@@ -55,7 +63,7 @@ class FileTokens:
         self._seen = self._stamp()
         self._tokens = self._read()
 
-    def __call__(self) -> Tokens:
+    def __call__(self) -> UserTokens:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -68,7 +76,7 @@ class FileTokens:
     def accounts(self) -> dict[str, str]:
         return _accounts(self())
 
-    def _read(self) -> Tokens:
+    def _read(self) -> UserTokens:
         tokens = users_file.read(self._path)
         if self._check:
             self._check(_accounts(tokens))
@@ -82,11 +90,11 @@ class FileTokens:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _accounts(tokens: Tokens) -> dict[str, str]:
+def _accounts(tokens: UserTokens) -> dict[str, str]:
     return {user.name: user.account or user.name for user in tokens.values()}
 
 
-def authenticate(header: str | None, tokens: Tokens) -> User:
+def authenticate(header: str | None, tokens: UserTokens) -> User:
     """The user whose token the `Authorization` header carries. Raises Unauthorized."""
     if not header:
         raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
@@ -101,25 +109,28 @@ def authenticate(header: str | None, tokens: Tokens) -> User:
 class Authentication:
     """The ASGI layer."""
 
-    def __init__(self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry, logins: Logins) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry, logins: Logins, oidc: Oidc | None = None
+    ) -> None:
         self._app = app
+        self._oidc = oidc
         self._current_tokens = tokens
         self._logins = logins
         self._workers = workers
-        self._tokens: Tokens = {}
-        self._known: dict[str | None, User] = {}
-        """Headers that were found among `_tokens`."""
+        self._tokens = UserTokens()
+        self._known: dict[str | None, tuple[User, float]] = {}
+        """Valid headers, each with the Unix time at which it is checked again; _HEADERS_KNOWN at most."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._authenticate(scope)
+            await self._authenticate(scope)
         except ClientLibError as problem:
             await error(problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _authenticate(self, scope: Scope) -> None:
-        """Add the user or the attempt to the scope. Raises Unauthorized."""
+    async def _authenticate(self, scope: Scope) -> None:
+        """Add the user or the attempt to the scope. Raises Unauthorized; Unavailable: the issuer does not answer."""
         if scope["path"] in OPEN_PATHS:
             return
         headers = Headers(scope=scope)
@@ -129,13 +140,26 @@ class Authentication:
         elif "cookie" in headers and header is None and (user := self._logins.user(scope, headers.get(CSRF_HEADER))):
             scope["user"] = user
         else:
-            scope["user"] = self._user(header)
+            scope["user"] = await self._user(header)
 
-    def _user(self, header: str | None) -> User:
+    async def _user(self, header: str | None) -> User:
         """The user of this header. A valid header is remembered until the tokens change."""
         tokens = self._current_tokens()
         if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
             self._tokens, self._known = tokens, {}
-        if header not in self._known:
-            self._known[header] = authenticate(header, tokens)
-        return self._known[header]
+        user, ends = self._known.get(header, (None, 0.0))
+        if user is None or ends < time.time():
+            known = self._known  # the tokens may change meanwhile
+            user, ends = known[header] = await self._found(header, tokens)
+        return user
+
+    async def _found(self, header: str | None, tokens: UserTokens) -> tuple[User, float]:
+        try:
+            return authenticate(header, tokens), math.inf
+        except Unauthorized as unknown:
+            if self._oidc is None:
+                raise
+            if not header or header.count(".") != 2:  # a JWT has three parts
+                raise Unauthorized(unknown.message, hint="`client-lib login` gets one") from unknown
+            user, groups, ends = await self._oidc.accept(bearer(header))
+            return replace(user, team=tokens.team_of(user.name, groups)), ends

@@ -24,7 +24,7 @@ from starlette.types import Scope
 
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.worker.directory import write_json
-from server_stub.http.users_file import Tokens, digest
+from server_stub.http.users_file import UserTokens, digest
 from server_stub.service.values import User
 from server_stub.settings import is_loopback
 
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 LINK_S = 120.0  # a link is opened at once, or by hand from a terminal
 LOGIN_S = 12 * 3600.0
 KEPT = 20  # links, and logins, of one token
+_OF_ISSUER = 1000  # tokens
 CSRF_HEADER = "X-CSRF-Token"
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -43,25 +44,31 @@ Entries = dict[str, tuple[str, float]]
 class Logins:
     """The logins of one server. Event loop only."""
 
-    def __init__(self, file: Path, tokens: Callable[[], Tokens], *, loopback: bool) -> None:
+    def __init__(self, file: Path, tokens: Callable[[], UserTokens], *, loopback: bool) -> None:
         """`loopback`: the server listens on a loopback address; it has no other name."""
         self._file, self._tokens, self._loopback = file, tokens, loopback
         self._links: Entries = {}
+        self._of_issuer: dict[bytes, User] = {}
+        """Users with tokens of an issuer. Their logins outlast these tokens, and end with this server."""
         try:
             read = json.loads(file.read_text()).items()
             self._logins: Entries = {key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read}
         except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: users log in again
             self._logins = {}
 
-    def new_link(self, token: str) -> str:
+    def new_link(self, token: str, user: User) -> str:
         """The code of a link that logs in the user of this token, once."""
+        if digest(token) not in self._tokens():
+            self._of_issuer = dict([*self._of_issuer.items()][1 - _OF_ISSUER :]) | {digest(token): user}
         self._links, code = _with_new(self._links, _hex(token), LINK_S)
         return code
 
     def log_in(self, token: str | None, code: str = "") -> str:
         """The value of a new cookie, for a token or the code of a link. Raises Unauthorized."""
         known, ends = self._links.pop(_hex(code), ("", 0.0)) if token is None else (_hex(token), math.inf)
-        if ends < time.time() or bytes.fromhex(known) not in self._tokens():
+        # the digest of an issuer's token is no proof that it has not expired; a link of its user is
+        user = self._user_of(known) if token is None else self._tokens().get(bytes.fromhex(known))
+        if ends < time.time() or user is None:
             refused = "this link was used before, or is too old" if token is None else "this token is not valid"
             raise Unauthorized(refused, hint="`client-lib ui` makes a new link")
         self._logins, value = _with_new(self._logins, known, LOGIN_S)
@@ -101,7 +108,11 @@ class Logins:
                 hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
             )
         token, ends = self._logins.get(_hex(cookie(scope)), ("", 0.0))
-        return self._tokens().get(bytes.fromhex(token)) if ends > time.time() else None
+        return self._user_of(token) if ends > time.time() else None
+
+    def _user_of(self, token: str) -> User | None:
+        """The user of a token by its digest."""
+        return self._tokens().get(bytes.fromhex(token)) or self._of_issuer.get(bytes.fromhex(token))
 
 
 def cookie(scope: Scope) -> str:

@@ -6,6 +6,15 @@
     admin = true
     account = "ann"
 
+    [[teams]]
+    name = "vision"
+    users = ["ann"]
+    groups = ["vision-researchers"]
+    instance_types = ["a100.1gpu", "a100.8gpu"]
+    queues = ["team-vision"]
+
+A user belongs to the first team that names the user, or `"*"`, or a group of the user's token of an issuer.
+
 `account` is the account of this machine under which the jobs of the user run, if the server runs as root; without it,
 the account with the name of the user. Tokens themselves are never stored. They have 256 random bits, so that a plain
 digest can't be searched. A user may have several entries, so that a new token works before the old one is removed.
@@ -20,6 +29,7 @@ import hmac
 import os
 import re
 import secrets
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,13 +39,23 @@ from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import SHA256
-from server_stub.service.values import User
+from server_stub.service.values import Team, User
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
-_USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
+USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
 
-Tokens = dict[bytes, User]
-"""SHA-256 of a token -> its user."""
+
+class UserTokens(dict[bytes, User]):
+    """SHA-256 of a token -> its user. `teams` hold for users with tokens of an issuer too."""
+
+    teams: Sequence[TeamEntry] = ()
+
+    def team_of(self, name: str, groups: Collection[str] = ()) -> Team | None:
+        """The first team with this user."""
+        for entry in self.teams:
+            if name in entry.users or "*" in entry.users or not set(groups).isdisjoint(entry.groups):
+                return Team(entry.name, entry.instance_types, entry.queues)
+        return None
 
 
 class UserEntry(BaseModel):
@@ -43,19 +63,32 @@ class UserEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, Field(pattern=_USER_NAME)]
+    name: Annotated[str, Field(pattern=USER_NAME)]
     token_sha256: Annotated[str, Field(pattern=SHA256)]
     admin: bool = False
     account: str | None = None
+
+
+class TeamEntry(BaseModel):
+    """One `[[teams]]`; see `service.values.Team`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    users: list[str] = []
+    groups: list[str] = []
+    instance_types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
 
 
 class UsersFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     users: list[UserEntry] = []
+    teams: list[TeamEntry] = []
 
 
-def read(path: Path) -> Tokens:
+def read(path: Path) -> UserTokens:
     """The tokens in the file.
 
     Raises:
@@ -67,14 +100,15 @@ def read(path: Path) -> Tokens:
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"the users file {path} can't be read: {error}") from error
     try:
-        entries = UsersFile.model_validate(parse_toml(text, f"the users file {path}")).users
+        file = UsersFile.model_validate(parse_toml(text, f"the users file {path}"))
     except ValidationError as error:
         raise InvalidRequest(f"the users file {path}: {invalid_request(error, UsersFile).message}") from error
-    accounts = _accounts(path, entries)
-    return {
-        bytes.fromhex(entry.token_sha256): User(entry.name, entry.admin, accounts.get(entry.name, ""))
-        for entry in entries
-    }
+    accounts, tokens = _accounts(path, file.users), UserTokens()
+    tokens.teams = file.teams
+    for each in file.users:
+        user = User(each.name, each.admin, accounts.get(each.name, ""), tokens.team_of(each.name))
+        tokens[bytes.fromhex(each.token_sha256)] = user
+    return tokens
 
 
 def _accounts(path: Path, entries: list[UserEntry]) -> dict[str, str]:
@@ -92,7 +126,7 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def owner_of(token: str, tokens: Tokens) -> User | None:
+def owner_of(token: str, tokens: UserTokens) -> User | None:
     """The user of a token, or None. All are compared in constant time, so that response times reveal nothing."""
     asked = digest(token)
     found = [user for known, user in tokens.items() if hmac.compare_digest(known, asked)]
@@ -116,7 +150,7 @@ def add(path: Path, name: str, *, admin: bool) -> str:
 
     Raises InvalidRequest: the name is not allowed, or the file is not a users file.
     """
-    if not re.fullmatch(_USER_NAME, name):
+    if not re.fullmatch(USER_NAME, name):
         raise InvalidRequest(f"{name!r} is not a user name", hint="letters, digits and . _ @ + -, at most 100")
     if path.exists():
         read(path)

@@ -19,6 +19,8 @@ from tests.cluster.network import Network
 
 DAYS = "365"
 SERVER, CLIENT = "serverAuth", "clientAuth"
+PROXY = "front-proxy-client"
+"""Name by which the API server presents itself to servers of further APIs, such as Kueue's."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ USERS = {
     "training-operator": "/CN=training-operator",
     "jobset": "/CN=jobset",
     "trainer-controller-manager": "/CN=trainer-controller-manager",
+    "kueue": "/O=system:masters/CN=kueue",
     "kwok": "/O=system:masters/CN=kwok",
 }
 """Who talks to the API server, each with a kubeconfig of this name."""
@@ -55,6 +58,7 @@ def wanted(network: Network) -> list[Certificate]:
     return [
         Certificate("apiserver", "/CN=kube-apiserver", SERVER, (*_dns([*api_names, "localhost"]), *_ip(api_addresses))),
         Certificate("apiserver-kubelet", "/O=system:masters/CN=apiserver-kubelet", CLIENT),
+        Certificate("apiserver-proxy", f"/CN={PROXY}", CLIENT),
         Certificate("kubelet-server", "/CN=node1", SERVER, node_names),
         Certificate("webhook", "/CN=training-operator", SERVER, ("IP:127.0.0.1",), pkcs1=True),
         *(Certificate(name, subject, CLIENT) for name, subject in USERS.items()),

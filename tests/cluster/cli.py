@@ -51,7 +51,7 @@ def _build(cluster: Cluster, words: Namespace) -> None:
     wanted = words.layers or list(layers.LAYERS)
     recipes = ["pause", *(words.image or ["python"])] if "node" in wanted else []
     needs.require(wanted, cluster.home)
-    builds.build(cluster.home, [*layers.components(wanted), "kubectl"], recipes, Clock())
+    builds.build(cluster.home, [*layers.components(wanted), "kubectl", "helm"], recipes, Clock())
 
 
 def _status(cluster: Cluster, words: Namespace) -> int:

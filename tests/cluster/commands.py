@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from tests.cluster.certificates import PROXY
 from tests.cluster.network import Network
 from tests.cluster.places import Home, Places
 from tests.cluster.programs import is_built_by_us, path
 
-OPERATORS = ("training-operator", "jobset", "trainer-controller-manager")
+OPERATORS = ("training-operator", "jobset", "trainer-controller-manager", "kueue")
 STATE = "/run/state"
 """Inside the cluster: gone with it."""
 
@@ -32,7 +33,8 @@ def argv(name: str, machine: Machine) -> list[str]:
 def environment(name: str, machine: Machine) -> dict[str, str]:
     """All of it: nothing is inherited from whoever started the cluster."""
     search = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CLUSTER_RUN": str(machine.places.run)}
-    return {**search, "KUBECONFIG": "operator.kubeconfig"} if name in OPERATORS else search
+    alone = {"HOME": "/", "USER": "root", "KUBECONFIG": "operator.kubeconfig"}  # in a root without /etc/passwd
+    return {**search, **alone} if name in OPERATORS else search
 
 
 def _etcd(machine: Machine) -> list[str]:
@@ -70,6 +72,14 @@ def _apiserver(machine: Machine) -> list[str]:
         "kubelet-client-key": f"{pki}/apiserver-kubelet.key",
         "kubelet-certificate-authority": f"{pki}/ca.crt",
         "kubelet-preferred-address-types": "InternalIP,Hostname",
+        "requestheader-client-ca-file": f"{pki}/ca.crt",
+        "requestheader-allowed-names": PROXY,
+        "requestheader-username-headers": "X-Remote-User",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "proxy-client-cert-file": f"{pki}/apiserver-proxy.crt",
+        "proxy-client-key-file": f"{pki}/apiserver-proxy.key",
+        "enable-aggregator-routing": "true",  # to endpoints: it reaches them without kube-proxy
         "allow-privileged": "true",
         "audit-policy-file": f"{machine.places.config}/audit.json",
         "audit-log-path": f"{machine.places.log}/audit.log",
@@ -130,21 +140,26 @@ def _trainer(machine: Machine) -> list[str]:
     return _with_certificate("trainer-controller-manager", machine, {"config": f"{RUN}/config/trainer.json"})
 
 
-RUN = "/run/operator/run"
+def _kueue(machine: Machine) -> list[str]:
+    flags = {"config": f"{RUN}/config/kueue.json", "kubeconfig": "operator.kubeconfig"}
+    return _with_certificate("kueue", machine, flags)
+
+
+ROOT, RUN = "/run/operator", "/run"
+CERTIFICATES = ("tmp/k8s-webhook-server/serving-certs", "visibility", "etc/kueue/metrics/certs")
+"""Folders from which one operator or another reads them."""
 
 
 def _with_certificate(name: str, machine: Machine, flags: dict[str, str]) -> list[str]:
-    """In a mount namespace of its own: the webhook's certificate is read from a fixed folder under /tmp."""
-    folders = {"/run/operator/bin": path(machine.home, name).parent, RUN: machine.places.run}
-    certificates = "/tmp/k8s-webhook-server/serving-certs"
-    steps = [
-        *(f"mkdir -p {inside} && mount --bind '{outside}' {inside}" for inside, outside in folders.items()),
-        "mount -t tmpfs tmpfs /tmp",
-        f"mkdir -p {certificates}",
-        *(f"cp {RUN}/pki/webhook.{kind} {certificates}/tls.{kind}" for kind in ("crt", "key")),
-        f"cp {RUN}/config/{name}.kubeconfig /tmp/operator.kubeconfig && cd /tmp",
-        f"exec /run/operator/bin/{name} {' '.join(_flags(flags))}",
-    ]
+    """In a mount namespace and a root of its own: certificates are read from fixed folders."""
+    folders = {f"{ROOT}/bin": path(machine.home, name).parent, f"{ROOT}{RUN}": machine.places.run}
+    steps = [f"mkdir -p {ROOT} && mount -t tmpfs tmpfs {ROOT} && mkdir -m 1777 {ROOT}/tmp"]
+    steps += [f"mkdir -p {inside} && mount --bind '{outside}' {inside}" for inside, outside in folders.items()]
+    for certificates in CERTIFICATES:
+        steps.append(f"mkdir -p {ROOT}/{certificates}")
+        steps += [f"cp {ROOT}{RUN}/pki/webhook.{kind} {ROOT}/{certificates}/tls.{kind}" for kind in ("crt", "key")]
+    steps.append(f"cp {ROOT}{RUN}/config/{name}.kubeconfig {ROOT}/operator.kubeconfig")
+    steps.append(f"exec chroot {ROOT} /bin/{name} {' '.join(_flags(flags))}")
     return ["/usr/bin/unshare", "--mount", "sh", "-ec", "\n".join(steps)]
 
 
@@ -211,6 +226,7 @@ COMMANDS: dict[str, Callable[[Machine], list[str]]] = {
     "training-operator": _operator,
     "jobset": _jobset,
     "trainer-controller-manager": _trainer,
+    "kueue": _kueue,
     "kwok": _kwok,
     "containerd": _containerd,
     "kubelet": _kubelet,

@@ -16,13 +16,11 @@ from pathlib import Path
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import Home
+from tests.cluster.waiting import until
 
+OTHER_APT_S = 600.0
 PACKAGES = ("containerd", "containernetworking-plugins", "mmdebstrap", "nftables", "runc")
-COMMANDS = {
-    "containerd": ("containerd", "ctr", "runc"),
-    "kubelet": ("/usr/lib/cni/bridge",),
-    "kube-proxy": ("nft",),
-}
+COMMANDS = {"containerd": ("containerd", "ctr", "runc"), "kubelet": ("/usr/lib/cni/bridge",), "kube-proxy": ("nft",)}
 """What each component wants to find in the cluster's /usr."""
 
 
@@ -72,10 +70,15 @@ def _order(archives: Path) -> list[str]:
 
 
 def _apt_get(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["apt-get", *arguments],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    """Waits for another apt: its own option waits for dpkg's lock, not for that of the lists."""
+    for _ in until(OTHER_APT_S, pause_s=0.5):
+        done = subprocess.run(
+            ["apt-get", *arguments],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if "Could not get lock" not in done.stdout:
+            break
+    return done

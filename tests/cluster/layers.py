@@ -10,6 +10,7 @@ from collections.abc import Iterable
 API = ("etcd", "kube-apiserver", "training-operator")
 CONTROL = ("kube-controller-manager", "kube-scheduler")
 TRAINER = ("jobset", "trainer-controller-manager")
+KUEUE = ("kueue",)
 NODE = ("containerd", "kubelet", "kube-proxy", "coredns")
 
 LAYERS = {
@@ -17,12 +18,14 @@ LAYERS = {
     "kwok": (*API, *CONTROL, "kwok"),
     "node": (*API, *CONTROL, *NODE),
     "trainer": (*API, *TRAINER),
+    "kueue": (*API, *TRAINER, *KUEUE),
 }
 
 MEANING = {
     "api": "API server, PyTorchJob's CRD, the training operator and its webhook; no pod ever runs",
     "kwok": "api + controllers + scheduler + KWOK: pods on fake nodes, by the thousand, whose fate annotations decide",
     "trainer": "api + TrainJob of Kubeflow Trainer v2 and JobSet, with their controllers and webhooks",
+    "kueue": "trainer + Kueue with its webhooks and its API of waiting jobs",
     "node": "api + controllers + scheduler + one real node: containers, logs, exec, DNS, services, memory limits",
 }
 
@@ -35,6 +38,7 @@ ORDER = (
     "training-operator",
     "jobset",
     "trainer-controller-manager",
+    "kueue",
     "kwok",
     "coredns",
     "kubelet",

@@ -150,12 +150,7 @@ class Node:
 
 def create(home: Home, places: Places, network: Network) -> Node:
     """A new node with its network, nothing running in it. Whatever fails or is killed here, `down` finds it."""
-    plan = {
-        "home": str(home.root),
-        "run": str(places.run),
-        "record": str(places.record),
-        "hostname": "node1",
-    }
+    plan = {"home": str(home.root), "run": str(places.run), "record": str(places.record), "hostname": "node1"}
     path = places.run / "plan.json"
     path.write_text(json.dumps(plan))
     with (places.log / "supervisor.log").open("ab") as log:

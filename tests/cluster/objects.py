@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.settings import JOBSET_WEBHOOK, TRAINER_WEBHOOK
+from tests.cluster.settings import JOBSET_WEBHOOK, KUEUE_API, KUEUE_WEBHOOK, TRAINER_WEBHOOK
 
 OPERATOR_NAMESPACE = "kubeflow"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 LEVELS = ("privileged", "baseline", "restricted")
+KUEUE_GROUP = "kueue.x-k8s.io"
+KUEUE = f"/apis/{KUEUE_GROUP}/v1beta2"
+QUEUES = "cluster.test/queues"
+"""Label of the namespaces whose jobs Kueue takes."""
 
 Applied = tuple[str, dict[str, Any] | str]
 
@@ -69,6 +73,76 @@ def trainer(crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, p
             pki,
         ),
     ]
+
+
+def kueue(crds: Mapping[str, str], node_ip: str, pki: Path) -> list[Applied]:
+    """`crds` by plural. Its webhooks for jobs see the namespaces with the label QUEUES alone: everywhere else jobs that
+    name a queue go past it, as in a cluster without Kueue."""
+    own = (f"{KUEUE_GROUP}", "v1beta2")
+    jobs = [("kubeflow.org", "v1", "pytorchjobs"), ("trainer.kubeflow.org", "v1alpha1", "trainjobs")]
+    changed = [(*own, plural) for plural in ("clusterqueues", "resourceflavors", "workloads")]
+    hooks = []
+    for group, version, plural in [*jobs, *changed, (*own, "cohorts")]:
+        path = f"{group.replace('.', '-')}-{version}-{plural.rstrip('s')}"
+        url, where = f"https://127.0.0.1:{KUEUE_WEBHOOK}", {QUEUES: "true"} if group != KUEUE_GROUP else {}
+        name = f"{plural}.{KUEUE_GROUP}"
+        hooks.append(_hook("Validating", group, version, plural, f"{url}/validate-{path}", pki, name, where=where))
+        if plural != "cohorts":
+            made = _hook("Mutating", group, version, plural, f"{url}/mutate-{path}", pki, name, ("CREATE",), where)
+            hooks.append(made)
+    return [
+        *((f"{CRDS}/{plural}.{KUEUE_GROUP}", crd) for plural, crd in crds.items()),
+        namespace("kueue-system", "privileged"),
+        *_visibility(node_ip),
+        *hooks,
+    ]
+
+
+def _visibility(node_ip: str) -> list[Applied]:
+    """Kueue's API of waiting jobs, served beside the API server and not by pods."""
+    core, name = "/api/v1/namespaces/kueue-system", "visibility-server"
+    slices = "/apis/discovery.k8s.io/v1/namespaces/kueue-system/endpointslices"
+    group, version = f"visibility.{KUEUE_GROUP}", "v1beta2"
+    service = {"ports": [{"name": "https", "port": 443, "targetPort": KUEUE_API}]}
+    api = {
+        "group": group,
+        "version": version,
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "insecureSkipTLSVerify": True,
+        "service": {"name": name, "namespace": "kueue-system"},
+    }
+    return [
+        (
+            f"{core}/services/{name}",
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service},
+        ),
+        (
+            f"{slices}/{name}",
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": [node_ip], "conditions": {"ready": True}}],
+                "ports": [{"name": "https", "port": KUEUE_API}],
+            },
+        ),
+        (
+            f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}",
+            {
+                "apiVersion": "apiregistration.k8s.io/v1",
+                "kind": "APIService",
+                "metadata": {"name": f"{version}.{group}"},
+                "spec": api,
+            },
+        ),
+    ]
+
+
+def probe_flavor() -> dict[str, Any]:
+    """The smallest object that Kueue's webhook checks, for a dry run."""
+    return {"apiVersion": f"{KUEUE_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
 
 
 def dns() -> list[Applied]:
@@ -140,15 +214,21 @@ def _webhook(pki: Path) -> Applied:
     return _hook("Validating", "kubeflow.org", "v1", "pytorchjobs", url, pki, name)
 
 
-def _hook(does: str, group: str, version: str, plural: str, url: str, pki: Path, name: str = "") -> Applied:
-    """By address instead of by Service, for an operator runs beside the API server and not in a pod."""
+def _hook(
+    does: str,
+    group: str,
+    version: str,
+    plural: str,
+    url: str,
+    pki: Path,
+    name: str = "",
+    operations: Sequence[str] = ("CREATE", "UPDATE"),
+    where: Mapping[str, str] | None = None,
+) -> Applied:
+    """By address instead of by Service, for an operator runs beside the API server and not in a pod. `where`: labels
+    of the namespaces that it is asked about."""
     name = name or f"{does.lower()}.{plural}.{group}"
-    rule = {
-        "apiGroups": [group],
-        "apiVersions": [version],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": [plural],
-    }
+    rule = {"apiGroups": [group], "apiVersions": [version], "operations": list(operations), "resources": [plural]}
     return f"{WEBHOOKS}/{does.lower()}webhookconfigurations/{name}", {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{does}WebhookConfiguration",
@@ -161,6 +241,7 @@ def _hook(does: str, group: str, version: str, plural: str, url: str, pki: Path,
                 "failurePolicy": "Fail",
                 "sideEffects": "None",
                 "rules": [rule],
+                "namespaceSelector": {"matchLabels": dict(where or {})},
             }
         ],
     }

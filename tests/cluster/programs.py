@@ -60,6 +60,19 @@ def _family(name: str, module: str, packages: dict[str, str], assets: tuple[str,
     return Family(name, module, packages, found.group(1) if found else "", assets)
 
 
+KUEUE_KINDS = (
+    "admissionchecks",
+    "clusterqueues",
+    "cohorts",
+    "localqueues",
+    "multikueueclusters",
+    "multikueueconfigs",
+    "provisioningrequestconfigs",
+    "resourceflavors",
+    "topologies",
+    "workloadpriorityclasses",
+    "workloads",
+)
 FAMILIES = (
     _family("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}),
     _family(
@@ -94,6 +107,12 @@ FAMILIES = (
         ),
     ),
     _family(
+        "kueue",
+        "sigs.k8s.io/kueue",
+        {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        tuple(f"config/components/crd/bases/kueue.x-k8s.io_{name}.yaml" for name in KUEUE_KINDS),
+    ),
+    _family(
         "kwok",
         "sigs.k8s.io/kwok",
         {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
@@ -105,6 +124,7 @@ FAMILIES = (
         ),
     ),
     _family("coredns", "github.com/coredns/coredns", {"coredns": "cluster.test/coredns"}),
+    _family("helm", "helm.sh/helm/v4", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     _family("kubectl", "k8s.io/kubectl", {"kubectl": "cluster.test/kubectl"}),
     _family("pause", "cluster.test/pause", {"pause": "cluster.test/pause"}),
 )

@@ -80,6 +80,13 @@ def _trainer(probed: Probed) -> bool:
     return _healthy(f"http://{probed.network.node_ip}:8082/readyz")
 
 
+def _kueue(probed: Probed) -> bool:
+    """Its webhook answers, and the API server takes requests for its API of waiting jobs to it."""
+    probed.api.get("/apis/visibility.kueue.x-k8s.io/v1beta2")
+    probed.api.create(f"{objects.KUEUE}/resourceflavors?dryRun=All", objects.probe_flavor())
+    return _healthy(f"http://{probed.network.node_ip}:8084/readyz")
+
+
 def _containerd(probed: Probed) -> bool:
     return bool(probed.node.run("ctr", "version"))
 
@@ -130,6 +137,7 @@ PROBES: dict[str, Callable[[Probed], bool]] = {
     "training-operator": _operator,
     "jobset": _jobset,
     "trainer-controller-manager": _trainer,
+    "kueue": _kueue,
     "containerd": _containerd,
     "kubelet": _kubelet,
     "kube-proxy": _proxy,

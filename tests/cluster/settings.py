@@ -18,7 +18,7 @@ CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 DOMAIN = "cluster.local"
 INIT_CONTAINER = Path(__file__).parents[2] / "k8s/third-party/training-operator/initContainer.yaml"
 """File with the init container that the operator adds to each worker: the one that `k8s/` deploys."""
-TRAINER_WEBHOOK, JOBSET_WEBHOOK = 9444, 9445
+TRAINER_WEBHOOK, JOBSET_WEBHOOK, KUEUE_WEBHOOK, KUEUE_API = 9444, 9445, 9446, 9447
 """Ports."""
 
 
@@ -38,6 +38,7 @@ def files(places: Places, network: Network) -> dict[str, str]:
         "init-container.yaml": INIT_CONTAINER.read_text(),
         "jobset.json": json.dumps(jobset(network), indent=1),
         "trainer.json": json.dumps(trainer(network), indent=1),
+        "kueue.json": json.dumps(kueue(network), indent=1),
         "audit.json": json.dumps(AUDIT, indent=1),
         "resolv.conf": f"nameserver {network.node_ip}\n",
     }
@@ -76,12 +77,8 @@ def cni(places: Places, network: Network) -> dict[str, Any]:
                 "isGateway": True,
                 "isDefaultGateway": True,
                 "hairpinMode": True,
-                "ipam": {
-                    "type": "host-local",
-                    "dataDir": "/run/cni-addresses",
-                    "ranges": [[{"subnet": network.pods}]],
-                },
-            },
+                "ipam": {"type": "host-local", "dataDir": "/run/cni-addresses", "ranges": [[{"subnet": network.pods}]]},
+            }
         ],
     }
 
@@ -174,6 +171,20 @@ def trainer(network: Network) -> dict[str, Any]:
         "webhook": {"port": TRAINER_WEBHOOK},
         "health": {"healthProbeBindAddress": f"{network.node_ip}:8082"},
         "metrics": {"bindAddress": "0"},
+    }
+
+
+def kueue(network: Network) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"port": KUEUE_WEBHOOK},
+        "health": {"healthProbeBindAddress": f"{network.node_ip}:8084"},
+        "metrics": {"bindAddress": "0"},
+        "visibilityServer": {"bindAddress": network.node_ip, "bindPort": KUEUE_API},
+        "integrations": {"frameworks": ["kubeflow.org/pytorchjob", "trainer.kubeflow.org/trainjob"]},
     }
 
 

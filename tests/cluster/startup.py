@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ TRAINER_KINDS = (
     ("jobset.x-k8s.io/v1alpha2", "jobsets"),
     ("trainer.kubeflow.org/v1alpha1", "trainjobs", "trainingruntimes", "clustertrainingruntimes"),
 )
+KUEUE_KINDS = (("kueue.x-k8s.io/v1beta2", *programs.KUEUE_KINDS),)
 STALE = ("io.containerd.grpc.v1.cri/containers", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.runtime.v2.task")
 
 STAGES = Path(__file__).parent / "kwok"
@@ -68,7 +69,9 @@ class Startup:
         self._start([name for name in rest if name not in NEEDS_OBJECTS], machine)
         self._make_objects()
         if "trainer-controller-manager" in wanted:
-            self._make_trainer_objects()
+            self._make_more_objects("trainer", self._trainer_objects(), TRAINER_KINDS)
+        if "kueue" in wanted:
+            self._make_more_objects("kueue", self._kueue_objects(), KUEUE_KINDS)
         self._start([name for name in rest if name in NEEDS_OBJECTS], machine)
         if "containerd" in wanted:
             self._load(recipes)
@@ -124,20 +127,27 @@ class Startup:
         self.places.furnished.touch()
         self.say("the operator's CRD, webhook and roles are there")
 
-    def _make_trainer_objects(self) -> None:
+    def _make_more_objects(self, of: str, wanted: Iterable[objects.Applied], kinds: Iterable[tuple[str, ...]]) -> None:
         """Once, as above."""
-        done = self.places.furnished.with_name("furnished-trainer")
+        done = self.places.furnished.with_name(f"furnished-{of}")
         if done.exists():
             return
-        *crds, role = programs.assets(self.home, "trainer")
-        jobset_crd, jobset_role = programs.assets(self.home, "jobset")
-        for path, body in objects.trainer(crds, role, jobset_crd, jobset_role, self.places.pki):
+        for path, body in wanted:
             self.probed.api.apply(path, body)
         for _ in until(readiness.LIMIT_S):
-            if all(self._serves(*each) for each in TRAINER_KINDS):
+            if all(self._serves(*each) for each in kinds):
                 break
         done.touch()
-        self.say("the CRDs, webhooks and roles of TrainJob are there")
+        self.say(f"the CRDs, webhooks and roles of {of} are there")
+
+    def _trainer_objects(self) -> Iterator[objects.Applied]:
+        *crds, role = programs.assets(self.home, "trainer")
+        jobset_crd, jobset_role = programs.assets(self.home, "jobset")
+        yield from objects.trainer(crds, role, jobset_crd, jobset_role, self.places.pki)
+
+    def _kueue_objects(self) -> Iterator[objects.Applied]:
+        crds = dict(zip(programs.KUEUE_KINDS, programs.assets(self.home, "kueue"), strict=True))
+        yield from objects.kueue(crds, self.network.node_ip, self.places.pki)
 
     def _serves(self, group: str, *kinds: str) -> bool:
         try:

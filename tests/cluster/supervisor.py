@@ -22,13 +22,7 @@ import sys
 import time
 from typing import Any
 
-NAMESPACES = {
-    "mount": 0x00020000,
-    "uts": 0x04000000,
-    "ipc": 0x08000000,
-    "pid": 0x20000000,
-    "net": 0x40000000,
-}
+NAMESPACES = {"mount": 0x00020000, "uts": 0x04000000, "ipc": 0x08000000, "pid": 0x20000000, "net": 0x40000000}
 """CLONE_NEW… of linux/sched.h."""
 
 SYSCTLS = (

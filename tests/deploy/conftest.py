@@ -1,4 +1,4 @@
-"""The manifests, and a kubectl built from its Go module; tests skip with one line where that can't be."""
+"""The manifests, and kubectl and helm built from their Go modules; tests skip with one line where that can't be."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def kubectl_program() -> Path:
+    return built("kubectl")
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    return built("helm")
+
+
+def built(program: str) -> Path:
     home = Home.of_environment()
-    if not programs.is_there(home, "kubectl") and (lack := programs.lacks_go()):
+    if not programs.is_there(home, program) and (lack := programs.lacks_go()):
         pytest.skip(lack)
-    builds.build(home, ["kubectl"], [], print)
-    return programs.path(home, "kubectl")
+    builds.build(home, [program], [], print)
+    return programs.path(home, program)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Of kind itself only what it brings is replaced: its node, its volumes, and image
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import pytest
 import sqlalchemy
 import yaml
 
-from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
+from server_stub.runtimes.kube.doctor import OPTIONAL, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from tests.cluster import Cluster, oci, programs
@@ -140,6 +141,13 @@ class Kind:
         self.endpoint = f"http://{cluster.network.node_ip}:{NODE_PORT}"
         self._kubectl = f"{kubectl} --kubeconfig {cluster.kubeconfig}"
         self._project = project
+        self._token = ""
+
+    def at(self, port: int, token: str) -> Kind:
+        """Another server of the cluster, for the client."""
+        other = copy.copy(self)
+        other.endpoint, other._token = self.endpoint.replace(str(NODE_PORT), str(port)), token
+        return other
 
     def run(self, *steps: str) -> str:
         """Its standard output. What it said on stderr is shown when it fails."""
@@ -169,7 +177,7 @@ class Kind:
             "CLIENT_LIB_CONFIG": str(self._project / "config.toml"),
             "CLIENT_LIB_STATE_DIR": str(self._project / "state"),
             "CLIENT_LIB_ENDPOINT": self.endpoint,
-            "CLIENT_LIB_TOKEN": token.read_text().strip() if token.exists() else "",
+            "CLIENT_LIB_TOKEN": self._token or (token.read_text().strip() if token.exists() else ""),
         }
         ended = subprocess.run(command, cwd=self._project, env=variables, capture_output=True, text=True, timeout=600)
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
@@ -223,7 +231,7 @@ def test_the_demo_job_trains_on_two_pods_and_leaves_its_model_on_the_volume(
 
 def test_the_server_asks_for_nothing_that_its_role_does_not_grant(demo: str, cluster: Cluster) -> None:
     asked = asked_by_pods(cluster, "client-lib")
-    assert asked <= needed(PYTORCHJOB) | needed(TRAINJOB) | FOR_DOCTOR | READ_DEPLOYMENT
+    assert asked <= needed(PYTORCHJOB) | needed(TRAINJOB) | OPTIONAL | READ_DEPLOYMENT
     assert ("kubeflow.org", "pytorchjobs", "create") in asked
 
 
@@ -288,6 +296,45 @@ def test_the_production_overlay_serves_from_postgresql(
     engine = sqlalchemy.create_engine(database)
     assert "jobs" in sqlalchemy.inspect(engine).get_table_names()
     engine.dispose()
+
+
+def test_helm_installs_a_server_that_runs_a_job_and_keeps_its_data(
+    kind: Kind, cluster: Cluster, kubectl_program: Path, helm_program: Path, workspace: Path
+) -> None:
+    """The release is upgraded with another catalogue, uninstalled, and installed again."""
+    cluster.namespace("by-helm", "restricted")
+    cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "by-helm", "client-lib-data", "1Gi"))
+    users, values = workspace / "users.toml", workspace / "values.yaml"
+    token = kind.client_lib("server", "token", "me", "--users-file", str(users)).split()[-1]
+    sizes = [{"name": "cpu.small", "cpu": 0.3, "memory_gib": 0.5}]
+    given: dict[str, Any] = {
+        "image": {"repository": "localhost/client-lib-server", "tag": "kind"},
+        "storage": {"size": "1Gi"},
+        "service": {"type": "NodePort", "nodePort": NODE_PORT + 1},
+        "catalogue": {"instance_types": sizes, "images": {"default": "localhost/client-lib-demo:kind"}},
+    }
+
+    def helm(*words: str) -> None:
+        values.write_text(yaml.safe_dump(given))
+        command = [helm_program, f"--kubeconfig={cluster.kubeconfig}", "--namespace=by-helm", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+    install = ["upgrade", "--install", "mine", str(ROOT / "k8s" / "chart"), f"--values={values}"]
+    install += [f"--set-file=users.file={users}", "--wait", "--timeout=240s"]
+    helm(*install)
+    there = kind.at(NODE_PORT + 1, token)
+    script = kind.write("hello.py", "print('hello from a chart')")
+    there.client_lib("submit", "-f", "--name", "hello", "-i", "cpu.small", script)
+    sizes.append({"name": "cpu.large", "cpu": 0.5, "memory_gib": 1})
+    helm(*install)
+    assert [each["name"] for each in json.loads(there.client_lib("instances", "-o", "json"))] == [
+        "cpu.small",
+        "cpu.large",
+    ]
+    helm("uninstall", "mine", "--wait")
+    helm(*install)
+    assert "hello from a chart" in there.client_lib("logs", "hello")
 
 
 def edit(path: Path, changes: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.catalogue.file import load
-from server_stub.runtimes.kube.doctor import FOR_DOCTOR, Permission, needed
+from server_stub.runtimes.kube.doctor import OPTIONAL, Permission, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.trainjob import TRAINJOB
@@ -51,7 +51,7 @@ def granted() -> list[Permission]:
 
 
 def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
-    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | needed(TRAINJOB) | FOR_DOCTOR)
+    assert sorted(granted()) == sorted(needed(PYTORCHJOB) | needed(TRAINJOB) | OPTIONAL)
 
 
 def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:
@@ -142,7 +142,7 @@ def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Ap
     settled(account, lambda check: check.message == "all there")
     exercise(account)
     assert asked_by_pods(control_plane, NAMESPACE) >= needed(PYTORCHJOB)
-    assert asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | FOR_DOCTOR | READ_DEPLOYMENT
+    assert asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | OPTIONAL | READ_DEPLOYMENT
 
 
 def settled(api: Api, true: Callable[[Check], bool], namespace: str = NAMESPACE) -> Check:
@@ -171,13 +171,13 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
     for place, rule in enumerate(rules("role.yaml", "Role")):
         for verb in rule["verbs"]:
             lost = Permission(rule["apiGroups"][0], rule["resources"][0], verb)
-            if lost not in needed(PYTORCHJOB) | FOR_DOCTOR:
+            if lost not in needed(PYTORCHJOB) | OPTIONAL:
                 continue  # a right for TrainJobs
             fewer = json.loads(json.dumps(role))
             fewer["rules"][place]["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
             assert kubectl("replace", "-f", "-", stdin=json.dumps(fewer)).returncode == 0
             check = settled(account, lambda check, lost=lost: str(lost) in check.message)
-            assert check.ok is (lost in FOR_DOCTOR)
+            assert check.ok is (lost in OPTIONAL)
             if lost in needed(PYTORCHJOB):
                 with pytest.raises(ApiError) as refused:
                     exercise(account)

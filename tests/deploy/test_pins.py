@@ -15,7 +15,7 @@ from tests.deploy.conftest import ROOT
 
 OURS = re.compile(r"((localhost|registry\.example\.com)/)?client-lib-(server|demo)\b")
 BY_TAG = {
-    "ghcr.io/kubeflow/training-v1/training-operator": "the tag has the commit in its name; nobody publishes the digest",
+    "ghcr.io/kubeflow/training-v1/training-operator": "the tag has the commit in its name; nobody publishes the digest"
 }
 
 

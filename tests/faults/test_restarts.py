@@ -31,8 +31,8 @@ def test_a_job_that_was_accepted_and_not_started_starts_once(start: Start, tmp_p
     first.running("first")
     for name in ("second", "third"):
         first.accepted(name, ONCE, args=[str(starts)])
-    waiting = first.until("third", lambda job: "before it" in job["message"])
-    assert waiting["message"] == "waits for its turn: jobs without GPUs run 1 at a time; 1 job before it"
+    waiting = first.until("third", lambda job: "2nd of 2" in job["message"])
+    assert waiting["message"] == "2nd of 2; waits for its turn: jobs without GPUs run 1 at a time"
     first.end(signal.SIGKILL)
     second = start(**one_at_a_time)
     assert second.job("third")["state"] == "PENDING"
@@ -80,7 +80,7 @@ def test_after_a_reboot_jobs_that_ran_start_again_or_have_failed_and_those_that_
     lost = second.ended("ran")
     if retries:
         assert (lost["state"], lost["attempt"], lost["infrastructure_retries"]) == ("SUCCEEDED", 2, 1)
-        told = [event["message"] for event in second.get(paths.job_events("ran")).json()["events"]]
+        told = [event["message"] for event in second.get(paths.job("ran", "events")).json()["events"]]
         assert f"attempt 1 failed: {why} (1 of 3 infrastructure retries); the next starts in 1 s" in told
     else:
         assert (lost["state"], lost["reason"], lost["message"]) == ("FAILED", "NodeLost", why)
@@ -96,8 +96,8 @@ def test_max_retry_pauses_and_keeps_the_log_of_each_attempt(start: Start) -> Non
     said = server.lines("tries")
     assert said[::2] == ["attempt 1", "attempt 2", "attempt 3"]
     assert len(set(said[1::2])) == 1
-    assert server.call("GET", f"{paths.job_logs('tries')}?attempt=2&rank=0").text.splitlines()[0] == "attempt 2"
-    events = server.get(paths.job_events("tries")).json()["events"]
+    assert server.call("GET", f"{paths.job('tries', 'logs')}?attempt=2&rank=0").text.splitlines()[0] == "attempt 2"
+    events = server.get(paths.job("tries", "events")).json()["events"]
     pauses = [event["message"].rpartition("starts in ")[2] for event in events if event["state"] == "RESTARTING"]
     assert pauses[0].startswith("1 s")
     assert "2 s" in pauses

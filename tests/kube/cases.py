@@ -168,7 +168,7 @@ BUILDERS: dict[str, Builder] = {
             "processes_per_worker": 2,
             "elastic_min_workers": 2,
             "elastic_max_restarts": 3,
-        },
+        }
     ),
     "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
     "volumes-of-an-owner": Builder(

@@ -14,7 +14,7 @@ from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.render import storage
-from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
+from tests.kube.cases import GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
 
 
 def of(catalogue: str = GPUS, **spec: Any) -> Case:
@@ -228,11 +228,6 @@ def test_the_volume_of_the_checkpoints_is_mounted_where_it_is_not_yet(path: str,
     catalogue = GPUS.replace("{volume: home, path: /home/jovyan}", f"{{volume: home, path: {path}}}")
     pod = of(catalogue).objects().workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     assert sum(mount["name"].startswith("volume-") for mount in pod["containers"][0]["volumeMounts"]) == mounts
-
-
-def test_a_queue_of_kueue_is_experimental() -> None:
-    made = Builder(GPUS, cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team"}).build("x")
-    assert "is experimental" in made.notices()[0]
 
 
 def test_a_command_that_starts_once_per_gpu_is_named() -> None:

@@ -98,11 +98,12 @@ async def test_what_can_not_become_better_is_given_up_at_once() -> None:
     assert (site.api.tries, site.waited_s, site.said) == (1, 0.0, [])
 
 
-async def test_a_runtime_that_is_missing_is_made_and_waited_for() -> None:
+@pytest.mark.parametrize("said", ['"{}" not found: it must be created before', "runtime '{}' not found"])  # Kueue's
+async def test_a_runtime_that_is_missing_is_made_and_waited_for(said: str) -> None:
     base = Builder().build("train").objects(TRAINJOB).base
     assert base is not None
     name = base["metadata"]["name"]
-    site = Site(ApiError(403, f'admission webhook "x" denied the request: "{name}" not found'), None, kind=TRAINJOB)
+    site = Site(ApiError(403, f'admission webhook "x" denied the request: {said.format(name)}'), None, kind=TRAINJOB)
     assert await site.make() is None
     assert site.api.bases == [base]
     assert site.said == [(Reason.QUEUED, f"waits until Kubeflow Trainer knows TrainingRuntime {name}")]

@@ -12,7 +12,7 @@ from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.catalogue import Network, Volume
 from server_stub.runtimes.kube.catalogue.file import read
-from server_stub.runtimes.kube.doctor import FOR_DOCTOR, needed
+from server_stub.runtimes.kube.doctor import OPTIONAL, needed
 from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
 from server_stub.settings import PodSecurity
 from tests.kube.cases import CLUSTER, cluster_with
@@ -145,7 +145,7 @@ def test_each_missing_permission_is_named(permission: object) -> None:
 
 
 def test_what_only_the_doctor_lacks_is_no_failure() -> None:
-    check = checked(SmallApi(refused=set(map(str, FOR_DOCTOR))))["permissions"]
+    check = checked(SmallApi(refused=set(map(str, OPTIONAL))))["permissions"]
     assert check.ok
     assert "list nodes" in check.message
 

@@ -89,11 +89,7 @@ def test_one_that_came_back_is_missing_no_more_and_its_old_pod_is_forgotten() ->
 
 @pytest.mark.parametrize(
     "views",
-    [
-        [view(0), view(1, "ExitCode")],
-        [view(0, "Cancelled"), view(1)],
-        [view(0, displaced=True), view(1)],
-    ],
+    [[view(0), view(1, "ExitCode")], [view(0, "Cancelled"), view(1)], [view(0, displaced=True), view(1)]],
     ids=["a failure", "the first was stopped", "the first was replaced"],
 )
 def test_what_ends_it(views: list[WorkerView]) -> None:

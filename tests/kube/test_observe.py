@@ -217,13 +217,26 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
     job = sight("running", 2).workload
     assert job is not None
     suspended = parse.StatusReason("Suspended", "", "2026-11-21T12:01:00Z")
-    job = replace(job, queue="team", conditions=((suspended, manifest.CONDITIONS["Suspended"]),))
-    seen = observe(ClusterState(2, job, views=(WorkerView(0), WorkerView(1))))
-    assert (seen.blocker.reason, seen.blocker.message) == (
-        Reason.QUEUED,
-        "waits for queue 'team'; waits since 12:01 UTC",
-    )
+    job = replace(job, queue="team", suspended=True, conditions=((suspended, manifest.CONDITIONS["Suspended"]),))
+    state = ClusterState(2, job, views=(WorkerView(0), WorkerView(1)))
+    seen = observe(state)
+    assert (seen.blocker.reason, seen.blocker.message) == (Reason.QUEUED, "waits for queue team; waits since 12:01 UTC")
     assert not seen.blocker.counts_toward_timeout
+    placed = observe(replace(state, queue_place="3rd of 7 in queue team"))
+    assert placed.blocker.message == "3rd of 7 in queue team; waits since 12:01 UTC"
+
+
+def test_a_job_that_kueue_suspends_is_preempted_and_says_for_whom() -> None:
+    case = sight("running", 2)
+    job = case.workload
+    assert job is not None
+    gone = replace(case, workload=replace(job, queue="team", suspended=True), pods=())
+    assert taken_away(gone, "PyTorchJob train") == (Reason.PREEMPTED, "Kueue has taken its place in queue team back")
+    stopped = parse.Event("e", job.uid, "Stopped", "Preempted to accommodate a workload", "")
+    assert taken_away(replace(gone, events=(stopped,)), "PyTorchJob train")[1].endswith(
+        "back: Preempted to accommodate a workload"
+    )
+    assert taken_away(replace(gone, workload=replace(job, suspended=True)), "x")[0] is Reason.DELETED_EXTERNALLY
 
 
 def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:

@@ -67,9 +67,7 @@ def test_a_worker_whose_pod_nobody_ends_is_lost_with_its_node() -> None:
         (EVICTED, "worker 0 was taken away from node node1: Taint manager: deleting due to NoExecute taint"),
     ]:
         case = replace(
-            sight("running", 1),
-            pods=(replace(pod, unanswered=True),),
-            views=(WorkerView(0, "uid", state="started"),),
+            sight("running", 1), pods=(replace(pod, unanswered=True),), views=(WorkerView(0, "uid", state="started"),)
         )
         worker = observe(case).workers[0]
         assert (worker.stage, worker.lost_reason, worker.lost_because) == (Stage.LOST, Reason.NODE_LOST, why)

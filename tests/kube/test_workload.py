@@ -114,11 +114,7 @@ class Served:
 
 @pytest.mark.parametrize(
     ("versions", "kind"),
-    [
-        (["example.com/v2"], "IndexedJob"),
-        (["example.com/v2", "kubeflow.org/v1"], "PyTorchJob"),
-        ([], "PyTorchJob"),
-    ],
+    [(["example.com/v2"], "IndexedJob"), (["example.com/v2", "kubeflow.org/v1"], "PyTorchJob"), ([], "PyTorchJob")],
 )
 def test_the_first_kind_that_the_cluster_has_is_chosen(versions: list[str], kind: str) -> None:
     usual, api = case("one-worker"), cast(Any, Served(*versions))

@@ -66,16 +66,16 @@ def test_a_login_cannot_make_another_one(server: Running, visit: Visit) -> None:
 def test_the_api_takes_the_cookie_and_for_changes_the_token_of_a_page(server: Running, visit: Visit) -> None:
     name, visitor = new_job(server, "ann")["name"], visit(server, "ann")
     assert visitor.get(paths.job(name)).json()["owner"] == "ann"
-    assert visitor.post(paths.job_cancel(name), {}).status_code == 403
-    assert visitor.post(paths.job_cancel(name), {"csrf": visitor.csrf()}).status_code == 403  # it has no forms
-    assert visitor.post(paths.job_cancel(name), {}, headers={"X-CSRF-Token": "ü".encode()}).status_code == 403
-    assert visitor.post(paths.job_cancel(name), {}, headers={"X-CSRF-Token": visitor.csrf()}).status_code == 200
+    assert visitor.post(paths.job(name, "cancel"), {}).status_code == 403
+    assert visitor.post(paths.job(name, "cancel"), {"csrf": visitor.csrf()}).status_code == 403  # it has no forms
+    assert visitor.post(paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": "ü".encode()}).status_code == 403
+    assert visitor.post(paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": visitor.csrf()}).status_code == 200
 
 
 def test_a_bearer_token_needs_no_token_of_a_page(server: Running, visit: Visit) -> None:
     name, visitor = new_job(server, "ann")["name"], visit(server, "ben")
     bearer = {"Authorization": f"Bearer {server.tokens['ann']}"}
-    assert visitor.post(paths.job_cancel(name), {}, headers=bearer).status_code == 200
+    assert visitor.post(paths.job(name, "cancel"), {}, headers=bearer).status_code == 200
 
 
 @pytest.mark.parametrize("action", ["cancel", "resubmit", "delete"])
@@ -173,7 +173,7 @@ def scope_of(value: str, method: str = "GET") -> dict[str, Any]:
 
 def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> None:
     logins = Logins(tmp_path / "logins", lambda: {users_file.digest("t"): User("ann")}, loopback=True)
-    link, late = logins.new_link("t"), logins.new_link("t")
+    link, late = logins.new_link("t", User("ann")), logins.new_link("t", User("ann"))
     value = logins.log_in(None, link)
     clock.now += LINK_S + 1
     with pytest.raises(Unauthorized, match="too old"):
@@ -192,7 +192,7 @@ def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tm
     assert valid == [False] * 5 + [True] * KEPT
     assert logins.user(scope_of(of_ben), None) == User("ben")
     assert len(json.loads((tmp_path / "logins").read_text())) == KEPT + 1
-    links = [logins.new_link("t") for _ in range(KEPT + 1)]
+    links = [logins.new_link("t", User("ann")) for _ in range(KEPT + 1)]
     with pytest.raises(Unauthorized):
         logins.log_in(None, links[0])
 

@@ -114,7 +114,7 @@ class User:
         return job
 
     def log(self, name: str) -> str:
-        return self("GET", paths.job_logs(name)).text
+        return self("GET", paths.job(name, "logs")).text
 
     def said(self, name: str, mark: str = "{") -> dict[str, Any]:
         """The JSON that the job has printed in one line, as soon as it is there."""
@@ -351,6 +351,29 @@ def test_checkpoints_are_copied_with_the_rights_of_the_account(ann: User, server
     ann.submit("second", CONTINUE, _checkpoints_of=first["id"])
     assert ann.ended("second")["state"] == "SUCCEEDED", ann.log("second")
     assert ann.said("second") == {"epoch": "7", "link": secret}
+
+
+READS = """
+import json, os
+folder = os.environ["CLIENT_LIB_AFTER_0_OUTPUTS"]
+found = {"read": open(folder + "/line").read(), "path": folder}
+print(json.dumps(found))
+"""
+TRIES = """
+import json, os
+print(json.dumps({"entered": os.access(%r, os.R_OK) or os.access(os.path.dirname(%r), os.X_OK)}))
+"""
+
+
+def test_outputs_of_a_job_are_copies_that_only_the_account_reads(ann: User, ben: User) -> None:
+    ann.submit("first", "open('line', 'w').write('one')")
+    ann.submit("second", READS, after=["first"])
+    assert ann.ended("second")["state"] == "SUCCEEDED", ann.ended("second")["message"]
+    said = ann.said("second")
+    assert said["read"] == "one"
+    ben.submit("other", TRIES % ((said["path"],) * 2))
+    assert ben.ended("other")["state"] == "SUCCEEDED"
+    assert ben.said("other") == {"entered": False}
 
 
 def test_a_folder_for_checkpoints_is_made_with_the_rights_of_the_account(ann: User, server: Server) -> None:

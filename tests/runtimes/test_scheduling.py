@@ -14,13 +14,7 @@ from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decid
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(
-    gpus=8,
-    free_gpus=frozenset(range(8)),
-    held_gpus={},
-    max_cpu_jobs=2,
-    cpu_jobs=0,
-    memory_gib=64,
-    memory_free_gib=64,
+    gpus=8, free_gpus=frozenset(range(8)), held_gpus={}, max_cpu_jobs=2, cpu_jobs=0, memory_gib=64, memory_free_gib=64
 )
 
 
@@ -39,7 +33,7 @@ def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
         Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each, never_taken)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
-    return sorted(waiting, key=lambda w: w.place)
+    return sorted(waiting, key=lambda w: w.order)
 
 
 def test_gpus_are_shared_out_worker_by_worker() -> None:
@@ -53,17 +47,17 @@ def test_who_names_no_number_gets_all_that_are_free_evenly() -> None:
 
 def test_who_names_no_number_waits_for_one_each() -> None:
     one = replace(EIGHT, free_gpus=frozenset({3}))
-    assert decide(queue(of(None, workers=2)), one).waits == {"a": "waits for 2 of 8 GPUs"}
+    assert decide(queue(of(None, workers=2)), one).waits == {"a": "waits for 2 GPUs; 7 of 8 GPUs are in use"}
 
 
 def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -> None:
     none_free = replace(EIGHT, free_gpus=frozenset())
     decision = decide(queue(of(8), of(1), of(1), of(2)), none_free)
     assert decision.waits == {
-        "a": "waits for 8 of 8 GPUs",
-        "b": "waits for 1 of 8 GPUs; 1 job before it",
-        "c": "waits for 1 of 8 GPUs; 2 jobs before it",
-        "d": "waits for 2 of 8 GPUs; 3 jobs before it",
+        "a": "1st of 4; waits for 8 GPUs; 8 of 8 GPUs are in use",
+        "b": "2nd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
+        "c": "3rd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
+        "d": "4th of 4; waits for 2 GPUs; 8 of 8 GPUs are in use",
     }
 
 
@@ -72,9 +66,9 @@ def test_of_a_long_queue_only_the_front_is_looked_at() -> None:
     waiting = queue(*[of(0)] * 100)
     decision = decide(waiting, full)
     assert len(decision.waits) == MANY + 1
-    assert decision.waits[waiting[MANY].key].endswith("; 20 jobs before it")
+    assert decision.waits[waiting[MANY].key].startswith("21st of more than 20; waits for its turn")
     assert far_back(waiting[-1], decision.left) == (
-        "waits for its turn: jobs without GPUs run 2 at a time; more than 20 jobs before it"
+        "more than 20 jobs before it; waits for its turn: jobs without GPUs run 2 at a time"
     )
 
 
@@ -86,7 +80,9 @@ def test_priority_goes_before_submission() -> None:
 
 def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
     seven = replace(EIGHT, free_gpus=frozenset(range(7)))
-    assert decide(queue(of(8), of(1)), seven).grants == {}
+    decision = decide(queue(of(8), of(1)), seven)
+    assert decision.grants == {}
+    assert decision.waits["b"] == "2nd of 2; waits for 1 GPU; 1 of 8 GPUs are in use"  # the free ones are kept for a
 
 
 def test_what_a_waiting_job_could_not_use_goes_to_others() -> None:
@@ -97,19 +93,21 @@ def test_what_a_waiting_job_could_not_use_goes_to_others() -> None:
 def test_a_stranger_on_a_gpu_holds_back_one_job_and_not_the_queue() -> None:
     held = replace(EIGHT, free_gpus=frozenset(range(1, 8)), held_gpus={0: "GPU 0: pid 7 (python) holds 3.0 GiB"})
     decision = decide(queue(of(8), of(2)), held)
-    assert decision.waits == {"a": "waits for 8 of 8 GPUs; GPU 0: pid 7 (python) holds 3.0 GiB"}
+    assert decision.waits == {"a": "waits for 8 GPUs; 0 of 8 GPUs are in use; GPU 0: pid 7 (python) holds 3.0 GiB"}
     assert decision.grants == {"b": ((1, 2),)}
 
 
 def test_bounds_are_said() -> None:
     none_free = replace(EIGHT, free_gpus=frozenset({0}))
-    assert decide(queue(of(1, allowed=(2, 3))), none_free).waits == {"a": "waits for 1 of 8 GPUs (GPU 2, 3)"}
+    assert decide(queue(of(1, allowed=(2, 3))), none_free).waits == {
+        "a": "waits for 1 GPU (GPU 2, 3); 7 of 8 GPUs are in use"
+    }
 
 
 def test_jobs_without_gpus_run_up_to_the_setting_and_need_no_gpu() -> None:
     decision = decide(queue(of(8), of(8), of(0), of(0), of(0)), EIGHT)
     assert list(decision.grants) == ["a", "c", "d"]
-    assert decision.waits["e"] == "waits for its turn: jobs without GPUs run 2 at a time; 1 job before it"
+    assert decision.waits["e"] == "2nd of 2; waits for its turn: jobs without GPUs run 2 at a time"
 
 
 def test_memory_is_counted() -> None:
@@ -171,5 +169,5 @@ def test_those_that_come_later_are_decided_by_what_is_left_as_if_all_were_asked(
     after = decide(waiting[first:], before.left, before=len(before.waits))
     together = decide(waiting, capacity)
     assert together.grants == before.grants | after.grants
-    assert together.waits == before.waits | after.waits
+    assert together.waits.keys() == before.waits.keys() | after.waits.keys()  # a short queue is always asked whole
     assert together.left == after.left

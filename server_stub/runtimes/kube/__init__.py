@@ -7,6 +7,7 @@ Modules and folders:
     report                what the service is told about an attempt
     cluster               the parts that all attempts share, and the watches
     create, removal       creation and removal of the objects of an attempt
+    queues                the queues of Kueue in which jobs wait
     record                the state of an attempt on disk
     doctor                checks of the cluster and of the server's rights
     names                 names and labels of objects

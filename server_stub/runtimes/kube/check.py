@@ -161,26 +161,10 @@ def _copies(job: _Job) -> str:
     return fields.copies_notice(job.spec, job.needs.processes)
 
 
-def _experimental(job: _Job) -> str:
-    queue = job.spec.queue_name
-    if queue is None:
-        return ""
-    return f"queue_name={queue!r}: Kueue decides when the job starts; support for Kueue is experimental"
-
-
 def _unreachable(job: _Job) -> str:
     if job.cluster.settings.worker_server_url is not None:
         return ""
     return "pods don't reach this server: of a log that is written fast, lines may be missing, and no outputs are kept"
 
 
-_NOTICES = (
-    _other_image,
-    _without_gpus,
-    _less_shm,
-    _no_priority,
-    _lost_checkpoints,
-    _copies,
-    _experimental,
-    _unreachable,
-)
+_NOTICES = (_other_image, _without_gpus, _less_shm, _no_priority, _lost_checkpoints, _copies, _unreachable)

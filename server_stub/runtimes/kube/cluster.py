@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from client_lib.worker.rank_environment import threads_with
-from server_stub.runtimes import Attempt, attempt_dir, plan, worker_dir
+from server_stub.runtimes import Attempt, attempt_dir, inputs, plan, worker_dir
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, serves
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.api.pod_log import PodLogs
 from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
-from server_stub.runtimes.kube.catalogue.needs import needs
+from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.queues import Queues
 from server_stub.runtimes.kube.removal import RemovalQueue
 from server_stub.runtimes.kube.workload import WorkloadKind
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
@@ -58,6 +59,7 @@ class Cluster:
     inventory: Inventory
     logs: PodLogs
     removals: RemovalQueue
+    queues: Queues
 
     @classmethod
     def of(
@@ -67,7 +69,9 @@ class Cluster:
         objects = ObjectsApi(api, options.namespace, options.kind)
         logs = PodLogs(api, objects, registry)
         kinds = (options.kind, *others)
-        return cls(api, options, kinds, registry, objects, Inventory(), logs, RemovalQueue())
+        inventory = Inventory()
+        queues = Queues(api, options.namespace, inventory)
+        return cls(api, options, kinds, registry, objects, inventory, logs, RemovalQueue(), queues)
 
     @property
     def kind(self) -> WorkloadKind:
@@ -120,6 +124,7 @@ class Cluster:
             processes_per_worker=self._processes(attempt.spec),
             snapshot=attempt.snapshot,
             function=attempt.function,
+            inputs=inputs.archive_of(attempt),
             log_limit_bytes=plan.log_share(attempt, self.options.settings.log_limit_bytes),
             may_return=ending.may_return(attempt.spec),
         )
@@ -127,20 +132,24 @@ class Cluster:
 
     def threads(self, spec: JobSpec) -> int | None:
         """See `WorkerInfo`. None also if the catalogue has lost the instance type."""
-        if spec.variable("OMP_NUM_THREADS") is not None:
-            return None
-        try:
-            found = needs(spec, self.options.catalogue)
-        except ClientLibError:
-            return None
-        return threads_with(found.cores, found.processes)
+        found = None if spec.variable("OMP_NUM_THREADS") is not None else self._needs(spec)
+        return threads_with(found.cores, found.processes) if found else None
+
+    def wants_gpus(self, spec: JobSpec) -> bool:
+        found = self._needs(spec)
+        return found is not None and found.gpus > 0
 
     def _processes(self, spec: JobSpec) -> int:
         """Processes per worker; 1 if the catalogue has lost the instance type, for then none is started."""
+        found = self._needs(spec)
+        return found.processes if found else 1
+
+    def _needs(self, spec: JobSpec) -> Needs | None:
+        """None: the catalogue has lost the instance type."""
         try:
-            return needs(spec, self.options.catalogue).processes
+            return needs(spec, self.options.catalogue)
         except ClientLibError:
-            return 1
+            return None
 
 
 def _applied(

@@ -6,6 +6,7 @@ A try whose response was lost may have created them nevertheless: the next try f
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -100,8 +101,9 @@ class ObjectCreator:
                 return _USE_SECOND_NAME
             await self._create_all(objects)
         except ApiError as error:
-            if objects.base is not None and f'"{objects.base["metadata"]["name"]}" not found' in error.message:
-                return await self._create_base(objects.base)
+            base = objects.base  # the webhooks of Trainer and of Kueue quote its name in their own ways
+            if base is not None and re.search(rf"{base['metadata']['name']}[\"'] not found", error.message):
+                return await self._create_base(base)
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
             return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
         except BeingDeleted as error:

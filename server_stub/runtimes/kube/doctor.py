@@ -54,7 +54,7 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
 
 def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     required, lacking = needed(cluster.kind), []
-    for permission in sorted(required | FOR_DOCTOR):
+    for permission in sorted(required | OPTIONAL):
         answer = api.request("POST", _REVIEWS, permission.review(cluster.namespace))
         if not answer.get("status", {}).get("allowed"):
             lacking.append(permission)
@@ -64,7 +64,7 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
         return checked("permissions", message, fix)
     optional = [str(each) for each in lacking]
-    message = f"all there, but for `doctor` itself: {', '.join(optional)}" if optional else "all there"
+    message = f"all there, but for what is optional: {', '.join(optional)}" if optional else "all there"
     return checked("permissions", message)
 
 
@@ -147,7 +147,7 @@ class Permission(NamedTuple):
 
     @property
     def namespaced(self) -> bool:
-        return self.resource != "nodes"
+        return self.resource not in ("nodes", "clusterqueues")
 
     def review(self, namespace: str) -> dict[str, Any]:
         """The SelfSubjectAccessReview that checks this right."""
@@ -181,8 +181,16 @@ def needed(kind: WorkloadKind) -> frozenset[Permission]:
     return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
 
 
-FOR_DOCTOR = frozenset({Permission("", "namespaces", "get"), Permission("", "nodes", "list")})
-"""Rights of `doctor` alone: without them it checks less, and everything else works."""
+OPTIONAL = frozenset(
+    {
+        Permission("", "namespaces", "get"),
+        Permission("", "nodes", "list"),
+        Permission("kueue.x-k8s.io", "localqueues", "get"),
+        Permission("kueue.x-k8s.io", "clusterqueues", "get"),
+        Permission("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", "get"),
+    }
+)
+"""Rights without which `doctor` checks less, or a job does not tell its place in a queue; everything else works."""
 
 
 # --- nodes: entries of the catalogue that no node fits, even if it were idle; without affinity, quotas and volumes

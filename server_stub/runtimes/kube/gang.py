@@ -27,6 +27,8 @@ from server_stub.worker_gateway import SILENT_S, OpenAttempt
 
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 LOOK_AGAIN_S = 15.0
+QUEUE_LOOK_S = 10.0
+"""LOOK_AGAIN_S for an attempt in a queue of Kueue, whose changes no watch reports."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 
 
@@ -151,7 +153,7 @@ class Gang:
         """Follow the attempt to its end. None: it was taken back and is to be created again."""
         while True:
             self._changed.clear()
-            whole = self._state()
+            whole = await self._state()
             all_workers = observe(whole)
             state, seen = self._without_lost(whole, all_workers)
             self._remember(state, seen)
@@ -166,8 +168,10 @@ class Gang:
                 self._reporter.progress(seen, self._losses.message())
             await self._pause(self._next_look_s())
 
-    def _state(self) -> ClusterState:
+    async def _state(self) -> ClusterState:
         inventory = self._cluster.inventory
+        gpus = self._cluster.wants_gpus(self._attempt.spec)
+        place = await self._cluster.queues.place(inventory.workload(self._key), gpus=gpus)
         workers_report = self._cluster.options.settings.worker_server_url is not None
         pods = self._pods()
         if not workers_report:
@@ -175,6 +179,7 @@ class Gang:
         return ClusterState(
             n_workers=self._attempt.spec.n_workers,
             workload=inventory.workload(self._key),
+            queue_place=place,
             pods=pods,
             events=inventory.events(self._key),
             views=self._workers.views() if workers_report else (),
@@ -194,7 +199,8 @@ class Gang:
         failed = [worker for worker in seen.workers if worker.failed]
         if self._losses.bounds is not None and not failed:  # the attempt goes on without pods taken away earlier
             self._taken_away = None
-        if touched and self._taken_away is None and self._record.removed_because is None:
+        preempted = state.workload is not None and state.workload.suspended  # may be seen after its pods end
+        if touched and (self._taken_away is None or preempted) and self._record.removed_because is None:
             self._taken_away = taken_away(state, self._full_name)
         if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
             self._loses_worker = self._losses.bounds is None
@@ -259,13 +265,15 @@ class Gang:
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         because = self._record.removed_because or self._why_stopped(state)
         why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
+        self._cluster.queues.ended(self._attempt.spec.queue_name, state.pods)
         return await self._reporter.ended(seen, self._hung if self._hung and not self.stopped else why)
 
     def _next_look_s(self) -> float:
         now = asyncio.get_running_loop().time()
         if self._log_drain.is_near or self._unexplained_since is not None:
             return 1.0
-        due = [now + LOOK_AGAIN_S]
+        workload = self._cluster.inventory.workload(self._key)
+        due = [now + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
         if self._incomplete_since is not None:
             due.append(self._incomplete_since + self._cluster.options.settings.gang_timeout_s)
         stuck_at = self._stuck_pods.next_due(self._cluster.inventory.pods(self._key))

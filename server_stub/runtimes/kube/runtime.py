@@ -151,7 +151,7 @@ class KubeRuntime:
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
         found = self._cluster.registry.find(job_id, attempt)
-        return tuple((view.log_length, view.signs_of_life) for view in found.views()) if found else ()
+        return tuple(view.signs_of_life for view in found.views()) if found else ()
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         if self._cluster.options.settings.worker_server_url is None:

@@ -61,9 +61,9 @@ def prepare(attempt: Attempt, plan: WorkerPlan, account: Account) -> None:
         shutil.rmtree(folder)
     for each in (attempt.job_dir, folder.parent, folder, folder / "workers"):
         _let_enter(each)
-    _make_private(attempt.job_dir / OUTPUTS, account)
+    give(attempt.job_dir / OUTPUTS, account)
     if plan.environments_dir:
-        _make_private(Path(plan.environments_dir), account)
+        give(Path(plan.environments_dir), account)
     if attempt.spec.checkpoint_dir is None:
         _make_checkpoints(attempt, account, plan.keep_free_bytes)
     copies = with_own_copies(attempt)
@@ -84,9 +84,9 @@ def _let_enter(folder: Path) -> None:
     folder.chmod(0o711)
 
 
-def _make_private(folder: Path, account: Account) -> None:
-    """Make a folder of the account. The account also becomes the owner of a folder of root, which a job
-    that ran as root has left, and of all files in it.
+def give(folder: Path, account: Account) -> None:
+    """Make a folder of the account. The account also becomes the owner of a folder of root, which the server or a job
+    that ran as root has made, and of all files in it.
 
     Raises PermissionError: it belongs to another account.
     """
@@ -111,16 +111,16 @@ def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> Non
     checkpoints = attempt.job_dir / CHECKPOINTS
     if source := checkpoints_to_copy(attempt, checkpoints):
         _let_enter(source.parent)
-        _make_private(source, account)
+        give(source, account)
         disk.check_room(str(attempt.job_dir), disk.size_of(str(source)), keep_free)
         incomplete = attempt.job_dir / f"{CHECKPOINTS}.new"
         shutil.rmtree(incomplete, ignore_errors=True)
-        _make_private(incomplete, account)
+        give(incomplete, account)
         copied = account.run(["cp", "-a", f"{source}/.", str(incomplete)])
         if copied.returncode:
             raise OSError(f"the checkpoints of the job before can't be copied: {copied.stderr.strip()}")
         incomplete.rename(checkpoints)
-    _make_private(checkpoints, account)
+    give(checkpoints, account)
 
 
 def _copy(source: Path, target: Path, account: Account, keep_free: int) -> None:

@@ -8,12 +8,12 @@ GPU held by a foreign process reserves nothing, because the end of other jobs wo
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 
-from server_stub.runtimes import Attempt
+from server_stub.runtimes import Attempt, place
 from server_stub.runtimes.local.needs import Needs
 
 MANY = 20
@@ -38,7 +38,7 @@ class Waiting:
     """The last reported reason why it waits; empty: not reported yet."""
 
     @property
-    def place(self) -> tuple[int, datetime, int]:
+    def order(self) -> tuple[int, datetime, int]:
         return (-self.priority, self.created_at, self.arrival)
 
     def unload(self) -> None:
@@ -46,11 +46,11 @@ class Waiting:
         self.take = self.take().reload or self.take
 
 
-_place = attrgetter("place")
+_order = attrgetter("order")
 
 
 class WaitingQueue:
-    """Attempts by key, and in order of `Waiting.place`. Adding to a queue of thousands is cheap."""
+    """Attempts by key, and in order of `Waiting.order`. Adding to a queue of thousands is cheap."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, Waiting] = {}
@@ -58,7 +58,7 @@ class WaitingQueue:
         self.wanting_gpus = 0
         """Number of attempts that need GPUs."""
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._by_key
 
     def __getitem__(self, key: str) -> Waiting:
@@ -74,16 +74,16 @@ class WaitingQueue:
         """Returns True if it is the last one in order."""
         self._by_key[waiting.key] = waiting
         self.wanting_gpus += waiting.needs.wants_gpus
-        if not self._in_order or self._in_order[-1].place < waiting.place:
+        if not self._in_order or self._in_order[-1].order < waiting.order:
             self._in_order.append(waiting)
             return True
-        insort(self._in_order, waiting, key=_place)
+        insort(self._in_order, waiting, key=_order)
         return False
 
     def pop(self, key: str) -> Waiting | None:
         waiting = self._by_key.pop(key, None)
         if waiting is not None:
-            del self._in_order[bisect_left(self._in_order, waiting.place, key=_place)]
+            del self._in_order[bisect_left(self._in_order, waiting.order, key=_order)]
             self.wanting_gpus -= waiting.needs.wants_gpus
         return waiting
 
@@ -102,6 +102,12 @@ class Capacity:
     """Running."""
     memory_gib: float
     memory_free_gib: float
+    reserved_gpus: int = 0
+    """Free, but kept for attempts that wait."""
+
+    @property
+    def gpus_in_use(self) -> int:
+        return self.gpus - len(self.free_gpus) - len(self.held_gpus) - self.reserved_gpus
 
     @property
     def exhausted(self) -> bool:
@@ -119,8 +125,8 @@ class Schedule:
     """The capacity for attempts after these."""
 
 
-def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Schedule:
-    """Start the attempts of `queue` (in order of `place`) that fit, and give the reason why each of the others waits.
+def decide(queue: Collection[Waiting], capacity: Capacity, before: int = 0) -> Schedule:
+    """Start the attempts of `queue` (in their order) that fit, and give the reason why each of the others waits.
 
     `before`: number of attempts before the first of `queue`; `capacity` is then the part that they have left.
     """
@@ -135,15 +141,17 @@ def decide(queue: Iterable[Waiting], capacity: Capacity, before: int = 0) -> Sch
             grants[waiting.key] = grant(waiting.needs, usable)
             capacity = _taken(capacity, waiting.needs, grants[waiting.key])
         else:
-            waits[waiting.key] = why + _before(before + len(waits))
+            waits[waiting.key] = why
             capacity = _kept_back(capacity, waiting.needs, usable)
-    return Schedule(grants, waits, capacity)
+    total = before + len(queue) - len(grants)
+    placed = {key: _place_of(number, total) + why for number, (key, why) in enumerate(waits.items(), before + 1)}
+    return Schedule(grants, placed, capacity)
 
 
 def far_back(waiting: Waiting, left: Capacity) -> str:
     """The reason why an attempt waits that `decide` has left out."""
     usable = sorted(left.free_gpus & set(waiting.needs.allowed))
-    return (_obstacle(waiting.needs, usable, left) or "waits for its turn") + _before(MANY + 1)
+    return f"more than {MANY} jobs before it; {_obstacle(waiting.needs, usable, left) or 'waits for its turn'}"
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
@@ -165,18 +173,20 @@ def _obstacle(needs: Needs, usable: Sequence[int], capacity: Capacity) -> str | 
 def _gpu_obstacle(needs: Needs, capacity: Capacity) -> str:
     held = [capacity.held_gpus[i] for i in sorted(needs.allowed) if i in capacity.held_gpus]
     bound = f" ({_these(needs.allowed)})" if len(needs.allowed) < capacity.gpus else ""
-    return "; ".join([f"waits for {needs.least_gpus} of {capacity.gpus} GPUs{bound}", *held])
+    used = f"{capacity.gpus_in_use} of {capacity.gpus} GPUs are in use"
+    return "; ".join([f"waits for {needs.least_gpus} GPU{'s' if needs.least_gpus > 1 else ''}{bound}", used, *held])
 
 
 def _these(indices: Sequence[int]) -> str:
     return "GPU " + ", ".join(map(str, sorted(indices)))
 
 
-def _before(count: int) -> str:
-    """Exact up to MANY only: otherwise each start of a job would change the messages of thousands."""
-    if count > MANY:
-        return f"; more than {MANY} jobs before it"
-    return "" if not count else f"; {count} job{'s' if count > 1 else ''} before it"
+def _place_of(number: int, total: int) -> str:
+    """The place of an attempt among those that wait, empty for the only one. Exact up to MANY only: otherwise each
+    start of a job would change the messages of thousands."""
+    if number > MANY + 1:
+        return f"more than {MANY} jobs before it; "
+    return f"{place(number, total if total <= MANY else f'more than {MANY}')}; " if total > 1 else ""
 
 
 def _taken(capacity: Capacity, needs: Needs, given: Grant) -> Capacity:
@@ -192,9 +202,11 @@ def _kept_back(capacity: Capacity, needs: Needs, usable: Sequence[int]) -> Capac
     reachable = len([i for i in needs.allowed if i not in capacity.held_gpus])
     if reachable < needs.least_gpus:
         return capacity
+    kept = usable[: needs.least_gpus]
     return replace(
         capacity,
-        free_gpus=capacity.free_gpus.difference(usable[: needs.least_gpus]),
+        free_gpus=capacity.free_gpus.difference(kept),
+        reserved_gpus=capacity.reserved_gpus + len(kept),
         cpu_jobs=capacity.cpu_jobs + (not needs.wants_gpus),
         memory_free_gib=capacity.memory_free_gib - needs.memory_gib,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import missing, needs, programs
+from tests.cluster import debian, missing, needs, programs
 from tests.cluster.fixtures import own
 from tests.cluster.layers import components
 from tests.cluster.places import Home
@@ -86,6 +89,18 @@ def test_without_apt_the_commands_that_it_would_bring_are_named(commands: Path, 
     (commands / "apt-get").unlink()
     told = str(missing(["node"], home))
     assert told.startswith("not a Debian, and these commands are missing: containerd, ctr, runc")
+
+
+@pytest.mark.skipif(not shutil.which("apt-get"), reason="this system has no apt")
+def test_another_apt_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "partial").mkdir()
+    lock = (tmp_path / "lock").open("w")
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    threading.Timer(1.5, lock.close).start()
+    begun = time.monotonic()
+    done = debian._apt_get("clean", "-o", f"Dir::Cache={tmp_path}", "-o", f"Dir::Cache::archives={tmp_path}")
+    assert done.returncode == 0, done.stdout
+    assert time.monotonic() - begun >= 1.4
 
 
 def test_a_machine_without_cgroups_is_told_so(

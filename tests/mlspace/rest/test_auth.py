@@ -34,6 +34,10 @@ def test_a_user_s_name_and_token_are_the_pair(server: Running) -> None:
     }
 
 
+def test_ping_is_answered_without_a_token(shared_server: Running) -> None:
+    assert platform(shared_server, None)("GET", paths.PING).status_code == 200
+
+
 @pytest.mark.parametrize("pair", [("ann", "wrong"), ("ben", "ann's"), ("", ""), ("ann", "ключ")])
 def test_a_wrong_pair_is_answered_as_the_platform_does(pair: tuple[str, str], shared_server: Running) -> None:
     secret = shared_server.tokens["ann"] if pair[1] == "ann's" else pair[1]

@@ -76,13 +76,7 @@ class Api:
         self.host = str(configuration.host)
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Query | None = None,
-        kind: str = JSON,
-        accept: str = JSON,
+        self, method: str, path: str, body: Any = None, query: Query | None = None, kind: str = JSON, accept: str = JSON
     ) -> Any:
         """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
         text = self._read(self._send(method, path, body, query, READ_S, kind, accept))

@@ -85,12 +85,7 @@ class ObjectsApi:
         BeingDeleted.
         """
         meta = workload["metadata"]
-        owner = {
-            "apiVersion": self.kind.api_version,
-            "kind": self.kind.name,
-            "name": meta["name"],
-            "uid": meta["uid"],
-        }
+        owner = {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": meta["name"], "uid": meta["uid"]}
         owned = [partial(self._create_owned, each, owner) for each in objects.owned()]
         return [*owned, partial(self._share, objects.launcher, owner)]
 
@@ -173,11 +168,7 @@ class ObjectsApi:
 
     def log_tail(self, pod: str, container: str) -> bytes:
         """The last lines that a worker printed; empty if they are not available. Raises ApiError on other failures."""
-        query: dict[str, str | int | bool] = {
-            "container": container,
-            "tailLines": TAIL_LINES,
-            "limitBytes": TAIL_BYTES,
-        }
+        query: dict[str, str | int | bool] = {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
         try:
             return self._api.text(f"{self._core}/pods/{pod}/log", query)
         except ApiError as error:

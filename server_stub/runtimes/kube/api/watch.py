@@ -49,13 +49,7 @@ class ObjectWatch:
     """The watch of one kind in one namespace: `path` of its collection, `query` with selectors."""
 
     def __init__(
-        self,
-        api: Api,
-        path: str,
-        query: dict[str, str],
-        take: Callable[[Change], None],
-        *,
-        may_be_absent: bool = False,
+        self, api: Api, path: str, query: dict[str, str], take: Callable[[Change], None], *, may_be_absent: bool = False
     ) -> None:
         """`may_be_absent`: it is no problem if the cluster has no such kind, or does not let this server see it."""
         self._api, self._path, self._query, self._take = api, path, query, take

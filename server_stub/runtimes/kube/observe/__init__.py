@@ -44,6 +44,8 @@ class ClusterState:
     events: tuple[Event, ...] = ()
     views: tuple[WorkerView, ...] = ()
     """The reports of the workers by number; () if pods can't reach this server."""
+    queue_place: str = ""
+    """The place of its suspended workload in a queue, in words; empty: not known."""
 
 
 class Blocker(NamedTuple):
@@ -209,11 +211,19 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
             return word.reason, why
     if state.workload is None or state.workload.deleting:
         return Reason.DELETED_EXTERNALLY, f"{workload_name} was deleted by someone else"
+    if state.workload.suspended and state.workload.queue is not None:
+        return Reason.PREEMPTED, _preempted(state.workload, state.events)
     deleted = [pod.worker for pod in state.pods if pod.gone or pod.deleting]
     if deleted:
         which = messages.listed(sorted(set(deleted)), state.n_workers)
         return Reason.DELETED_EXTERNALLY, f"the pod of {which} was deleted by someone else"
     return Reason.DELETED_EXTERNALLY, "its processes were stopped from outside"
+
+
+def _preempted(workload: Workload, events: Sequence[Event]) -> str:
+    why = _newest(events, lambda event: event.about == workload.uid and event.reason == "Stopped")
+    because = f": {why.message}" if why else ""
+    return messages.shortened(f"Kueue has taken its place in queue {workload.queue} back{because}")
 
 
 # --- what blocks the start
@@ -303,12 +313,11 @@ def _no_pods(state: ClusterState, missing: int, events: Mapping[str, Sequence[Ev
         if meant.permanent:
             text = f"the operator has given the {workload.kind} up: {_words(condition)}"
             return Blocker(meant.reason, text, permanent=True)
-    suspended = next((each for each, _ in workload.conditions if each.word == "Suspended"), None)
-    if suspended is not None:
-        queue = f"queue '{workload.queue}'" if workload.queue else "being resumed"
-        return Blocker(
-            Reason.QUEUED, f"waits for {queue}{messages.waits_since(suspended.at)}", counts_toward_timeout=False
-        )
+    if workload.suspended:
+        queue = f"waits for queue {workload.queue}" if workload.queue else "waits for being resumed"
+        since = next((each.at for each, _ in workload.conditions if each.word == "Suspended"), workload.created_at)
+        text = f"{state.queue_place or queue}{messages.waits_since(since)}"
+        return Blocker(Reason.QUEUED, text, counts_toward_timeout=False)
     failed = _newest(events.get(workload.uid, ()), lambda event: event.reason in _NOT_CREATED)
     if failed is not None:
         text, permanent = messages.not_created(failed.message, state.n_workers, state.n_workers - missing)

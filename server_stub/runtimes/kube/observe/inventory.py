@@ -43,6 +43,10 @@ class Inventory:
     def workload(self, key: AttemptKey) -> Workload | None:
         return self._workloads.get(key)
 
+    def workloads(self) -> Iterable[Workload]:
+        """Those of all attempts."""
+        return self._workloads.values()
+
     def pods(self, key: AttemptKey) -> tuple[WorkerPod, ...]:
         """The pods of an attempt, with those that are gone since it is followed."""
         return tuple(self._pods.get(key, {}).values())

@@ -106,6 +106,8 @@ class Workload:
     deleting: bool
     queue: str | None
     """Queue of Kueue."""
+    suspended: bool
+    """True while Kueue, or a user of the cluster, keeps it without pods."""
     conditions: tuple[tuple[StatusReason, Meaning], ...]
     """Conditions with status True."""
     parts: tuple[str, ...] = ()
@@ -169,6 +171,7 @@ def workload(raw: Json, kind: WorkloadKind) -> Workload | None:
     if key is None:
         return None
     conditions = [each for each in _list(_of(raw, "status").get("conditions")) if each.get("status") == "True"]
+    spec = _of(raw, "spec")
     return Workload(
         kind=kind.name,
         key=key,
@@ -177,6 +180,7 @@ def workload(raw: Json, kind: WorkloadKind) -> Workload | None:
         created_at=_text(meta, "creationTimestamp"),
         deleting=meta.get("deletionTimestamp") is not None,
         queue=labels.get(names.QUEUE),
+        suspended=_of(spec, "runPolicy").get("suspend", spec.get("suspend")) is True,
         conditions=tuple(_meant(each, kind) for each in conditions),
         parts=kind.parts(_text(meta, "name")),
     )
@@ -226,9 +230,7 @@ def _container(status: Json) -> Container:
 def _ended(state: Json) -> ContainerEnd:
     code = state.get("exitCode")
     return ContainerEnd(
-        exit_code=code if isinstance(code, int) else 0,
-        reason=_text(state, "reason"),
-        message=_text(state, "message"),
+        exit_code=code if isinstance(code, int) else 0, reason=_text(state, "reason"), message=_text(state, "message")
     )
 
 

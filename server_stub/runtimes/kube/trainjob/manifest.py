@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -96,8 +97,9 @@ def probe(namespace: str, labels: Mapping[str, str]) -> Object:
 
 
 def lacks_runtime(message: str) -> bool:
-    """True if a TrainJob was refused with this message because its TrainingRuntime is missing."""
-    return "specified trainingRuntime must be created before" in message
+    """True if the webhook of Trainer or of Kueue refused a TrainJob with this message because its TrainingRuntime is
+    missing."""
+    return re.search(r"client-lib-\w{10}[\"'] not found", message) is not None
 
 
 def worker_of(labels: Mapping[str, str]) -> int | None:

@@ -1,0 +1,146 @@
+"""Bearer tokens of an OpenID Connect issuer (JWT), which users may send instead of a token of the users file.
+
+A token is checked by PyJWT against the keys that the issuer publishes. They are fetched in a thread: at the first
+token, for a key id that is not among them, and after KEYS_S; at most once in `pause_s`, so that invented key ids
+cause few requests. (PyJWKClient of PyJWT fetches on the calling thread, for every unknown id, and does not use
+REQUESTS_CA_BUNDLE.)
+
+Only a server with the setting `oidc_issuer` imports this module: other servers start without its libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from typing import Any, NamedTuple
+
+import jwt
+import requests
+
+from client_lib.errors import Unauthorized, Unavailable
+from client_lib.spec import paths
+from server_stub.http.users_file import USER_NAME
+from server_stub.service.values import User
+from server_stub.settings import Settings
+
+ALGORITHMS = [*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"]
+KEYS_S = 3600.0  # age of the keys at which they are fetched again, as the issuer may have withdrawn one
+PAUSE_S = 10.0
+_FETCH_S = 5.0  # silence of the issuer
+_SKEW_S = 30.0  # between the clocks of the issuer and of this server
+
+_LOGIN = "`client-lib login` gets a new one"
+
+Keys = dict[str, jwt.PyJWK]
+"""Key id -> public key."""
+
+log = logging.getLogger(__name__)
+
+
+class Accepted(NamedTuple):
+    user: User
+    groups: frozenset[str]
+    ends: float
+    """Unix time until which the token need not be checked again."""
+
+
+class Oidc:
+    """The tokens of one issuer. Event loop only."""
+
+    def __init__(self, settings: Settings, pause_s: float = PAUSE_S) -> None:
+        self._settings, self.pause_s = settings, pause_s
+        self._issuer = settings.oidc_issuer or ""
+        self._lock = asyncio.Lock()
+        self._keys: Keys = {}
+        self._asked = self._fetched = float("-inf")
+        self._failure = ""
+        """The reason why the last fetch got no keys; "": it got them."""
+
+    async def accept(self, token: str) -> Accepted:
+        """The user of a token. Raises Unauthorized, or Unavailable: its key is not known, and the issuer does not
+        answer."""
+        try:
+            parts = jwt.decode_complete(token, options={"verify_signature": False})
+            if parts["payload"].get("iss") != self._issuer:
+                raise jwt.InvalidIssuerError
+            key = await self._key(parts["header"].get("kid"))
+            claims: dict[str, Any] = jwt.decode(
+                *(token, key, ALGORITHMS),
+                options={"require": ["exp", "aud"]},
+                audience=self._settings.oidc_audience,
+                issuer=self._issuer,
+                leeway=_SKEW_S,
+            )
+        except jwt.PyJWTError as error:
+            raise Unauthorized(self._refusal(error), hint=_LOGIN) from error
+        found = claims.get(self._settings.oidc_groups_claim, [])
+        groups = frozenset(map(str, found if isinstance(found, list) else [found]))
+        admin = not groups.isdisjoint(self._settings.oidc_admin_groups)
+        ends = min(float(claims["exp"]) + _SKEW_S, time.time() + KEYS_S)
+        return Accepted(User(self._name(claims), admin), groups, ends)
+
+    def _refusal(self, error: jwt.PyJWTError) -> str:
+        if isinstance(error, jwt.ExpiredSignatureError):
+            return "the token has expired"
+        if isinstance(error, jwt.InvalidAudienceError):
+            return f"the token is for another audience than {self._settings.oidc_audience!r}"
+        if isinstance(error, jwt.InvalidIssuerError):
+            return f"the token is of another issuer than {self._issuer}"
+        return f"the token is not valid: {error}"
+
+    def _name(self, claims: dict[str, Any]) -> str:
+        """Raises Unauthorized: the claims have no name that a user may have here."""
+        claim = self._settings.oidc_name_claim
+        name = claims.get(claim)
+        if not isinstance(name, str) or not re.fullmatch(USER_NAME, name):
+            raise Unauthorized(
+                f"claim {claim!r} of the token is {name!r}, which is no user name",
+                hint="the server's setting oidc_name_claim chooses the claim; a name has letters, digits and . _ @ + -",
+            )
+        if claim == "email" and claims.get("email_verified") is False:
+            raise Unauthorized(f"the issuer has not verified the address {name}")
+        return name
+
+    async def _key(self, kid: str | None) -> jwt.PyJWK:
+        """Raises PyJWTError: the issuer has no such key; Unavailable: it does not answer."""
+        old = time.monotonic() - self._fetched > KEYS_S and not self._lock.locked()
+        if kid not in self._keys or old:
+            async with self._lock:  # one request asks, and those that need its answer wait
+                if time.monotonic() - self._asked > self.pause_s and (kid not in self._keys or old):
+                    await self._fetch()
+        if kid in self._keys:
+            return self._keys[kid]
+        if self._failure:
+            raise Unavailable(self._failure, hint="tokens of the users file are not affected")
+        raise jwt.InvalidKeyError(f"the issuer publishes no key {kid!r}")
+
+    async def _fetch(self) -> None:
+        """Fetch the keys. A failure leaves them as they are: tokens stay valid while the issuer does not answer."""
+        self._asked = time.monotonic()
+        try:
+            self._keys, self._failure = await asyncio.to_thread(fetch_keys, self._issuer), ""
+            self._fetched = self._asked
+        except Unavailable as error:
+            self._failure = error.message
+            log.error("%s", error.message)
+
+
+def fetch_keys(issuer: str) -> Keys:
+    """The public keys of an issuer. Raises Unavailable."""
+    try:
+        metadata = _get(issuer.rstrip("/") + paths.DISCOVERY)
+        if metadata["issuer"] != issuer:
+            raise ValueError(f"its metadata name {metadata['issuer']!r}; oidc_issuer has to be the same text")
+        found = jwt.PyJWKSet.from_dict(_get(metadata["jwks_uri"]))
+    except (requests.RequestException, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unavailable(f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}") from error
+    return {key.key_id: key for key in found.keys if key.key_id}
+
+
+def _get(url: str) -> dict[str, Any]:
+    response = requests.get(url, timeout=_FETCH_S)
+    response.raise_for_status()
+    found: dict[str, Any] = response.json()
+    return found

@@ -1,0 +1,152 @@
+"""Queues of a real Kueue, with both kinds of job: quota, borrowing in a cohort, preemption, what a waiting job says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from client_lib.errors import NotSupported
+from client_lib.spec.states import Reason, State
+from server_stub.runtimes.kube.api import connect
+from tests.cluster import Cluster
+from tests.cluster.needs import missing
+from tests.cluster.objects import KUEUE, QUEUES
+from tests.cluster.waiting import until
+from tests.contract.conftest import looked_over
+from tests.contract.places import ClusterPlace, becomes, ended, prints, says
+from tests.contract.test_promises import STAY, texts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+ONCE = "import os, time\nprint('up', flush=True)\nif os.environ['CLIENT_LIB_ATTEMPT'] == '1':\n    time.sleep(600)\n"
+OTHERS = {"memory": "64Gi", "ephemeral-storage": "900Gi"}
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster) -> Cluster:
+    """The cluster with Kueue beside all else. Jobs outside the namespaces of these tests go past it."""
+    if lack := missing({"kueue"}):
+        pytest.skip(lack)
+    cluster.up({"kueue"}, (), print)
+    put(cluster, "resourceflavors/plain", {})
+    return cluster
+
+
+@pytest.fixture(scope="module", params=["pytorchjob", "trainjob"])
+def queued(
+    request: pytest.FixtureRequest, kueue: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
+    namespace = f"queues-{request.param}"
+    kueue.namespace(namespace)
+    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {QUEUES: "true"}}})
+    place = ClusterPlace(tmp_path_factory.mktemp(namespace), kueue, namespace, JOB_KIND=request.param)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def place(queued: ClusterPlace) -> Iterator[ClusterPlace]:
+    yield from looked_over(queued)
+
+
+def put(cluster: Cluster, path: str, spec: dict[str, Any], namespace: str = "") -> None:
+    plural, name = path.split("/")
+    kind = {"resourceflavors": "ResourceFlavor", "clusterqueues": "ClusterQueue", "localqueues": "LocalQueue"}[plural]
+    where = f"{KUEUE}/namespaces/{namespace}" if namespace else KUEUE
+    made = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    cluster.api.apply(f"{where}/{path}", made)
+
+
+@pytest.fixture
+def queue(place: ClusterPlace) -> Iterator[Callable[..., None]]:
+    """Makes a queue of so many cores, with a ClusterQueue of its own."""
+    made = []
+
+    def make(name: str, cpu: str, cohort: str | None = None) -> None:
+        quotas = [{"name": each, "nominalQuota": amount} for each, amount in ({"cpu": cpu} | OTHERS).items()]
+        flavors = [{"name": "plain", "resources": quotas}]
+        spec: dict[str, Any] = {
+            "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": ["cpu", *OTHERS], "flavors": flavors}],
+            "preemption": {"reclaimWithinCohort": "Any"},
+        }
+        shared = f"{place.namespace}-{name}"
+        put(place.cluster, f"clusterqueues/{shared}", spec | ({"cohortName": cohort} if cohort else {}))
+        put(place.cluster, f"localqueues/{name}", {"clusterQueue": shared}, place.namespace)
+        made.append(name)
+
+    yield make
+    for name in made:
+        place.cluster.api.delete(f"{KUEUE}/namespaces/{place.namespace}/localqueues/{name}")
+        place.cluster.api.delete(f"{KUEUE}/clusterqueues/{place.namespace}-{name}")
+
+
+def test_jobs_wait_for_the_quota_of_their_queue_in_turn(place: ClusterPlace, queue: Callable[..., None]) -> None:
+    queue("team-a", "300m")
+    queue("team-b", "300m")
+    first, second, third = (
+        place.job(script, n_workers=workers, instance_type="tiny", queue_name="team-a")
+        for script, workers in ((STAY, 2), (STAY, 1), ("print('ran')\n", 2))
+    )
+    first.submit()
+    prints(first, "up", times=2)
+    second.submit()
+    says(second, "1st of 1 in queue team-a; 0.3 of 0.3 cores of the quota are in use; waits since")
+    third.submit()
+    says(third, "2nd of 2 in queue team-a; 0.3 of 0.3 cores of the quota are in use; waits since")
+    assert third.info().reason is Reason.QUEUED
+    assert place.pods(third) == []
+    other = place.run("print('ran')\n", instance_type="tiny", queue_name="team-b")  # its own quota is free
+    assert other.info().state is State.SUCCEEDED, other.info().message
+    first.cancel()
+    prints(second, "up")
+    says(third, "1st of 1 in queue team-a; 0.15 of 0.3 cores of the quota are in use; about ")
+    second.cancel()
+    info = ended(third).info()
+    assert info.state is State.SUCCEEDED, info.message
+    assert texts(third, stream=["stdout"]) == ["ran", "ran"]
+    ended(first), ended(second)
+
+
+@pytest.mark.long  # once, beside three busy clusters, the second attempt did not say its place within 90 s
+def test_what_a_job_borrows_of_its_cohort_is_taken_back_and_it_runs_again(
+    place: ClusterPlace, queue: Callable[..., None]
+) -> None:
+    for name in ("lender", "borrower"):
+        queue(name, "150m", cohort=place.namespace)
+    borrows = place.job(ONCE, n_workers=2, instance_type="tiny", queue_name="borrower")
+    borrows.submit()
+    prints(borrows, "up", times=2)  # with 0.3 cores of a quota of 0.15
+    lends = place.job(STAY, instance_type="tiny", queue_name="lender")
+    lends.submit()
+    prints(lends, "up")
+    says(borrows, "1st of 1 in queue borrower")
+    assert borrows.info().attempt == 2
+    told = [event.message for event in borrows.events() if event.reason == "Preempted"]
+    assert any("Kueue has taken its place in queue borrower back" in message for message in told), told
+    lends.cancel()
+    becomes(borrows, State.RUNNING)
+    info = ended(borrows).info()
+    assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
+    ended(lends)
+
+
+def test_a_queue_that_does_not_exist_is_named(place: ClusterPlace) -> None:
+    job = place.job(STAY, queue_name="nowhere")
+    job.submit()
+    says(job, f"queue nowhere lets no job start: namespace {place.namespace} has no LocalQueue of this name")
+    assert job.info().reason is Reason.QUEUED
+    job.cancel()
+    assert ended(job).info().state is State.CANCELLED
+
+
+def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlace) -> None:
+    api = connect(place.cluster.kubeconfig, None)
+    for _ in until(60, pause_s=0.2):
+        if place.kind.is_queued(api, place.namespace):
+            break
+    assert not place.kind.is_queued(api, kube.namespace)
+    with pytest.raises(NotSupported, match="queue_name='team': this cluster has no Kueue"):
+        kube.job(STAY, queue_name="team").submit()

@@ -1,0 +1,173 @@
+"""Tokens of an OpenID Connect issuer: their users, refusals and their reasons, and an issuer that does not answer."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import requests
+
+from client_lib.errors import InvalidRequest, Unauthorized, Unavailable
+from client_lib.spec import paths
+from server_stub import serve
+from server_stub.http.oidc import KEYS_S, Oidc
+from server_stub.settings import Settings
+from tests.http.conftest import Api, Running
+from tests.issuer import CLIENT_ID, Issuer, running_issuer
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with running_issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def server(issuer: Issuer, start_server: Callable[..., Running]) -> Running:
+    return start_server(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID, oidc_admin_groups=["platform"])
+
+
+def test_a_token_of_the_issuer_is_its_user_beside_those_of_the_file(issuer: Issuer, server: Running) -> None:
+    zoe = Api(server.url, issuer.token())
+    job = zoe.submit().json()
+    assert job["owner"] == "zoe"
+    assert not zoe("GET", paths.INFO).json()["admin"]
+    assert Api(server.url, issuer.token(groups=["platform"]))("GET", paths.INFO).json()["admin"]
+    assert server.as_user("ann")("GET", paths.INFO).json()["user"] == "ann"
+    assert server.as_user("ann")("GET", paths.job(job["name"])).status_code == 404
+    assert issuer.asked["/keys"] == 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "says"),
+    [
+        ({"exp": time.time() - 60}, "the token has expired"),
+        ({"exp": None}, "exp"),
+        ({"aud": "another"}, f"another audience than '{CLIENT_ID}'"),
+        ({"aud": None}, "aud"),
+        ({"iss": "https://evil.example"}, "of another issuer than http://127.0.0.1"),
+        ({"preferred_username": None}, "claim 'preferred_username' of the token is None"),
+        ({"preferred_username": "../x"}, "'../x', which is no user name"),
+    ],
+)
+def test_a_token_that_is_refused_says_why(claims: dict[str, Any], says: str, issuer: Issuer, server: Running) -> None:
+    answer = Api(server.url, issuer.token(**claims))("GET", paths.INFO)
+    assert answer.status_code == 401
+    assert says in answer.json()["message"]
+
+
+def test_a_token_that_the_issuer_did_not_sign_is_refused(issuer: Issuer, server: Running) -> None:
+    good = issuer.token()
+    kid = jwt.get_unverified_header(good)["kid"]
+    claims = jwt.decode(good, options={"verify_signature": False})
+    other = jwt.encode(claims, "k" * 32, "HS256", {"kid": kid})
+    unsigned = jwt.encode(claims, None, "none", {"kid": kid})
+    changed = ".".join([good.split(".")[0], unsigned.split(".")[1][:-2] + "xx", good.split(".")[2]])
+    for token in (other, unsigned, changed, "a.b.c"):
+        assert Api(server.url, token)("GET", paths.INFO).status_code == 401
+
+
+def test_an_address_that_the_issuer_has_not_verified_is_no_name(issuer: Issuer) -> None:
+    issuer.claims = {"email": "ann@lab.example", "email_verified": False}
+    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID, oidc_name_claim="email"))
+    with pytest.raises(Unauthorized, match="not verified"):
+        asyncio.run(oidc.accept(issuer.token()))
+    assert asyncio.run(oidc.accept(issuer.token(email_verified=True))).user.name == "ann@lab.example"
+
+
+def test_a_token_is_refused_once_it_has_expired_though_it_was_accepted(issuer: Issuer, server: Running) -> None:
+    issuer.lifetime_s = -25.0  # expires within the allowed difference of the clocks
+    zoe = Api(server.url, issuer.token())
+    assert zoe("GET", paths.INFO).status_code == 200
+    time.sleep(5.2)
+    assert zoe("GET", paths.INFO).json()["message"] == "the token has expired"
+
+
+def test_a_new_key_is_fetched_and_invented_ones_are_not_each_time(issuer: Issuer) -> None:
+    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID), pause_s=60)
+
+    async def scenario() -> None:
+        await oidc.accept(issuer.token())
+        issuer.rotate()
+        token = issuer.token()
+        for _ in range(20):
+            with pytest.raises(Unauthorized, match="publishes no key"):
+                await oidc.accept(token)
+        assert issuer.asked["/keys"] == 1
+        oidc.pause_s = 0
+        await asyncio.gather(*(oidc.accept(token) for _ in range(20)))
+        assert issuer.asked["/keys"] == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(start_server: Callable[..., Running]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, running_issuer() as other, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        server = start_server(oidc_issuer=url, oidc_audience=CLIENT_ID)
+        zoe = pool.submit(Api(server.url, other.token(iss=url)), "GET", paths.INFO)
+        with silent.accept()[0]:  # the server asks for the metadata
+            assert server.as_user("ann")("GET", paths.INFO).status_code == 200
+            assert not zoe.done()
+        assert zoe.result().status_code == 503
+        assert url in zoe.result().json()["message"]
+
+
+def test_known_keys_are_used_while_the_issuer_is_away() -> None:
+    with running_issuer() as issuer:
+        oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID), pause_s=0)
+        asyncio.run(oidc.accept(issuer.token()))
+    assert asyncio.run(oidc.accept(issuer.token())).user.name == "zoe"
+    issuer.rotate()
+    with pytest.raises(Unavailable, match="gives no keys"):
+        asyncio.run(oidc.accept(issuer.token()))
+
+
+def test_the_way_to_a_token_needs_none(issuer: Issuer, server: Running, start_server: Callable[..., Running]) -> None:
+    answer = server.anonymous()("GET", paths.LOGIN).json()
+    assert answer == {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}
+    assert "client-lib login" in server.anonymous()("GET", paths.INFO).json()["hint"]
+    refused = start_server().anonymous()("GET", paths.LOGIN)
+    assert refused.json()["code"] == "not_supported"
+
+
+def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(issuer: Issuer, server: Running) -> None:
+    issuer.lifetime_s = -25.0
+    link = Api(server.url, issuer.token())("POST", paths.LOGIN_LINKS).json()["path"]
+    browser = Api(server.url, None)
+    browser("GET", f"/{link}")
+    time.sleep(5.2)
+    assert browser("GET", paths.JOBS).status_code == 200
+
+
+def test_a_token_that_has_expired_makes_no_new_login(issuer: Issuer, server: Running) -> None:
+    """It has made a link while it was valid."""
+    issuer.lifetime_s = -25.0
+    token = issuer.token()
+    assert Api(server.url, token)("POST", paths.LOGIN_LINKS).ok
+    time.sleep(5.2)
+    assert requests.post(f"{server.url}/login", {"token": token}, allow_redirects=False, timeout=10).status_code == 401
+
+
+def test_a_token_is_checked_again_when_its_key_may_have_been_withdrawn(issuer: Issuer) -> None:
+    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID))
+    accepted = asyncio.run(oidc.accept(issuer.token(exp=time.time() + 10**8)))
+    assert accepted.ends <= time.time() + KEYS_S
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"oidc_issuer": "http://lab.example"}, "no https address"),
+        ({"oidc_issuer": "https://lab.example"}, "needs oidc_audience"),
+        ({"oidc_issuer": "https://lab.example", "oidc_audience": "x"}, "no accounts on this machine"),
+    ],
+)
+def test_a_server_with_half_an_issuer_does_not_start(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        serve.serve(Settings(state_dir=tmp_path, **settings))
