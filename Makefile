@@ -21,7 +21,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs lock clean check-javascript
+.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs screenshots lock clean check-javascript
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -124,6 +124,9 @@ docs: $(READY)  ## write what docs/ repeats of the code, and build the site in b
 	@$(RUN)/python docs/tables.py
 	@echo "== build/docs (warnings are errors)"
 	@$(RUN)/python -m sphinx -q -W --keep-going docs build/docs
+
+screenshots: $(READY)  ## the pictures of the pages in docs/images, taken by their test
+	@SCREENSHOTS=$(CURDIR)/docs/images $(ONE_BY_ONE) -n 0 tests/page/test_screenshots.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
 	@for name in bootstrap dev server bench bench-functions kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \

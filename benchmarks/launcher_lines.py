@@ -106,7 +106,7 @@ def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
     while not os.path.exists(directory.control):
         time.sleep(0.001)
     peer = control.ControlConnection(directory.control)
-    peer.send(control.go())
+    peer.send(control.order(control.GO))
     began = let_go(release)
     while (message := peer.receive(60)) and message["event"] != control.ENDED:
         pass

@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from client_lib.log_reading.frames import Params
 from client_lib.log_reading.reader import log_entries, log_lines, log_params
-from client_lib.spec.paths import LOG_FRAMES, NDJSON, job_logs
+from client_lib.spec import paths
+from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from tests.logs.log_server import NAME, log_directory, write_job
 from tests.logs.support import LogWriter, ServerProcess, stamp
 
@@ -57,7 +58,9 @@ def receive(port: int, path: str, accept: str) -> int:
 def open_stream(port: int) -> Callable[[Params], Iterator[bytes]]:
     def opened(params: Params) -> Iterator[bytes]:
         connection = HTTPConnection("127.0.0.1", port)
-        connection.request("GET", f"{job_logs(NAME)}?{urlencode(params, doseq=True)}", headers={"Accept": LOG_FRAMES})
+        connection.request(
+            "GET", f"{paths.job(NAME, 'logs')}?{urlencode(params, doseq=True)}", headers={"Accept": LOG_FRAMES}
+        )
         answer = connection.getresponse()
         while chunk := answer.read1(64 * 1024):
             yield chunk
@@ -106,7 +109,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, path: Path, one: int, two: int) -> None:
-    logs = job_logs(NAME)
+    logs = paths.job(NAME, "logs")
     ways: dict[str, Callable[[], int]] = {
         "raw bytes of the file (floor)": lambda: receive(one, f"/raw?path={path}", "*/*"),
         "server, frames, 1 worker": lambda: receive(one, logs, LOG_FRAMES),

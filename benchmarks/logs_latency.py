@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from logs_catchup import open_stream
 
 from client_lib.log_reading.reader import log_lines, log_params
-from client_lib.spec.paths import LOG_FRAMES, job_logs
-from client_lib.worker.control import ControlConnection, go
+from client_lib.spec import paths
+from client_lib.spec.paths import LOG_FRAMES
+from client_lib.worker.control import GO, ControlConnection, order
 from client_lib.worker.directory import Directory, launcher_command
 from client_lib.worker.plan import WorkerPlan
 from tests.logs.log_server import NAME, log_directory, write_job
@@ -46,7 +47,7 @@ for number in range({lines}):
 def raw_followers(port: int, count: int) -> None:
     """Follow with `count` sockets until the last one ends."""
     selector = selectors.DefaultSelector()
-    request = f"GET {job_logs(NAME)}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n".encode()
+    request = f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n".encode()
     for _ in range(count):
         connection = socket.create_connection(("127.0.0.1", port))
         connection.sendall(request)
@@ -93,7 +94,7 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
             eventually(lambda: count_followers(server.port) == followers, within_s=60)
             time.sleep(0.5)
             connection = ControlConnection(Directory(str(launcher)).control)
-            connection.send(go())
+            connection.send(order(GO))
             while connection.receive() != {"event": "ended"}:
                 pass
             connection.close()

@@ -59,9 +59,9 @@ def running_jobs(folder: Path, count: int) -> list[Job]:
 @contextlib.contextmanager
 def followers(server: local_server.Running, name: str, count: int) -> Iterator[None]:
     """So many open streams; each has had its first bytes."""
-    url, token = server.endpoint
+    url, token = server.endpoint[:2]
     address = urlsplit(url)
-    asked = f"GET {paths.job_logs(name)}?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    asked = f"GET {paths.job(name, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     with contextlib.ExitStack() as open_sockets:
         for _ in range(count):
             stream = open_sockets.enter_context(socket.create_connection((address.hostname or "", address.port or 80)))

@@ -80,7 +80,7 @@ def launcher(folder: Path, rank_runner: bool) -> float:
     while not os.path.exists(directory.control):
         time.sleep(0.001)
     peer = control.ControlConnection(directory.control)
-    peer.send(control.go())
+    peer.send(control.order(control.GO))
     process.wait()
     took = time.perf_counter() - began
     report = read_json(directory.report)

@@ -109,7 +109,7 @@ class Job:
         while not os.path.exists(directory.control):
             time.sleep(0.001)
         peer = control.ControlConnection(directory.control)
-        peer.send(control.go())
+        peer.send(control.order(control.GO))
         return peer
 
     def run(self, directory: Directory) -> None:
@@ -184,7 +184,7 @@ def memory() -> None:
         info = job.pool.info()
         shares = f"ranks {sum(map(pss_mib, ranks)):.0f} MiB, launcher {pss_mib(launcher):.0f}"
         print(f"{name}: {shares}, pool {info.memory_mib}")
-        peer.send(control.stop(0.0))
+        peer.send(control.order(control.STOP, grace_s=0.0))
         while peer.receive(30):
             pass
     job.close()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
     from client_lib.mlspace.constants import RegionMT as RegionMT, environment as environment
     from client_lib.spec.job import HealthParams as HealthParams, JobSpec as JobSpec, JobType as JobType
     from client_lib.spec.job import PriorityClass as PriorityClass
-    from client_lib.spec.metrics import Curve as Curve, JobMetrics as JobMetrics
+    from client_lib.spec.metrics import Curve as Curve, JobGoodput as JobGoodput, JobMetrics as JobMetrics
     from client_lib.spec.stacks import JobStacks as JobStacks
     from client_lib.spec.states import Reason as Reason, State as State
     from client_lib.spec.wire import Event as Event, Explanation as Explanation, Failure as Failure, JobInfo as JobInfo
@@ -77,7 +77,7 @@ _MODULES = {
         "ClusterType Environment JobHealthAction JobHealthParams JobHealthSubAction RegionEnum RegionMT environment"
     ),
     "client_lib.spec.job": "HealthParams JobSpec JobType PriorityClass",
-    "client_lib.spec.metrics": "Curve JobMetrics",
+    "client_lib.spec.metrics": "Curve JobGoodput JobMetrics",
     "client_lib.spec.stacks": "JobStacks",
     "client_lib.spec.states": "Reason State",
     "client_lib.tracking": "alert config finish init log",

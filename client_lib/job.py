@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
     from client_lib.reports.difference import JobDiff
-    from client_lib.spec.metrics import JobMetrics
+    from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
     from client_lib.transport import download as downloads
 
@@ -358,14 +358,15 @@ class Job(Generic[R]):
     def each(
         self,
         group: str,
-        values: Mapping[str, Sequence[Any]],
+        values: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
         *,
         max_parallel: int | None = None,
         stop_on_failure: bool = False,
         python: str | None = None,
         check: bool = True,
     ) -> Group:
-        """Submit a group: this job once for each combination of `values`, such as `{"lr": [0.1, 0.01]}`. ::
+        """Submit a group: this job once for each combination of `values`, such as `{"lr": [0.1, 0.01]}`, or for each
+        run in a list, such as `[{"lr": 0.1}, {"lr": 0.01}]`. ::
 
             group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)}, max_parallel=2)
 
@@ -615,12 +616,13 @@ class Job(Generic[R]):
         """
         return self.client.job_stacks(self._submitted)
 
-    def metrics(self, rank: int | Literal["all"] = 0, *, points: int = 1000) -> JobMetrics:
+    def metrics(self, rank: int | Literal["all", "workers"] = 0, *, points: int = 1000) -> JobMetrics:
         """The losses and other metrics that the job has printed so far, and its progress; also of an ended job.
 
         They are read in its lines: dicts as Trainer prints them, bars of tqdm, JSON, `step 40/200 loss=0.12`.
 
-        rank: its curves and those of no rank, such as train.log; "all": those of every rank.
+        rank: its curves and those of no rank, such as train.log; "all": those of every rank; "workers": CPU cores and
+        memory, and GPUs, that each worker used (`worker/cpu_cores`), with its number as the rank.
         points: at most as many of each curve, the least and greatest of each part among them.
 
         Raises:
@@ -629,6 +631,14 @@ class Job(Generic[R]):
             NotSupported: the server has switched it off, or its version does not support it.
         """
         return self.client.job_metrics(self._submitted, rank=rank, points=points)
+
+    def goodput(self) -> JobGoodput:
+        """The use of the job's time: waiting, starting, steps, lag of a slow rank, checkpoints, repeated steps.
+
+        Steps are found by the collectives of the ranks, or by the steps that rank 0 prints. Raises what `metrics`
+        raises.
+        """
+        return self.client.job_goodput(self._submitted)
 
     def cancel(self) -> JobInfo:
         """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""
@@ -679,9 +689,11 @@ class Job(Generic[R]):
                 ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
         if is_brief and sum(getattr(each.info.code, "size", 0) for each in ran) > _COMPARED_MAX:
             return difference.compare(*ran)
+        packed = [each.info.code for each in ran if isinstance(each.info.code, CodeSnapshot)]
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
-            if ran[0].info.code != ran[1].info.code or not isinstance(ran[0].info.code, CodeSnapshot):
-                ran = [each._replace(texts=code.texts(self.client, each.info, each.provenance)) for each in ran]
+            if len({each.sha256 for each in packed}) == 2:
+                texts = [code.texts(self.client, each) for each in packed]
+                ran = [each._replace(texts=found) for each, found in zip(ran, texts, strict=True)]
         return difference.compare(*ran)
 
     def changed_since_success(self) -> str:

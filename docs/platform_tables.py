@@ -32,7 +32,7 @@ _ON_A_CLUSTER = {
     "checkpoint_dir": "honoured; a notice where it is on no volume",
     "shm_size_class": "honoured, at most half of the worker's memory",
     "priority_class": "the PriorityClass that the catalogue has for it",
-    "queue_name": "a queue of Kueue (experimental); refused where there is none",
+    "queue_name": "a queue of Kueue; refused where there is none",
     "conda_env": "an environment of the image",
     "outputs": "honoured; refused by name where pods don't reach the server",
 }

@@ -26,7 +26,7 @@ from server_stub.http.logins import Logins
 from server_stub.settings import is_loopback
 
 PUBLIC_V2 = "/public/v2/"
-PAGES = ("/login", "/logout", "/jobs/", "/static/")
+PAGES = ("/login", "/logout", "/jobs/", "/server", "/static/")
 
 
 def rest_api() -> FastAPI:
@@ -59,7 +59,12 @@ def build(
     app = app or rest_api()
     logins = Logins(parts.settings.data_dir / "logins.json", tokens, loopback=is_loopback(parts.settings.host))
     app.state.context, app.state.logins = parts, logins
-    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers, logins=logins)
+    oidc = None
+    if parts.settings.oidc_issuer:
+        from server_stub.http.oidc import Oidc
+
+        oidc = Oidc(parts.settings)
+    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers, logins=logins, oidc=oidc)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache

@@ -22,12 +22,7 @@ class ServerProcess:
     another interpreter than ours, which finds this project by its path."""
 
     def __init__(
-        self,
-        state_dir: Path,
-        *flags: str,
-        before: tuple[str, ...] = (),
-        python: Path | None = None,
-        **variables: str,
+        self, state_dir: Path, *flags: str, before: tuple[str, ...] = (), python: Path | None = None, **variables: str
     ) -> None:
         self.state_dir = state_dir
         self._out = state_dir.with_name(f"{state_dir.name}.out")

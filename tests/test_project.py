@@ -23,7 +23,12 @@ README = (ROOT / "README.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
-NAME_OF_IMPORT = {"yaml": "pyyaml", "pydantic_settings": "pydantic-settings", "prometheus_client": "prometheus-client"}
+NAME_OF_IMPORT = {
+    "yaml": "pyyaml",
+    "jwt": "pyjwt",
+    "pydantic_settings": "pydantic-settings",
+    "prometheus_client": "prometheus-client",
+}
 COMES_WITH = {
     "urllib3": "requests",
     "starlette": "fastapi",

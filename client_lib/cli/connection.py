@@ -57,7 +57,7 @@ class Connection:
     def running(self) -> Endpoint:
         """URL and token of the server, which is not started. Raises ServerUnreachable: the local server doesn't run."""
         if self.config.endpoint:
-            return Endpoint(self.config.endpoint, self.config.token)
+            return local_server.locate(self.config)
         found = local_server.find(self.config.state_dir)
         if found is None:
             raise ServerUnreachable("the local server does not run")
@@ -161,11 +161,13 @@ class Connection:
         """The jobs of these names, with the members of a group in the place of its name. Raises as `job`."""
         return [job for name in names for job in self.members(name) or [self.job(name)]]
 
-    def offered_jobs(self, prefix: str, limit: int, within_s: float) -> list[Json]:
-        """Jobs whose names begin with `prefix`, for a shell that waits: no server is started, and nothing repeated."""
+    def offered(self, kind: str, prefix: str, limit: int, within_s: float) -> list[Json]:
+        """The `jobs` or the `groups` whose names begin with `prefix`, for a shell that waits: no server is started, and
+        no request repeated."""
         params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
+        params |= {"grouped": "true"} if kind == "groups" else {}
         rest = Rest(self.running, self.config, http_client.connect)
-        found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)["jobs"]
+        found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)[kind]
         return found
 
     def items(self, path: str, key: str) -> list[Json]:

@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 
 from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
+from client_lib.spec.command_line import option_names
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import HealthParams, JobSpec
-from client_lib.spec.option_names import option_names
 from client_lib.transport.config import BOOLEANS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,10 +105,7 @@ def _watchdog(text: str) -> dict[str, Any]:
 
 
 _NUMBERS = Reading(str, _numbers, "NUMBERS")
-_BY_NAME = {
-    "env_variables": Reading(str, _variable, "NAME[=VALUE]"),
-    "flags": Reading(str, _flag, "KEY[=VALUE]"),
-}
+_BY_NAME = {"env_variables": Reading(str, _variable, "NAME[=VALUE]"), "flags": Reading(str, _flag, "KEY[=VALUE]")}
 
 
 _SCRIPT = Annotated[
@@ -167,12 +164,7 @@ def _parameter(name: str, heading: str) -> inspect.Parameter:
     reading, names = reading_of(name, field), option_names(name)
     if reading.kind is bool:
         names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
-    option = typer.Option(
-        *names,
-        metavar=reading.metavar,
-        parser=reading.parse,
-        rich_help_panel=heading,
-    )
+    option = typer.Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
     kind = reading.kind if _container(field) is None else list[reading.kind]  # type: ignore[name-defined]
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -261,7 +253,11 @@ def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or name not in JobSpec.model_fields:
             near = get_close_matches(name, JobSpec.model_fields, n=1)
-            raise InvalidRequest(f"--set {text}: which field? " + (f"Perhaps {near[0]}=..." if near else "FIELD=VALUE"))
+            raise InvalidRequest(
+                f"--set {text} is not FIELD=VALUE with a field of a job"
+                + (f"; did you mean {near[0]}=..." if near else ""),
+                hint="arguments of the script stand at the end, behind `--`: -- --lr 0.5",
+            )
         found[name] = _set(name, value, found.get(name), getattr(spec, name))
     return found
 
@@ -295,7 +291,12 @@ def _read(reading: Reading, text: str) -> Any:
         if text.lower() not in BOOLEANS:
             raise ValueError(f"{text!r} is neither true nor false")
         return BOOLEANS[text.lower()]
-    return reading.kind(text) if reading.kind in (int, float) else text
+    if reading.kind not in (int, float):
+        return text
+    try:
+        return reading.kind(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a {'whole ' if reading.kind is int else ''}number") from None
 
 
 def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:

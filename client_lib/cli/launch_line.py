@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from client_lib.cli import PROGRAM, job_options
 from client_lib.errors import InvalidRequest
-from client_lib.spec.command_line import split_script
+from client_lib.spec.command_line import option_names, split_script
 from client_lib.spec.job import JobType
-from client_lib.spec.option_names import option_names
 
 if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine

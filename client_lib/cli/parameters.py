@@ -72,8 +72,7 @@ def profile_names(incomplete: str) -> list[str]:
 
 
 ServerOption = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's."),
+    str | None, typer.Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's.")
 ]
 ProfileOption = Annotated[
     str | None,
@@ -111,6 +110,7 @@ _OUTPUT = typer.Option("-o", "--output", help="Form of what is printed.")
 TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]
 TextJsonOrName = Annotated[Literal["text", "json", "name"], _OUTPUT]
 TableOrJson = Annotated[Literal["table", "json"], _OUTPUT]
+TableJsonOrCsv = Annotated[Literal["table", "json", "csv"], _OUTPUT]
 TableJsonOrName = Annotated[Literal["table", "json", "name"], _OUTPUT]
 YamlOrJson = Annotated[Literal["yaml", "json"], _OUTPUT]
 
@@ -122,33 +122,49 @@ Follow = Annotated[
 ]
 
 
-def _job_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def _offered(ctx: typer.Context, incomplete: str, kind: str) -> list[tuple[str, str]]:
     """Names that begin with `incomplete`. Starts no server and prints no error: it would stand in the user's line."""
     from client_lib.cli.connection import Connection
     from client_lib.errors import ClientLibError
 
     connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
     try:
-        return [(job["name"], job["state"]) for job in connection.offered_jobs(incomplete, COMPLETED, COMPLETION_S)]
+        found = connection.offered(kind, incomplete, COMPLETED, COMPLETION_S)
+        return [(each["name"], each["state"]) for each in found]
     except (ClientLibError, KeyError, TypeError):
         return []
 
 
-def _names(metavar: str, text: str) -> Any:
-    return typer.Argument(metavar=metavar, autocompletion=_job_names, help=text)
+def _job_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    return _offered(ctx, incomplete, "jobs")
+
+
+def group_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    return _offered(ctx, incomplete, "groups")
+
+
+def _job_and_group_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    return [*group_names(ctx, incomplete), *_job_names(ctx, incomplete)]
+
+
+def _names(metavar: str, text: str, *, groups: bool = False) -> Any:
+    return typer.Argument(metavar=metavar, autocompletion=_job_and_group_names if groups else _job_names, help=text)
 
 
 _BEGINNING = "Name of the job, or a beginning that no other has."
 JobName = Annotated[str, _names("NAME", _BEGINNING)]
+JobOrGroup = Annotated[str, _names("NAME", _BEGINNING, groups=True)]
 JobOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.")]
+JobGroupOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.", groups=True)]
 JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.")]
-WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.")]
+WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", groups=True)]
 WholeNamesOrNewest = Annotated[
-    list[str] | None, _names("[NAME]...", "Names of the jobs, in full. Default: the newest job, after a question.")
+    list[str] | None,
+    _names("[NAME]...", "Names of the jobs, in full. Default: the newest job, after a question.", groups=True),
 ]
 NamesOrNewest = Annotated[
     list[str] | None,
-    _names("[NAME]...", "Names of the jobs, or beginnings that no other has. Default: the newest job."),
+    _names("[NAME]...", "Names of the jobs, or beginnings that no other has. Default: the newest job.", groups=True),
 ]
 
 

@@ -10,8 +10,8 @@ from typing import TextIO
 
 from client_lib.reports.explanation import SHELL, Part, advice, failure_report
 from client_lib.reports.table import harmless, without_colours
+from client_lib.spec.command_line import option_names
 from client_lib.spec.job import JobSpec
-from client_lib.spec.option_names import option_names
 from client_lib.spec.wire import JobInfo
 
 STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}

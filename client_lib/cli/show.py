@@ -15,9 +15,9 @@ from client_lib.spec.summary import duration, in_brackets
 Row = tuple[str, ...]
 
 
-def job_lines(job: Json, now: datetime) -> list[str]:
-    """The lines of `status` for one job, without the report of a failure."""
-    facts = [(name, text) for name, text in _facts(job, now) if text]
+def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
+    """The lines of `status` for one job, without the report of a failure. `used`: what its time was used for."""
+    facts = [(name, text) for name, text in (*_facts(job, now), ("time", used)) if text]
     width = max(len(name) for name, _ in facts)
     lines = [f"{name:<{width}}  {text}" for name, text in facts]
     lines += [f"{'notice':<{width}}  {notice}" for notice in job.get("notices", [])]
@@ -30,7 +30,8 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     yield "state", table.state(job, now)
     yield "why", table.why(job)
     yield from zip(("progress", "metrics"), table.progress_facts(job), strict=True)
-    yield "hint", (job.get("progress") or {}).get("nan") or ""
+    for hint in ("nan", "slow"):
+        yield "hint", (job.get("progress") or {}).get(hint) or ""
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
     yield "workers", _size(spec)

@@ -20,13 +20,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import JobInfo
 
-NoCheck = Annotated[
-    bool,
-    typer.Option(
-        "--no-check",
-        help="Submit without checking the script (jobs of this machine).",
-    ),
-]
+NoCheck = Annotated[bool, typer.Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 

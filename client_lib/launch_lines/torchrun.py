@@ -60,11 +60,7 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
     for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{launcher} --{name} is not supported here", hint=REFUSED[name])
     fields = what_runs(
-        line.rest,
-        launcher,
-        module="module" in given,
-        no_python="no-python" in given,
-        python=python or "python",
+        line.rest, launcher, module="module" in given, no_python="no-python" in given, python=python or "python"
     )
     notices = [f"{word} is read as --{TABLE.misspelt[_dashed(word)]}" for word in line.misspelt]
     notices += [f"{_variable(name)} of the environment is read as {_option(name, preset[name])}" for name in preset]

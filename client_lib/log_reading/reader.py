@@ -12,17 +12,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from client_lib.log_reading.frames import FrameStream, Gap, OpenStream, Params, Records
-from client_lib.worker.format import (
-    JOB_STREAMS,
-    LAUNCHER,
-    MARK,
-    NO_RANK,
-    PROGRESS,
-    RANK,
-    RECORD,
-    STREAM,
-    pattern,
-)
+from client_lib.worker.format import JOB_STREAMS, LAUNCHER, MARK, NO_RANK, PROGRESS, RANK, RECORD, STREAM, pattern
 
 MAX_LINE = 2**20
 """Bytes; a longer line is given in pieces."""

@@ -94,10 +94,6 @@ class LogPrinter:
             return "", ""
         return self._by_rank()[0], f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"
 
-    def clear(self) -> str:
-        """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
-        return self._erased()
-
     def close(self) -> str:
         """Return everything that is held, and the last progress."""
         bars, self._bars = [*self._bars.values()], {}
@@ -123,14 +119,14 @@ class LogPrinter:
 
     def _write(self, lines: list[str]) -> str:
         text = "".join(lines)
-        return self._erased() + text + self._drawing() if text else ""
+        return self.clear() + text + self._drawing() if text else ""
 
     # --- progress
 
     def _progress(self, source: _Source, entry: LogEntry) -> str:
         self._going_on.discard(source)
         self._bars[source] = self._head(entry, [entry.rank]) + entry.text
-        return "" if self._columns is None else self._erased() + self._drawing()
+        return "" if self._columns is None else self.clear() + self._drawing()
 
     def _last_progress(self, source: _Source) -> list[str]:
         """End a progress bar, because a line came. Without a terminal the last state of the bar is printed as a
@@ -138,7 +134,8 @@ class LogPrinter:
         bar = self._bars.pop(source, None)
         return [] if bar is None or self._columns is not None or self._bars_beside else [f"{bar}\n"]
 
-    def _erased(self) -> str:
+    def clear(self) -> str:
+        """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
         drawn, self._drawn = self._drawn, 0
         up = f"\x1b[{drawn - 1}A" if drawn > 1 else ""
         return f"\r{up}\x1b[J" if drawn else ""

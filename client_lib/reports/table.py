@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
-from client_lib.spec.summary import duration
+from client_lib.spec.summary import about, duration
 
 Json = Mapping[str, Any]
 Row = Sequence[str]
@@ -143,19 +143,7 @@ def progress_facts(job: Json) -> tuple[str, str]:
 
 def _done(found: Json) -> list[str]:
     done, left_s = found.get("done"), found.get("left_s")
-    return [
-        *([] if done is None else [f"{int(100 * done)}%"]),
-        *([] if left_s is None else [f"{about(left_s)} left"]),
-    ]
-
-
-def about(seconds: float) -> str:
-    """An estimated time: `40 s`, `12 min`, `3.5 h`, `2.1 d`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} d"
+    return [*([] if done is None else [f"{int(100 * done)}%"]), *([] if left_s is None else [f"{about(left_s)} left"])]
 
 
 def number(value: float | str) -> str:

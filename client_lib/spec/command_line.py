@@ -1,4 +1,4 @@
-"""A script's text as words: by shell rules, without a shell. Pure; standard library only."""
+"""A script's words, by shell rules and without a shell; names of options of a job. Pure; standard library only."""
 
 from __future__ import annotations
 
@@ -49,3 +49,27 @@ def _shell_syntax(script: str) -> str | None:
         elif (character in "$`" and quote != "'") or (character in "|&;<>" and quote is None):
             return character
     return None
+
+
+OPTION_NAMES: dict[str, tuple[str, ...]] = {
+    # field: its options where they are not simply --the-field
+    "base_image": ("--image", "--base-image"),
+    "n_workers": ("-N", "--n-workers"),
+    "instance_type": ("-i", "--instance-type"),
+    "type": ("-t", "--type"),
+    "env_variables": ("-e", "--env"),
+    "secrets": ("--secret",),
+    "labels": ("-l", "--label"),
+    "flags": ("--flag",),
+    "volumes": ("--volume",),
+    "outputs": ("--outputs-glob",),  # --output is the form of what is printed
+    "preflight_check": ("--preflight",),
+    "requirements": ("--requirement",),
+    "include_nodes": ("--include-node",),
+    "exclude_nodes": ("--exclude-node",),
+}
+
+
+def option_names(field: str) -> tuple[str, ...]:
+    """Options that set a field of the spec."""
+    return OPTION_NAMES.get(field, ("--" + field.replace("_", "-"),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import quote
 
 API = "/api/v1"
@@ -12,11 +13,15 @@ RENDER = f"{API}/render"
 INFO = f"{API}/info"
 DOCTOR = f"{API}/doctor"
 INSTANCE_TYPES = f"{API}/instance-types"
+LOGIN = f"{API}/login"
+"""Tells how a user gets a token; needs none itself."""
 LOGIN_LINKS = f"{API}/login-links"
 SNAPSHOTS = f"{API}/snapshots"
 HEALTHZ, READYZ, METRICS = "/healthz", "/readyz", "/metrics"
 PING = "/ping"
 """`HEALTHZ`, by the name that clients of ML Space ask for."""
+DISCOVERY = "/.well-known/openid-configuration"
+"""The metadata of an OpenID Connect issuer, below its URL."""
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 LOG_FRAMES = "application/vnd.client-lib.log-frames"  # see client_lib.spec.log_stream
@@ -31,71 +36,36 @@ POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Po
 NO_SUCH_PATH = "there is nothing at"
 """Beginning of the message of a server that does not know a path, as older servers do not know newer ones."""
 
-
-def job(name: str) -> str:
-    return f"{JOBS}/{quote(name, safe='')}"
-
-
-def group(name: str) -> str:
-    return f"{GROUPS}/{quote(name, safe='')}"
+JobPart = Literal[
+    "cancel", "events", "goodput", "logs", "manifest", "metrics", "outputs", "provenance", "request", "stacks"
+]
 
 
-def group_cancel(name: str) -> str:
-    return f"{group(name)}/cancel"
+def job(name: str, part: JobPart | None = None) -> str:
+    """Path of a job, or of a part of it. `request`: the whole stored request (secrets left out), from which its owner
+    may submit it again."""
+    return _below(f"{JOBS}/{quote(name, safe='')}", part)
 
 
-def group_resubmit(name: str) -> str:
-    return f"{group(name)}/resubmit"
+def group(name: str, part: Literal["cancel", "resubmit"] | None = None) -> str:
+    return _below(f"{GROUPS}/{quote(name, safe='')}", part)
 
 
-def job_logs(name: str) -> str:
-    return f"{job(name)}/logs"
-
-
-def job_events(name: str) -> str:
-    return f"{job(name)}/events"
-
-
-def job_manifest(name: str) -> str:
-    return f"{job(name)}/manifest"
-
-
-def job_stacks(name: str) -> str:
-    return f"{job(name)}/stacks"
-
-
-def job_metrics(name: str) -> str:
-    return f"{job(name)}/metrics"
-
-
-def job_provenance(name: str) -> str:
-    return f"{job(name)}/provenance"
+def _below(path: str, part: str | None) -> str:
+    return f"{path}/{part}" if part else path
 
 
 def job_session(name: str, session: str) -> str:
     return f"{job(name)}/sessions/{session}"
 
 
-def job_cancel(name: str) -> str:
-    return f"{job(name)}/cancel"
-
-
 def job_result(name: str, rank: int) -> str:
     return f"{job(name)}/results/{rank}"
 
 
-def job_outputs(name: str) -> str:
-    return f"{job(name)}/outputs"
-
-
 def job_output(name: str, path: str) -> str:
     """`path` is relative, with slashes."""
-    return f"{job_outputs(name)}/{quote(path)}"
-
-
-def job_resubmit_source(name: str) -> str:
-    """The whole stored request of a job (secrets left out), from which its owner may submit it again."""
-    return f"{job(name)}/request"
+    return f"{job(name, 'outputs')}/{quote(path)}"
 
 
 def worker(name: str, attempt: int, number: int) -> str:

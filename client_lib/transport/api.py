@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -44,7 +45,7 @@ from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
     from client_lib.spec.groups import GroupRequest
-    from client_lib.spec.metrics import JobMetrics
+    from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
 
 M = TypeVar("M", bound=BaseModel)
@@ -93,7 +94,7 @@ class Api:
         """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent. An older server
         refuses its provenance, and gets it without."""
         try:
-            return self._post(paths.JOBS, JobInfo, request, {paths.IDEMPOTENCY_KEY: key})
+            return self._call("POST", paths.JOBS, JobInfo, request=request, key=key)
         except InvalidRequest as refused:
             if "provenance" not in request.model_fields_set or "provenance" not in refused.message:
                 raise
@@ -102,26 +103,21 @@ class Api:
 
     def submit_group(self, request: GroupRequest, key: str) -> GroupInfo:
         """`POST /groups`. With the same `key` and request it is the same group, however often it is sent."""
-        with newer_path("has no groups"):
-            return self._post(paths.GROUPS, GroupInfo, request, {paths.IDEMPOTENCY_KEY: key})
+        return self._call("POST", paths.GROUPS, GroupInfo, request=request, key=key, lacks="has no groups")
 
     def group_info(self, name: str) -> GroupInfo:
         """The group as it is, with the number of its jobs in each state."""
-        return self._newer(paths.group(name), GroupInfo, {}, "has no groups")
+        return self._call("GET", paths.group(name), GroupInfo, lacks="has no groups")
 
     def cancel_group(self, name: str) -> GroupInfo:
         """Order the end of all jobs of the group; none of them starts any more. They end later."""
-        with newer_path("can't cancel a group at once"):
-            return self._read(GroupInfo, self._rest.call("POST", paths.group_cancel(name)))
+        return self._call("POST", paths.group(name, "cancel"), GroupInfo, lacks="can't cancel a group at once")
 
     def resubmit_group(self, name: str, key: str, *, failed: bool) -> GroupInfo:
         """Run all jobs of the group again, or with `failed` what did not succeed; once, however often it is sent."""
-        params = _given(failed="true" if failed else None)
-        with newer_path("can't run a group again"):
-            headers = {paths.IDEMPOTENCY_KEY: key}
-            return self._read(
-                GroupInfo, self._rest.call("POST", paths.group_resubmit(name), params=params, headers=headers)
-            )
+        params = {"failed": "true" if failed else None}
+        path, lacks = paths.group(name, "resubmit"), "can't run a group again"
+        return self._call("POST", path, GroupInfo, params, key=key, lacks=lacks)
 
     def job_info(
         self,
@@ -136,29 +132,27 @@ class Api:
 
         `retry_s`: other than the configured time for which a silent server is asked again.
         """
-        params = _given(after_version=after_version, wait=wait_s or None, owner=owner)
-        body = self._rest.call("GET", paths.job(name), params=params, read_s=wait_s + READ_S, retry_s=retry_s)
-        return self._read(JobInfo, body)
+        params = {"after_version": after_version, "wait": wait_s or None, "owner": owner}
+        return self._call("GET", paths.job(name), JobInfo, params, wait_s=wait_s, retry_s=retry_s)
 
     def cancel_job(self, name: str, *, owner: str | None = None) -> JobInfo:
         """Order the end of the job; the end itself arrives later. A final job stays as it is."""
-        return self._read(JobInfo, self._rest.call("POST", paths.job_cancel(name), params=_given(owner=owner)))
+        return self._call("POST", paths.job(name, "cancel"), JobInfo, {"owner": owner})
 
     def delete_job(self, name: str, *, force: bool = False, owner: str | None = None) -> str:
         """Remove the job with its logs; the server's sentence about it."""
-        body = self._rest.call(
-            "DELETE", paths.job(name), params=_given(force="true" if force else None, owner=owner), removes=True
-        )
+        params = {"force": "true" if force else None, "owner": owner}
+        body = self._rest.call("DELETE", paths.job(name), params=params, removes=True)
         return self._read(Answer, body).message if body else f'Job "{name}" deleted'
 
     def job_events(self, name: str, *, owner: str | None = None) -> list[Event]:
-        return self._get(paths.job_events(name), EventList, _given(owner=owner)).events
+        return self._call("GET", paths.job(name, "events"), EventList, {"owner": owner}).events
 
     def job_stacks(self, name: str, *, owner: str | None = None) -> JobStacks:
         """The stacks of the running job: see `Job.stacks`."""
         from client_lib.spec.stacks import JobStacks  # few callers need these models
 
-        return self._newer(paths.job_stacks(name), JobStacks, _given(owner=owner), "can't take stacks")
+        return self._call("GET", paths.job(name, "stacks"), JobStacks, {"owner": owner}, lacks="can't take stacks")
 
     def job_metrics(
         self, name: str, *, rank: int | str | None = None, points: int | None = None, owner: str | None = None
@@ -166,45 +160,48 @@ class Api:
         """The curves of a job: see `Job.metrics`."""
         from client_lib.spec.metrics import JobMetrics  # few callers need these models
 
-        params = _given(rank=rank, points=points, owner=owner)
-        return self._newer(paths.job_metrics(name), JobMetrics, params, "can't read metrics")
+        params = {"rank": rank, "points": points, "owner": owner}
+        return self._call("GET", paths.job(name, "metrics"), JobMetrics, params, lacks="can't read metrics")
+
+    def job_goodput(self, name: str, *, owner: str | None = None) -> JobGoodput:
+        """The use of a job's time: see `Job.goodput`."""
+        from client_lib.spec.metrics import JobGoodput  # few callers need these models
+
+        path = paths.job(name, "goodput")
+        return self._call("GET", path, JobGoodput, {"owner": owner}, lacks="does not tell the use of time")
 
     def job_provenance(self, name: str, *, owner: str | None = None) -> JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""
-        what = "does not record what jobs run"
-        return self._newer(paths.job_provenance(name), JobProvenance, _given(owner=owner), what)
+        path, lacks = paths.job(name, "provenance"), "does not record what jobs run"
+        return self._call("GET", path, JobProvenance, {"owner": owner}, lacks=lacks)
 
     def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
         """The objects that the newest attempt was started from."""
-        return self._get(paths.job_manifest(name), Manifest, _given(owner=owner))
+        return self._call("GET", paths.job(name, "manifest"), Manifest, {"owner": owner})
 
     def job_request(self, name: str, *, owner: str | None = None) -> SubmitRequest:
         """The request that made the job, without submitter and secret values."""
-        return self._get(paths.job_resubmit_source(name), SubmitRequest, _given(owner=owner))
+        return self._call("GET", paths.job(name, "request"), SubmitRequest, {"owner": owner})
 
     def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
-        """The body of the job's log stream, as it arrives. Silence of three heartbeats means a dead connection.
-
-        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
-        """
+        """The body of the job's log stream: see `Rest.open_logs`."""
         return self._rest.open_logs(name, params, deadline)
 
     def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
         """The value that the job's function left in this rank, still pickled: see `Job.result`. Raises NoResult with
         the reason."""
-        return self._rest.call("GET", paths.job_result(name, rank), params=_given(owner=owner))
+        return self._rest.call("GET", paths.job_result(name, rank), params={"owner": owner})
 
     def job_outputs(self, name: str, *, owner: str | None = None) -> OutputList:
         """The files of the job that are kept for download."""
-        return self._get(paths.job_outputs(name), OutputList, _given(owner=owner))
+        return self._call("GET", paths.job(name, "outputs"), OutputList, {"owner": owner})
 
     def open_output(
         self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
     ) -> Iterator[bytes]:
         """The bytes of one of these files from `start` on, as they arrive. Raises NotFound: they are others by now."""
         headers = {"Range": f"bytes={start}-"} if start else {}
-        params = _given(sha256=sha256, owner=owner)
-        url = paths.job_output(name, path)
+        params, url = {"sha256": sha256, "owner": owner}, paths.job_output(name, path)
         with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as answer:
             skipped = 0 if answer.status == HTTPStatus.PARTIAL_CONTENT else start
             for block in answer.blocks:
@@ -226,16 +223,9 @@ class Api:
     ) -> JobPage:
         """One page, newest first. `name` is a prefix; all labels must match."""
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
-        params = _given(
-            state=str(state) if state else None,
-            label=labels or None,
-            name=name,
-            limit=limit,
-            cursor=cursor,
-            owner=owner,
-            group=group,
-        )
-        return self._get(paths.JOBS, JobPage, params)
+        shown = str(state) if state else None
+        asked = {"state": shown, "label": labels, "name": name, "limit": limit, "cursor": cursor, "owner": owner}
+        return self._call("GET", paths.JOBS, JobPage, {**asked, "group": group})
 
     def list_jobs(
         self,
@@ -263,10 +253,8 @@ class Api:
     def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> StateChanges:
         """The changes of the states of all jobs that the user sees since the cursor `after`, as soon as there are some,
         or none after `wait_s` (at most 60). Without `after` none, with the cursor of the newest."""
-        params = _given(after=after, wait=wait_s)
-        with newer_path("can't watch many jobs with one call"):
-            body = self._rest.call("GET", paths.CHANGES, params=params, read_s=wait_s + READ_S)
-        return self._read(StateChanges, body)
+        params, lacks = {"after": after, "wait": wait_s}, "can't watch many jobs with one call"
+        return self._call("GET", paths.CHANGES, StateChanges, params, wait_s=wait_s, lacks=lacks)
 
     # --- code
 
@@ -291,37 +279,47 @@ class Api:
 
     def render_request(self, request: SubmitRequest) -> Manifest:
         """The objects that a submit of this request would create; nothing is created."""
-        return self._post(paths.RENDER, Manifest, request, {})
+        return self._call("POST", paths.RENDER, Manifest, request=request)
 
     def server_info(self) -> ServerInfo:
-        return self._get(paths.INFO, ServerInfo)
+        return self._call("GET", paths.INFO, ServerInfo)
 
     def login_link(self) -> LoginLink:
         """A link that logs a browser in to the server's pages, once; without the server's URL."""
-        with newer_path("has no pages"):
-            return self._read(LoginLink, self._rest.call("POST", paths.LOGIN_LINKS))
+        return self._call("POST", paths.LOGIN_LINKS, LoginLink, lacks="has no pages")
 
     def doctor(self) -> DoctorReport:
-        return self._get(paths.DOCTOR, DoctorReport)
+        return self._call("GET", paths.DOCTOR, DoctorReport)
 
     def instance_types(self) -> list[InstanceType]:
-        return self._get(paths.INSTANCE_TYPES, InstanceTypes).instance_types
+        return self._call("GET", paths.INSTANCE_TYPES, InstanceTypes).instance_types
 
     # --- how a model travels
 
-    def _get(self, path: str, model: type[M], params: Params | None = None) -> M:
-        return self._read(model, self._rest.call("GET", path, params=params))
-
-    def _newer(self, path: str, model: type[M], params: Params, lacks: str) -> M:
-        with newer_path(lacks):
-            return self._get(path, model, params)
-
-    def _post(self, path: str, model: type[M], request: BaseModel, headers: Mapping[str, str]) -> M:
-        body, sent = (
-            request.model_dump_json(exclude_unset=True).encode(),
-            {"Content-Type": "application/json", **headers},
-        )
-        return self._read(model, self._rest.call("POST", path, body=body, headers=sent))
+    def _call(
+        self,
+        method: str,
+        path: str,
+        model: type[M],
+        params: Params | None = None,
+        *,
+        request: BaseModel | None = None,
+        key: str | None = None,
+        lacks: str | None = None,
+        wait_s: float = 0.0,
+        retry_s: float | None = None,
+    ) -> M:
+        """The answer. `key`: of idempotency. `lacks`: what servers can't do that do not know the path. `wait_s`: the
+        time for which the server may wait before it answers."""
+        headers = {} if request is None else {"Content-Type": "application/json"}
+        if key is not None:
+            headers[paths.IDEMPOTENCY_KEY] = key
+        body = None if request is None else request.model_dump_json(exclude_unset=True).encode()
+        with newer_path(lacks) if lacks else nullcontext():
+            answer = self._rest.call(
+                method, path, params=params, body=body, headers=headers, read_s=wait_s + READ_S, retry_s=retry_s
+            )
+        return self._read(model, answer)
 
     def _read(self, model: type[M], body: bytes) -> M:
         try:
@@ -347,10 +345,6 @@ def configured() -> Api:
     config = resolve()
     with _apis_lock:
         return _apis.setdefault(config, Api(config))
-
-
-def _given(**params: str | int | float | list[str] | None) -> Params:
-    return {key: value for key, value in params.items() if value is not None}
 
 
 class _Archive:

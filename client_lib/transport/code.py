@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
-from client_lib.spec import patch
 from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance
 from client_lib.transport.api import Api
 from client_lib.worker.archive import ArchiveRefused, unpack
@@ -48,15 +47,11 @@ def fetch(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> s
     return f"job {info.name} ran {source}{changes}" + (f"; {ran.missing}" if ran.missing else "")
 
 
-def texts(api: Api, info: JobInfo, provenance: JobProvenance) -> dict[str, str]:
-    """The texts of the files of a snapshot, or the patches of the files of a job in place, by their names. Raises
-    NotFound: the server has no such snapshot of this user."""
-    if isinstance(info.code, CodeSnapshot):
-        with TemporaryDirectory(prefix="client-lib-") as folder:
-            root = _unpack(api, info.code, Path(folder))
-            return {path.relative_to(root).as_posix(): _text(path) for path in root.rglob("*") if not path.is_dir()}
-    changes = (provenance.submitted and provenance.submitted.diff) or ""
-    return {names[-1]: part for names, part in patch.files(changes)}
+def texts(api: Api, code: CodeSnapshot) -> dict[str, str]:
+    """The texts of the files of a snapshot by their names. Raises NotFound: this user has no such snapshot."""
+    with TemporaryDirectory(prefix="client-lib-") as folder:
+        root = _unpack(api, code, Path(folder))
+        return {path.relative_to(root).as_posix(): _text(path) for path in root.rglob("*") if not path.is_dir()}
 
 
 def _unpack(api: Api, code: CodeSnapshot, beside: Path) -> Path:

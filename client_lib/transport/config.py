@@ -20,6 +20,7 @@ Standard library only.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ class Endpoint(NamedTuple):
 
     url: str
     token: str | None = None
+    renew_at: float = math.inf
+    """Unix time at which the token has to be renewed."""
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"  # a token has no place in a traceback

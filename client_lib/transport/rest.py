@@ -23,7 +23,8 @@ from client_lib.transport.failures import READ_S
 from client_lib.transport.retry import Transient
 
 T = TypeVar("T")
-Params = Mapping[str, "str | int | float | Sequence[str]"]
+Params = Mapping[str, "str | int | float | Sequence[str] | None"]
+"""Parameters of a query; those that are None are not sent."""
 
 
 class Upload(Protocol):
@@ -37,7 +38,7 @@ class Upload(Protocol):
 class Request(NamedTuple):
     method: str
     path: str
-    params: Params | None
+    params: Params
     body: bytes | Upload | None
     headers: Mapping[str, str]
     read_s: float
@@ -80,12 +81,17 @@ class _Connected(NamedTuple):
     endpoint: Endpoint
     pid: int
 
+    @property
+    def usable(self) -> bool:
+        return self.pid == os.getpid() and time.time() < self.endpoint.renew_at
+
 
 class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
     def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
-        """`locate` returns the server's address. It is called before the first request and after a lost connection."""
+        """`locate` returns the server's address and a token. It is called before the first request, after a lost
+        connection, and when the token has to be renewed."""
         self._locate = locate
         self._config = config
         self._connect = connect
@@ -115,7 +121,7 @@ class Rest:
         empty then.
         Raises the error that the server sent, or one that explains why there is no answer.
         """
-        request = Request(method, path, params, body, headers or {}, read_s)
+        request = Request(method, path, _given(params), body, headers or {}, read_s)
         tries = 0
 
         def attempt(connection: Transport) -> bytes:
@@ -146,7 +152,7 @@ class Rest:
 
         Raises as `call`; its body is not asked for again.
         """
-        request = Request("POST" if begins else "GET", path, params, begins, headers or {}, read_s)
+        request = Request("POST" if begins else "GET", path, _given(params), begins, headers or {}, read_s)
         retry_s = 0.0 if begins else self._config.retry_s
         with ExitStack() as opened:
             yield self._repeated(lambda found: opened.enter_context(found.open(request)), retry_s)
@@ -158,7 +164,7 @@ class Rest:
         """
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         headers = {"Accept": paths.LOG_FRAMES}
-        with self.stream(paths.job_logs(name), params=params, headers=headers, read_s=read_s) as answer:
+        with self.stream(paths.job(name, "logs"), params=params, headers=headers, read_s=read_s) as answer:
             for block in answer.blocks:
                 yield block
                 if deadline is not None and time.monotonic() > deadline:
@@ -183,10 +189,10 @@ class Rest:
 
     def _connection(self) -> _Connected:
         connected = self._connected
-        if connected and connected.pid == os.getpid():
+        if connected and connected.usable:
             return connected
         with self._lock:
-            if not self._connected or self._connected.pid != os.getpid():
+            if not self._connected or not self._connected.usable:
                 endpoint = self._locate()
                 self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
             return self._connected
@@ -196,3 +202,7 @@ class Rest:
         with self._lock:
             if self._connected is connected:
                 self._connected = None
+
+
+def _given(params: Params | None) -> Params:
+    return {name: value for name, value in (params or {}).items() if value is not None}

@@ -5,11 +5,12 @@
     preparation, prepare, rank_environment, elastic    the conditions of a start, and what each rank sees
     ranks, loop, system              processes, events, the operating system
     worker_log, stamp, tail, segments    from the ranks' pipes and files to the log, whose format is in `format`
-    outcome, report, port_holder     the end of a worker
+    outcome, report                  the end of a worker
     plan, directory                  shared with the runtimes
     server_connection                HTTP to a server on another machine
     rank_runner, function_runner     run by path with the interpreter of the job
-    requirements, outputs, warm, pod see their packages
+    requirements                     extra packages of a job
+    outputs, warm, pod see their packages
 
 Every module here uses the standard library alone and runs on Python >= 3.8.
 """

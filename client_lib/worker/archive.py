@@ -17,7 +17,8 @@ from client_lib.worker.disk import check_room, free_bytes, naming
 
 MAX_FILES = 200000
 MAX_BYTES = 20 * 2**30  # unpacked
-_MAX_HEADER = 2**20  # a long name or a block of extended attributes is read into memory
+UNLIMITED = 2**60
+_MAX_HEADER = 2**16  # a long name or a block of extended attributes is read into memory, and parsed slowly
 _BLOCK = 256 * 1024
 _ON_DISK = 4096  # files and folders take whole blocks of a disk
 _RATIO = 1032  # largest ratio of unpacked to packed bytes with deflate
@@ -70,9 +71,9 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
     os.makedirs(incomplete, mode=0o700)
     try:
         if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:  # it may be too large
-            with _reading(path, max_files, max_bytes) as archive:
+            with reading(path, max_files, max_bytes) as archive:
                 check_room(incomplete, _size_of(archive), keep_free)
-        with _reading(path, max_files, max_bytes) as archive, naming(target):
+        with reading(path, max_files, max_bytes) as archive, naming(target):
             _Unpacker(incomplete, max_files, max_bytes, keep_free).unpack(archive)
         os.rename(incomplete, target)
     except BaseException:
@@ -81,7 +82,7 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
 
 
 @contextlib.contextmanager
-def _reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFile]:
+def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFile]:
     """The archive, which can be read once. Raises ArchiveRefused if it is damaged."""
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:

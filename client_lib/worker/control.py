@@ -34,6 +34,8 @@ import socket
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
+from client_lib.worker.directory import remove
+
 READY, STARTED, ENDED = "ready", "started", "ended"
 GO, STOP, EXIT = "go", "stop", "exit"
 STACKS = "stacks"  # an instruction, and the event that answers it
@@ -50,20 +52,9 @@ def encode(message: Message) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def go() -> bytes:
-    return encode({"do": GO})
-
-
-def stop(grace_s: Optional[float]) -> bytes:
-    return encode({"do": STOP, "grace_s": grace_s})
-
-
-def stacks() -> bytes:
-    return encode({"do": STACKS})
-
-
-def release() -> bytes:
-    return encode({"do": EXIT})
+def order(do: str, **more: object) -> bytes:
+    """An instruction: `order(GO)`, `order(STOP, grace_s=30.0)`."""
+    return encode({"do": do, **more})
 
 
 class Lines:
@@ -100,8 +91,7 @@ def _short(path: str) -> Iterator[str]:
         os.symlink(os.path.dirname(os.path.abspath(path)), link)
         yield os.path.join(link, os.path.basename(path))
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(link)
+        remove(link)
         os.rmdir(folder)
 
 
@@ -218,8 +208,7 @@ class ControlServer:
             self._drop(fd)
         self._forget(self._socket.fileno())
         self._socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        remove(self._path)
 
     def _accept(self) -> None:
         try:
@@ -267,8 +256,7 @@ class ControlServer:
 def _listen(path: str) -> socket.socket:
     """Listen before the socket gets its name, so that a peer that finds it can connect."""
     unnamed = path + ".new"
-    with contextlib.suppress(FileNotFoundError):  # left by a dead launcher: we hold the lock
-        os.unlink(unnamed)
+    remove(unnamed)  # left by a dead launcher: we hold the lock
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _short(unnamed) as address:
         listener.bind(address)

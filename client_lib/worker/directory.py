@@ -4,14 +4,16 @@ Runtimes and the launcher share it.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 from client_lib.worker.system import boot_id, start_time
+
+if sys.platform != "win32":  # where clients use other functions of this module
+    import fcntl
 
 MARKER = "CLIENT_LIB_WORKER_DIR"  # in the environment of every process of a worker; empty: it belongs to no worker
 IMPORTS, STACKS = "imports", "stacks"  # rank_runner.py uses the same names
@@ -31,6 +33,7 @@ class Directory:
         self.lock = self._below("lock")
         """Held by the launcher for its whole life; content: JSON {pid, start_time, boot_id, host}."""
         self.control = self._below("control.sock")  # control.py
+        self.output = self._below("launcher.out")  # errors of a launcher that cannot even start
         self.processes = self._below("processes.json")
         """{rank: {pid, pgid, start_time}}, written as soon as the ranks run; to clean up after a dead launcher."""
         self.log = self._below("log")  # segments of the log (format.py)
@@ -46,8 +49,9 @@ class Directory:
         """A file per rank, to which it writes its stacks; there if the plan allows to take them (stacks.py)."""
         self.stacks_taken = self._below("stacks.json")  # the stacks of all ranks, as they were last taken
         self.work = self._below("work")  # the unpacked snapshot; complete as soon as it is there
+        self.inputs = self._below("inputs")  # in a pod: the outputs of the jobs that this one waited for
         self.outputs = self._below("outputs")  # files of the working directory before the ranks ran (outputs/find.py)
-        self.environment = self._below("environment.json")  # the environment with extra packages (requirements/)
+        self.environment = self._below("environment.json")  # the environment with extra packages (requirements.py)
         self.reserve = self._below("reserve")  # takes up room that is needed at the end on a full disk (disk.py)
         self.report = self._below("report.json")  # the end of the worker (report.py); complete as soon as it is there
 
@@ -62,8 +66,7 @@ def renew(directory: Directory) -> None:
     """Prepare the directory of a dead launcher, none of whose processes is alive, for another one. The log continues,
     and the unpacked code stays as the ranks left it."""
     for path in (directory.lock, directory.control, directory.processes, directory.report, directory.imports):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        remove(path)
     with contextlib.suppress(FileNotFoundError):
         _empty(directory.errors)
 
@@ -122,6 +125,27 @@ def is_held(path: str, opener: Opener = os.open) -> bool:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def locked(path: str, wait: bool = True) -> Iterator[bool]:
+    """Hold the exclusive lock of a file inside; yields False if another process holds a lock (only without `wait`)."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            is_mine = True
+        except BlockingIOError:
+            is_mine = False
+        yield is_mine
+    finally:
+        os.close(fd)
+
+
+def remove(path: str) -> None:
+    """Remove the file if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, Any]]:
     """The object in a file of this directory; None: it is missing or incomplete."""
     try:
@@ -132,6 +156,15 @@ def read_json(path: str, opener: Optional[Opener] = None) -> Optional[Dict[str, 
     return data if isinstance(data, dict) else None
 
 
+def last_line(path: str, opener: Optional[Opener] = None) -> str:
+    """The last line of a text; "": it has none, or can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace", opener=opener) as file:
+            return (file.read().strip().splitlines() or [""])[-1]
+    except OSError:
+        return ""
+
+
 def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> None:
     """Write an object as `write_file` does."""
     write_file(path, json.dumps(data).encode(), durable)
@@ -140,8 +173,7 @@ def write_json(path: str, data: Mapping[str, Any], durable: bool = False) -> Non
 def write_file(path: str, data: bytes, durable: bool = False) -> None:
     """Write a complete file atomically, for this user alone; `durable`: it is on the disk before it gets its name."""
     temporary = path + ".new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # of a killed process; or a pipe of the job's, at which `open` would wait
+    remove(temporary)  # of a killed process; or a pipe of the job's, at which `open` would wait
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

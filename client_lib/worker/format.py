@@ -24,9 +24,10 @@ one and computes the gap from seq.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from typing import NamedTuple
+from typing import Iterable, NamedTuple
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
 JOB_STREAMS = ("stdout", "stderr", "train.log")
@@ -35,6 +36,7 @@ STREAMS = (*JOB_STREAMS, LAUNCHER)
 METRICS = "metrics"
 METRICS_MAX = 4000  # bytes of one line of it; a pipe takes it as a whole, or not at all
 METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
+WRITTEN = "written"  # the second value of a line of it with the times at which files of checkpoints were written
 NO_RANK = "-"
 
 LINE, GOES_ON, PROGRESS = "", "+", "~"
@@ -78,6 +80,15 @@ def parse(line: bytes) -> Record:
         kind,
         text.decode("utf-8", "replace"),
     )
+
+
+def numbers(texts: "Iterable[tuple[str, object]]") -> "dict[str, float]":
+    """The pairs whose text is a number."""
+    found = {}
+    for name, text in texts:
+        with contextlib.suppress(TypeError, ValueError):
+            found[name] = float(text)  # type: ignore[arg-type]
+    return found
 
 
 def metric_line(

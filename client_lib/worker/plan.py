@@ -89,6 +89,9 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Seconds after which it is ended; None: no limit."""
     preflight: bool = False
     """True: the machines are checked before the script, by the interpreter of the ranks (preflight.py)."""
+    inputs: List[str] = []
+    """Folders with the outputs of the jobs that this one waited for, in their order; in the plan of a cluster relative
+    to the folder that the agent makes."""
     requirements: List[str] = []
     """Extra packages, as lines of a requirements file; []: none."""
     requirements_python: Optional[str] = None

@@ -96,13 +96,13 @@ class Preparation:
             self._on_ready(self._plan, processes)
 
     def _install(self) -> None:
-        from client_lib.worker.requirements import install  # here: few jobs have extra packages
+        from client_lib.worker import requirements  # here: few jobs have extra packages
 
         def listen(_rank: int, _stream: str, fd: int, _shown: str) -> None:
             self._log.listen(fd)
 
         def ended(_: Exit) -> None:
-            made = install.result(self._plan, self._directory)
+            made = requirements.result(self._plan, self._directory)
             if made is not None:
                 self._plan, self._in_use = made
                 self._prepare()
@@ -116,7 +116,11 @@ class Preparation:
         variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
         process = Process(-1, -1, ["install"], variables, here)
         self._run(
-            "the installation of packages", [process], install.installer(self._plan, self._directory), listen, ended
+            "the installation of packages",
+            [process],
+            requirements.installer(self._plan, self._directory),
+            listen,
+            ended,
         )
 
     def _set_up(self, processes: List[Process]) -> None:

@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequenc
 from client_lib.worker.directory import MARKER
 from client_lib.worker.format import NO_RANK
 from client_lib.worker.rank_environment import Process
-from client_lib.worker.system import System, catches, start_time
+from client_lib.worker.system import System, catches, ended_children, start_time
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
@@ -85,16 +85,7 @@ class Ranks:
 
     def reap(self) -> List[Exit]:
         """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""
-        ended = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            if pid in self._running:
-                ended.append(self._ended(pid, status))
+        ended = [self._ended(pid, status) for pid, status in ended_children() if pid in self._running]
         self.exits += ended
         return ended
 
@@ -152,9 +143,7 @@ def _kill_group(group: int, signum: int) -> bool:
     """False: there is no such group."""
     try:
         os.killpg(group, signum)
-    except PermissionError:  # raised by macOS for a group of zombies
-        return False
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # the latter is raised by macOS for a group of zombies
         return False
     return True
 
@@ -211,12 +200,7 @@ def start(process: Process, before_exec: Callable[[], None], run: Run = execute)
 
 
 def _become(
-    process: Process,
-    before_exec: Callable[[], None],
-    run: Run,
-    stdout: int,
-    stderr: int,
-    report: int,
+    process: Process, before_exec: Callable[[], None], run: Run, stdout: int, stderr: int, report: int
 ) -> NoReturn:
     """The child's part, up to the program."""
     name = process.argv[0]

@@ -16,7 +16,7 @@ from typing import Iterator
 _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 _RARE = (
     "outputs/",
-    "requirements/",
+    "requirements",
     "elastic",
     "function_runner",
     "machine",

@@ -7,7 +7,7 @@ attempt. Implementations: `local` (processes of this machine) and `kube` (pods o
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +16,18 @@ from typing import Any, Literal, NamedTuple, Protocol
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Code, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
-from client_lib.worker.function_runner import RESULTS
 from server_stub.worker_gateway import Quiet
 from server_stub.worker_gateway.stacks import StackDump
+
+
+class Source(NamedTuple):
+    """A job whose outputs, or whose result, another job gets."""
+
+    job_dir: Path
+    attempt: int
+    """Its newest attempt."""
+    member: str = ""
+    """Its name, if the other job waited for its group; "": for itself."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,9 @@ class Attempt:
     job before the first start."""
     checkpoints_name: str | None = None
     """Name of that job. None: there is none, or an earlier version of the server took the request."""
+    after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(default=None, repr=False, compare=False)
+    """Finds the jobs that each entry of `spec.after` stands for, without those that were deleted. None: there is no
+    entry."""
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
     never_started: bool = False
@@ -75,9 +87,9 @@ def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
     return worker_dir(job_dir, attempt, worker) / "log"
 
 
-def results_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Folder of the results of a function's ranks on one worker (client_lib.worker.function_runner)."""
-    return worker_dir(job_dir, attempt, worker) / RESULTS
+def inputs_dir(job_dir: Path, attempt: int) -> Path:
+    """Folder with what a local attempt gets of other jobs (see `inputs`)."""
+    return attempt_dir(job_dir, attempt) / "inputs"
 
 
 NO_RANK = -1
@@ -115,6 +127,12 @@ class Observation:
     """Ended: the places of the ranks before they were stopped, see `verdict.last_stacks`."""
     quiet: Quiet = ()
     """Running: the ranks that do nothing now."""
+
+
+def place(number: int, of: int | str) -> str:
+    """A place in a queue: `1st of 2`, `12th of more than 20`."""
+    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending} of {of}"
 
 
 def checked(name: str, message: str, fix: str | None = None) -> Check:

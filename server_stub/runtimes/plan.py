@@ -53,6 +53,7 @@ def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: 
         setup=spec.setup,
         setup_limit_s=spec.stop_timer * 60.0 if spec.stop_timer else None,
         preflight=fields.has_preflight(spec),
+        inputs=[str(number) for number in range(len(spec.after))],
         requirements=spec.requirements or [],
         secrets=sorted(attempt.secret_values),
     )

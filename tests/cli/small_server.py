@@ -20,13 +20,7 @@ def job(name: str, state: State = State.RUNNING, reason: Reason = Reason.RUNNING
     spec = more.pop("spec", {"script": "/home/ann/train.py", "n_workers": 2})
     facts: dict[str, Any] = {"id": f"id-of-{name}", "owner": "ann", "version": 3, "runtime": "local", **more}
     return JobInfo(
-        name=name,
-        state=state,
-        reason=reason,
-        spec=JobSpec(**spec),
-        code=CodeInPlace(),
-        created_at=CREATED,
-        **facts,
+        name=name, state=state, reason=reason, spec=JobSpec(**spec), code=CodeInPlace(), created_at=CREATED, **facts
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from client_lib.cli import app
@@ -123,7 +124,19 @@ def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:
 
 ACTING = {
     *("init", "run", "wait", "cancel", "delete", "prune", "serve", "server stop", "server restart", "server token"),
-    *("server check", "code", "config set", "config use", "mls-config", "completion", "exec", "shell", "port-forward"),
+    *(
+        "server check",
+        "code",
+        "config set",
+        "config use",
+        "login",
+        "logout",
+        "mls-config",
+        "completion",
+        "exec",
+        "shell",
+        "port-forward",
+    ),
 }
 """Commands that do something instead of reading jobs or settings: they print at most a sentence for each thing."""
 
@@ -146,3 +159,17 @@ def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(na
     names = [argument for argument in arguments if "NAME" in (argument.metavar or "")]
     assert all(argument._custom_shell_complete for argument in names)
     assert names or name not in ("status", "logs", "metrics", "download", "wait", "cancel", "delete", "resubmit")
+
+
+def test_the_names_of_jobs_are_offered_by_every_command(server: SmallServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.add(job("train-1"), job("other"))
+    monkeypatch.setenv("CLIENT_LIB_ENDPOINT", server.url)
+    asked = 0
+    for name, command in commands():
+        context = typer.Context(command)
+        for parameter in command.params:
+            if parameter.param_type_name == "argument" and "NAME" in (parameter.metavar or ""):
+                offers = [each.value for each in parameter.shell_complete(context, "tr")]
+                assert (name, offers) == (name, ["train-1"])
+                asked += 1
+    assert asked > 15

@@ -102,6 +102,7 @@ def test_the_version(cli: Run) -> None:
         (["delete"], "NAME"),
         (["logs", "--rank", "-1", "x"], "--rank"),
         (["logs", "--collapse", "-o", "json", "x"], "--collapse is for text"),
+        (["logs", "-C", "3", "x"], "-C needs --grep"),
         (["submit", "--collapse", "train.py"], "add -f"),
         (["wait", "--timeout", "soon", "x"], "--timeout"),
         (["config", "use", "nowhere"], "no profile 'nowhere'"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import client_lib
+import server_stub
 from client_lib.cli.app import COMMANDS
 from client_lib.cli.commands.init import TRAIN
 
@@ -33,6 +37,23 @@ def test_every_command_is_in_it(reference: str) -> None:
 def test_no_page_for_users_names_the_package_of_the_server() -> None:
     pages = {*DOCUMENT.parent.glob("*.md"), DOCUMENT.parents[1] / "README.md"} - {DOCUMENT.with_name("architecture.md")}
     assert [page.name for page in pages if "server_stub" in page.read_text()] == []
+
+
+def test_no_message_names_the_package_of_the_server() -> None:
+    folders = [Path(client_lib.__file__).parent, Path(server_stub.__file__).parent]
+    texts = [
+        text for folder in folders for file in folder.rglob("*.py") for text in _messages(ast.parse(file.read_text()))
+    ]
+    assert len(texts) > 1000
+    assert [text for text in texts if "server_stub" in text and " import " not in text] == []
+
+
+def _messages(tree: ast.Module) -> Iterator[str]:
+    """Texts of several words that are no docstrings."""
+    alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in alone:
+            yield node.value
 
 
 def test_the_tutorial_shows_the_first_example() -> None:

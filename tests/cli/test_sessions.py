@@ -127,10 +127,7 @@ def test_a_port_is_forwarded_for_any_number_of_connections(cli: Run, shell: dict
 
 def test_what_cannot_be_entered(cli: Run, job: str) -> None:
     wrong = cli("exec", job, "--rank", "2", "--", "true")
-    assert (wrong.returncode, wrong.stderr) == (
-        5,
-        "Error: this job has no rank 2\nits ranks are 0 to 1\n",
-    )
+    assert (wrong.returncode, wrong.stderr) == (5, "Error: this job has no rank 2\nits ranks are 0 to 1\n")
     assert "this job has no worker 1" in cli("shell", job, "--worker", "1").stderr
     assert "no-such-program: No such file" in cli("exec", job, "--", "no-such-program").stderr
     assert "give a rank or a worker, not both" in cli("exec", job, "--worker", "0", "--rank", "0", "--", "true").stderr

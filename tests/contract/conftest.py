@@ -41,7 +41,7 @@ PLACES = {"local": "local_place", "kubernetes": "cluster_place", "trainjob": "tr
 
 
 @pytest.fixture(
-    params=["local", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("kubernetes", "trainjob"))],
+    params=["local", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("kubernetes", "trainjob"))]
 )
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     found: Place = request.getfixturevalue(PLACES[request.param])

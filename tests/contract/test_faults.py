@@ -235,8 +235,7 @@ def test_a_quota_that_refuses_the_pods_is_said_with_its_numbers(other: ClusterPl
     quotas = f"/api/v1/namespaces/{other.namespace}/resourcequotas"
     hard = {"requests.memory": "1Gi"}
     other.cluster.api.create(
-        quotas,
-        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}},
+        quotas, {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}}
     )
     job = other.job(STAY, n_workers=3)
     job.submit()
@@ -407,6 +406,7 @@ def test_a_name_of_a_job_that_is_there_is_refused(kube: ClusterPlace) -> None:
     ended(job)
 
 
+@pytest.mark.long  # Trainer 2.3.0 may apply the new job to the JobSet of the deleted one, whose removal takes a moment
 def test_a_name_is_free_as_soon_as_its_job_is_deleted(kube: ClusterPlace) -> None:
     """Though the cluster still has pods of it."""
     for word in ("first", "second", "third"):

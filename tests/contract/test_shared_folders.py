@@ -107,9 +107,7 @@ def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, clai
     cluster.api.apply(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim_name}", claim)
 
 
-@pytest.fixture(
-    params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)],
-)
+@pytest.fixture(params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)])
 def shared(request: pytest.FixtureRequest) -> Iterator[Place]:
     found: Place = request.getfixturevalue("shared_local" if request.param == "local" else "shared_cluster")
     yield from looked_over(found)

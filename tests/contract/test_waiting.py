@@ -1,4 +1,4 @@
-"""Why a job waits on a real cluster, in words: images of a registry, a queue; and that it goes on when that is over."""
+"""Why a job waits for its image on a real cluster, in words; and that it goes on when that is over."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_lib.errors import NotSupported
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import CATALOGUE, ClusterPlace, ended, says
 from tests.contract.registry import HOST, Registry, python_archive, registry
 from tests.contract.test_promises import STAY, texts
-from tests.kube.test_pytorchjob import queueing_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -30,17 +28,7 @@ def images(cluster: Cluster) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
-def queues(cluster: Cluster) -> Iterator[None]:
-    """As if a Kueue took PyTorchJobs there: its queue is the hand of the test."""
-    cluster.namespace(NAMESPACE)
-    with queueing_in(cluster, NAMESPACE):
-        yield
-
-
-@pytest.fixture(scope="module")
-def waiting(
-    cluster: Cluster, images: Registry, queues: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterPlace]:
+def waiting(cluster: Cluster, images: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
     """Pulls for itself, some images under another name, with a password."""
     folder = tmp_path_factory.mktemp("waiting")
     catalogue = folder / "pulls.yaml"
@@ -106,20 +94,3 @@ def test_an_image_of_a_private_registry_under_another_name_is_pulled(
     info = ended(job).info()
     assert info.state is State.SUCCEEDED, info.message
     assert texts(job, stream=["stdout"]) == ["ran"]
-
-
-def test_a_job_in_a_queue_waits_until_it_is_let_in(waiting: ClusterPlace) -> None:
-    job = waiting.job("print('ran')\n", queue_name="team")
-    job.submit()
-    says(job, "waits for queue 'team'; waits since")
-    assert job.info().reason is Reason.QUEUED
-    assert waiting.pods(job) == []
-    path = f"{waiting.jobs}/{job.name}"
-    waiting.cluster.api.merge(path, {"spec": {"runPolicy": {"suspend": False}}})
-    info = ended(job).info()
-    assert info.state is State.SUCCEEDED, info.message
-
-
-def test_where_nobody_queues_a_queue_is_refused(kube: ClusterPlace) -> None:
-    with pytest.raises(NotSupported, match="queue_name='team': this cluster has no Kueue"):
-        kube.job(STAY, queue_name="team").submit()

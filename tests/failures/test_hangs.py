@@ -68,11 +68,7 @@ def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
             {0},
             f"ranks 1-2 have waited in {REDUCE}, rank 0 is in barrier (train.py:7): these are different calls",
         ),
-        (
-            [rank(0, WAITS), rank(1, WAITS)],
-            {0, 1},
-            f"ranks 0-1 have waited in {REDUCE}, and none of them goes on",
-        ),
+        ([rank(0, WAITS), rank(1, WAITS)], {0, 1}, f"ranks 0-1 have waited in {REDUCE}, and none of them goes on"),
     ],
 )
 def test_the_rank_that_others_wait_for_is_named_with_its_line(

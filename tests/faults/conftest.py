@@ -78,7 +78,7 @@ class Server(ServerProcess):
 
     def lines(self, name: str) -> list[str]:
         """Its log as text, without the ranks."""
-        text = self.call("GET", f"{paths.job_logs(name)}?rank=0", headers={"Accept": "text/plain"}).text
+        text = self.call("GET", f"{paths.job(name, 'logs')}?rank=0", headers={"Accept": "text/plain"}).text
         return text.splitlines()
 
 

@@ -26,7 +26,7 @@ def test_head_and_tail_are_kept_and_the_gap_is_counted(start: Start, tmp_path: P
     numbers = [int(line.split()[1]) for line in text if line.startswith("line ")]
     assert (numbers[0], numbers[-1]) == (0, LINES - 1)
     assert numbers == sorted(set(numbers))
-    frames = server.call("GET", paths.job_logs("talks"), headers={"Accept": paths.LOG_FRAMES}).content
+    frames = server.call("GET", paths.job("talks", "logs"), headers={"Accept": paths.LOG_FRAMES}).content
     (gap,) = [line.split() for line in frames.splitlines() if line.startswith(b"@gap ")]
     assert gap[:3] == [b"@gap", b"1", b"0"]
     hidden = int(gap[3]) - (LINES - len(numbers))

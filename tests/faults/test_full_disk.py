@@ -141,12 +141,12 @@ def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
     assert small.job("waits-0")["state"] == "PENDING"
     fill()
     for name in waiting:
-        assert small.call("POST", paths.job_cancel(name)).status_code == 200
+        assert small.call("POST", paths.job(name, "cancel")).status_code == 200
         assert small.ended(name)["state"] == "CANCELLED"
     for name in waiting:
         assert small.call("DELETE", paths.job(name)).status_code == 200
         assert small.get(paths.job(name)).status_code == 404
-    assert small.call("POST", paths.job_cancel("count")).status_code == 200
+    assert small.call("POST", paths.job("count", "cancel")).status_code == 200
     assert small.ended("count")["state"] == "CANCELLED"
     assert not processes_of(tmp_path / "count.py")
     job_dir = disk / "data" / "jobs" / small.job("count")["id"]

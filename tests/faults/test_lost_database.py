@@ -95,7 +95,7 @@ def test_calls_get_503_clients_wait_and_followers_go_on_while_postgresql_is_away
     assert (platform.status_code, platform.headers["Retry-After"]) == (503, "1")
     assert_unavailable(server.submit("new", "print('hello')"))
     assert_unavailable(server.call("DELETE", paths.job("over")))
-    assert_unavailable(server.call("POST", paths.job_cancel("goes")))
+    assert_unavailable(server.call("POST", paths.job("goes", "cancel")))
     checks = {check["name"]: check for check in server.get(paths.DOCTOR).json()["checks"]}
     assert not checks["database"]["ok"]
     says.touch()

@@ -49,13 +49,13 @@ class Ann:
         return self.until(name, FINAL)
 
     def cancel(self, name: str) -> None:
-        assert self._server.call("POST", paths.job_cancel(name)).status_code in (200, 202)
+        assert self._server.call("POST", paths.job(name, "cancel")).status_code in (200, 202)
 
     def events(self, name: str) -> list[str]:
-        return [event["state"] for event in self.get(paths.job_events(name)).json()["events"]]
+        return [event["state"] for event in self.get(paths.job(name, "events")).json()["events"]]
 
     def log(self, name: str) -> list[str]:
-        lines: list[str] = self.get(paths.job_logs(name)).text.splitlines()
+        lines: list[str] = self.get(paths.job(name, "logs")).text.splitlines()
         return lines
 
 

@@ -41,7 +41,7 @@ def test_jobs_run_and_outlive_a_killed_server_there_too(start: Start, url: str, 
     failed = second.ended("waited")
     assert (failed["state"], failed["attempt"], failed["failure"]["exit_code"]) == ("FAILED", 2, 3)
     assert second.lines("ran") == ["up"]
-    states = [event["state"] for event in second.get(paths.job_events("ran")).json()["events"]]
+    states = [event["state"] for event in second.get(paths.job("ran", "events")).json()["events"]]
     assert (states[0], states[-1]) == ("PENDING", "SUCCEEDED")
     listed = second.get(f"{paths.JOBS}?label=team%3Da&state=SUCCEEDED").json()["jobs"]
     assert [job["name"] for job in listed] == ["ran"]

@@ -49,14 +49,14 @@ def test_it_is_in_no_row_no_log_no_answer_and_no_open_file(start: Start, tmp_pat
     assert job["failure"]["exit_code"] == 3
     assert server.lines("one")[0] == str([len(value) for value in VALUES])
 
-    answers = [server.get(path).text for path in (paths.JOBS, paths.job("one"), paths.job_events("one"))]
+    answers = [server.get(path).text for path in (paths.JOBS, paths.job("one"), paths.job("one", "events"))]
     answers += [
-        server.get(paths.job_manifest("one")).text,
+        server.get(paths.job("one", "manifest")).text,
         server.get(paths.DOCTOR).text,
         server.get(paths.METRICS).text,
     ]
-    answers += [*server.lines("one"), server.get(f"{paths.job_logs('one')}?timestamps=true").text]
-    request = server.get(paths.job_resubmit_source("one")).json()
+    answers += [*server.lines("one"), server.get(f"{paths.job('one', 'logs')}?timestamps=true").text]
+    request = server.get(paths.job("one", "request")).json()
     assert request["spec"]["env_variables"] == {"DB_PASSWORD": PASSWORD}  # what its owner needs to submit it again
     answers += [request["submitter"], request["secret_values"]]
     assert not [answer for answer in answers if any(value in json.dumps(answer) for value in VALUES)]

@@ -110,7 +110,7 @@ def test_a_request_in_progress_is_not_timed(impatient: Running) -> None:
     job = ann.submit().json()
     wait = {"wait": 5 * SOON_S, "after_version": 10**6}
     assert ann("GET", paths.job(job["name"]), params=wait).ok
-    logs = f"{impatient.url}{paths.job_logs(job['name'])}?follow=true"
+    logs = f"{impatient.url}{paths.job(job['name'], 'logs')}?follow=true"
     with ann.session.get(logs, stream=True, timeout=DEADLINE_S) as followed:
         time.sleep(5 * SOON_S)
         impatient.call(impatient.parts.hub.close)

@@ -1,6 +1,7 @@
 """The committed documents are what the code makes of itself, and hold every path."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from fastapi.routing import iter_route_contexts
@@ -35,9 +36,8 @@ def test_every_reference_leads_somewhere() -> None:
 
 def test_the_paths_of_the_wire_are_the_paths_of_the_server() -> None:
     there = {route.path for route in iter_route_contexts(rest_api().routes)}
-    named = [paths.job, paths.job_logs, paths.job_events, paths.job_manifest, paths.job_cancel]
-    for path in (*named, paths.job_resubmit_source):
-        assert path("NAME").replace("NAME", "{name}") in there
+    for part in (None, *get_args(paths.JobPart)):
+        assert paths.job("NAME", part).replace("NAME", "{name}") in there
     assert paths.snapshot("SHA").replace("SHA", "{sha256}") in there
     rest = {paths.JOBS, paths.RENDER, paths.INFO, paths.DOCTOR, paths.INSTANCE_TYPES}
     assert rest | {paths.HEALTHZ, paths.READYZ, paths.METRICS} <= there

@@ -141,7 +141,7 @@ def test_a_wrong_parameter_is_named(query: dict[str, str], says: str, shared_ser
 
 def test_wrong_parameters_of_logs_are_sentences_too(ann: Api) -> None:
     submit(ann, name="train")
-    answer = ann("GET", paths.job_logs("train"), params={"rank": "first"})
+    answer = ann("GET", paths.job("train", "logs"), params={"rank": "first"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert "rank='first'" in answer.json()["message"]
 
@@ -167,9 +167,9 @@ def test_a_parameter_that_a_path_does_not_know_is_named(method: str, path: str, 
 
 def test_cancel_is_ordered_and_arrives(ann: Api) -> None:
     submit(ann, name="train")
-    assert ann("POST", paths.job_cancel("train")).status_code == 200
+    assert ann("POST", paths.job("train", "cancel")).status_code == 200
     assert wait_until_final(ann, "train").state == "CANCELLED"
-    again = ann("POST", paths.job_cancel("train"))
+    again = ann("POST", paths.job("train", "cancel"))
     assert (again.status_code, again.json()["state"]) == (200, "CANCELLED")
 
 
@@ -184,10 +184,10 @@ def test_a_job_that_is_not_final_is_deleted_by_force_only(ann: Api) -> None:
 
 def test_events_manifest_and_request(ann: Api) -> None:
     submit(ann, name="train", env_variables={"HF_TOKEN": "hf_x", "N": 1})
-    events = ann("GET", paths.job_events("train")).json()["events"]
+    events = ann("GET", paths.job("train", "events")).json()["events"]
     assert events[0]["state"] == "PENDING"
-    assert Manifest.model_validate_json(ann("GET", paths.job_manifest("train")).content).runtime == "local"
-    again = SubmitRequest.model_validate_json(ann("GET", paths.job_resubmit_source("train")).content)
+    assert Manifest.model_validate_json(ann("GET", paths.job("train", "manifest")).content).runtime == "local"
+    again = SubmitRequest.model_validate_json(ann("GET", paths.job("train", "request")).content)
     assert again.spec.env_variables["N"] == 1
 
 
@@ -244,7 +244,11 @@ def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(serv
 
     def follow() -> None:
         stream = server.as_user("ann")(
-            "GET", paths.job_logs("train"), params={"follow": "true"}, headers={"Accept": paths.LOG_FRAMES}, stream=True
+            "GET",
+            paths.job("train", "logs"),
+            params={"follow": "true"},
+            headers={"Accept": paths.LOG_FRAMES},
+            stream=True,
         )
         answers.append(b"".join(stream.iter_content(None)))
 

@@ -31,18 +31,19 @@ OF_ALL_USERS = {
     ("GET", paths.READYZ),
 }
 OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER), ("POST", paths.LOGIN_LINKS)}
-# http/test_groups has the owners of groups, http/test_jobs those of changes
+# http/test_groups has the owners of groups, http/test_jobs those of changes, http/test_oidc the login
 OF_WHO_ASKS |= {
     ("POST", paths.GROUPS),
     ("GET", f"{paths.GROUPS}/{{name}}"),
     ("POST", f"{paths.GROUPS}/{{name}}/cancel"),
     ("POST", f"{paths.GROUPS}/{{name}}/resubmit"),
     ("GET", paths.CHANGES),
+    ("GET", paths.LOGIN),
 }
 ON_A_SNAPSHOT = [(method, paths.snapshot(SHA)) for method in ("HEAD", "GET", "PUT")]
 VARIANTS = {
     ("GET", JOB): ["?after_version=0&wait=1"],
-    ("GET", paths.job_logs("train")): ["?follow=true"],
+    ("GET", paths.job("train", "logs")): ["?follow=true"],
     ("DELETE", JOB): ["?force=true"],
 }
 ON_A_JOB = sorted(
@@ -182,7 +183,7 @@ def test_an_admin_sees_and_acts_on_all(train: str, ann: Api, root: Api) -> None:
     assert train in root("GET", paths.JOBS, params={"owner": "*"}).text
     assert train not in root("GET", paths.JOBS).text
     assert root("GET", paths.snapshot(SHA)).content == ARCHIVE
-    assert root("POST", paths.job_cancel("train"), params={"owner": "ann"}).status_code == 200
+    assert root("POST", paths.job("train", "cancel"), params={"owner": "ann"}).status_code == 200
 
 
 def test_where_the_server_shares_jobs_all_see_them(start_server: Callable[..., Running]) -> None:
@@ -219,7 +220,7 @@ def test_the_data_directory_is_told_to_admins_only(server: Running, ann: Api, ro
 
 
 OPEN = (paths.HEALTHZ, paths.PING, paths.READYZ)
-CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", path) for path in OPEN})
+CLOSED = sorted((OF_ALL_USERS | OF_WHO_ASKS) - {("GET", path) for path in (*OPEN, paths.LOGIN)})
 EVERYTHING = [*ON_A_JOB, *CLOSED, *ON_A_SNAPSHOT, ("GET", "/nowhere")]
 
 

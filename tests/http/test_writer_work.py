@@ -210,7 +210,7 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("PUT", paths.snapshot(SHA), {"data": ARCHIVE}),
         ("POST", session, {"json": {"argv": ["x" * 100_000] * 9}}),
         ("PUT", session, {"data": b"x" * 100_000}),
-        ("POST", paths.job_cancel(name), {}),
+        ("POST", paths.job(name, "cancel"), {}),
         ("DELETE", paths.job(name), {}),
         ("DELETE", paths.job(name), {"params": {"force": "true"}}),
         ("POST", f"{JOBS}/restart", {"json": {"job_name": name}}),
@@ -245,7 +245,7 @@ def test_a_request_on_the_largest_job_with_the_longest_history(number: int, stat
     if state is State.RUNNING:
         measured.run(name)
     if state is State.CANCELLED:
-        measured.request("POST", paths.job_cancel(name))
+        measured.request("POST", paths.job(name, "cancel"))
     measured.add_events(name, TRANSITIONS)
     method, path, options = changes(name)[number]
     answer = measured.request(method, path, **options)
@@ -273,7 +273,7 @@ def test_labels_of_a_list_are_bounded(measured: Measured) -> None:
 
 def test_a_job_with_endless_events_is_removed_in_pieces(measured: Measured) -> None:
     submit(measured, "entered")
-    measured.request("POST", paths.job_cancel("entered"))
+    measured.request("POST", paths.job("entered", "cancel"))
     measured.add_events("entered", 10_000)  # each session is one
     assert measured.request("DELETE", paths.job("entered")).status_code == 200
     assert measured.work.steps > BOUND.steps

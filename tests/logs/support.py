@@ -15,7 +15,8 @@ import requests
 
 from client_lib.errors import BY_CODE
 from client_lib.log_reading.frames import Params
-from client_lib.spec.paths import LOG_FRAMES, job_logs
+from client_lib.spec import paths
+from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.format import segment_name
 from tests.logs.log_server import NAME
 
@@ -72,7 +73,7 @@ class Server:
 
     def get(self, accept: str = "text/plain", **params: object) -> requests.Response:
         return requests.get(
-            self.url + job_logs(NAME), params=params, headers={"Accept": accept}, timeout=30, stream=True
+            self.url + paths.job(NAME, "logs"), params=params, headers={"Accept": accept}, timeout=30, stream=True
         )
 
     def text(self, **params: object) -> str:
@@ -91,7 +92,7 @@ def opener(url: str) -> Callable[[Params], Iterator[bytes]]:
     """An OpenStream over requests; a server that isn't there is asked again."""
 
     def open_stream(params: Params) -> Iterator[bytes]:
-        path = url + job_logs(NAME)
+        path = url + paths.job(NAME, "logs")
         with requests.get(path, params=params, headers={"Accept": LOG_FRAMES}, timeout=30, stream=True) as response:
             if response.status_code != 200:
                 body = response.json()

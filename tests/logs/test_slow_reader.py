@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from client_lib.log_reading.reader import log_lines
-from client_lib.spec.paths import LOG_FRAMES, job_logs
+from client_lib.spec import paths
+from client_lib.spec.paths import LOG_FRAMES
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import LogWriter, Server, eventually
 
@@ -74,7 +75,7 @@ def _follow(server: Server) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(30)
     connection.connect((at.hostname, at.port))
-    head = f"GET {job_logs(NAME)}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n"
+    head = f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n"
     connection.sendall(head.encode())
     return connection
 

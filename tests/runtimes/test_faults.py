@@ -214,10 +214,7 @@ async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path
         again.runtime.submit(job)
         end = await again.ended(job)
         assert not alive(grandchild)
-    assert (end.reason, end.message) == (
-        Reason.LAUNCHER_LOST,
-        "the launcher of worker 0 died without a report",
-    )
+    assert (end.reason, end.message) == (Reason.LAUNCHER_LOST, "the launcher of worker 0 died without a report")
 
 
 @pytest.mark.smoke

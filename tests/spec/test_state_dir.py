@@ -69,11 +69,7 @@ def test_mounts_of_macos_are_read() -> None:
         "filer:/home on /Users/ann lee (nfs, automounted)\n"
         "map auto_home on /System/Volumes/Data/home (autofs, automounted)\n"
     )
-    assert parse_mac_mounts(text) == [
-        ("/", "apfs"),
-        ("/Users/ann lee", "nfs"),
-        ("/System/Volumes/Data/home", "autofs"),
-    ]
+    assert parse_mac_mounts(text) == [("/", "apfs"), ("/Users/ann lee", "nfs"), ("/System/Volumes/Data/home", "autofs")]
 
 
 def test_this_machine_has_an_answer() -> None:

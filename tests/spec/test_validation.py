@@ -18,6 +18,7 @@ from client_lib.spec.wire import SubmitRequest
         ({"processes_per_worker": 0.5}, "processes_per_worker: 0.5 is not a whole number; write it without quotes"),
         ({"name": "A"}, "name: 'A' is not a DNS label"),
         ({"script": ""}, "script='': is empty"),
+        ({"retry_on": ["Hung"]}, "retry_on needs max_retry"),
         ({"script": "a.py && b"}, "script: 'a.py && b' holds '&'"),
         ({"script": "a.py 'b"}, "script: \"a.py 'b\" can't be split into words"),
         ({"env_variables": {"RANK": 1, "HF_TOKEN": "hush"}}, "env_variables: RANK is set for each process"),

@@ -98,13 +98,13 @@ class Worker:
         """Returns when the ranks run."""
         assert self.connection
         assert self.event() == control.READY
-        self.connection.send(control.go())
+        self.connection.send(control.order(control.GO))
         assert self.event() == control.STARTED
         return self
 
     def stop(self, grace_s: float) -> None:
         assert self.connection
-        self.connection.send(control.stop(grace_s))
+        self.connection.send(control.order(control.STOP, grace_s=grace_s))
 
     def report(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
         """Waits for the end."""

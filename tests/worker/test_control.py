@@ -47,7 +47,8 @@ def polled(tmp_path: Path) -> Iterator[Polled]:
 
 @given(st.lists(st.integers(1, 30)))
 def test_messages_arrive_whole_however_they_are_cut(cuts: list[int]) -> None:
-    data, lines, got = control.go() + control.stop(2.5) + b"junk\n" + control.release(), Lines(), []
+    stop, junk = control.order(control.STOP, grace_s=2.5), b"junk\n"
+    data, lines, got = control.order(control.GO) + stop + junk + control.order(control.EXIT), Lines(), []
     for cut in [*cuts, len(data)]:
         got += lines.feed(data[:cut])
         data = data[cut:]
@@ -71,7 +72,7 @@ def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, 
     polled.turn()
     assert [early.receive(1), early.receive(1)] == [{"event": "ready"}, {"event": "started"}]
     assert late.receive(1) == {"event": "started"}
-    early.send(control.go())
+    early.send(control.order(control.GO))
     polled.turn()
     assert polled.orders == [{"do": "go"}]
 

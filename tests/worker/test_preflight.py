@@ -69,7 +69,7 @@ def checked(one: Worker) -> Worker:
     one.start()
     assert one.event() == control.READY
     assert one.connection
-    one.connection.send(control.go())
+    one.connection.send(control.order(control.GO))
     return one
 
 

@@ -58,6 +58,7 @@ def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None
         "CUDA_VISIBLE_DEVICES": "0,3",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "OMP_NUM_THREADS": "1",
+        "TORCH_FR_BUFFER_SIZE": "256",
     }
 
 
@@ -69,7 +70,7 @@ def test_a_worker_without_gpus_sees_none_and_tells_accelerate(plan: Callable[...
     assert "ACCELERATE_USE_CPU" not in untold
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "ACCELERATE_USE_CPU"])
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "ACCELERATE_USE_CPU", "TORCH_FR_BUFFER_SIZE"])
 def test_defaults_never_replace_what_the_shell_had(plan: Callable[..., WorkerPlan], name: str) -> None:
     assert environment(plan(environment={name: "mine"}))[name] == "mine"
 
@@ -236,7 +237,7 @@ def test_the_launcher_tells_the_number_of_threads_to_the_runtime_and_not_to_the_
         variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | set_by_job
         one = worker(cores=cores, processes_per_worker=2, environment=variables).start()
         assert one.connection
-        one.connection.send(control.go())
+        one.connection.send(control.order(control.GO))
         assert one.event() == control.READY
         started = one.connection.receive(30.0)
         assert started

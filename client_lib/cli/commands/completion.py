@@ -10,11 +10,7 @@ from contextlib import redirect_stdout
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.completion import (  # type: ignore[attr-defined]  # typer re-exports two of them without naming them so
-    completion_init,
-    get_completion_script,
-    shell_complete,
-)
+from typer.completion import completion_init, get_completion_script, shell_complete  # type: ignore[attr-defined]  # typer re-exports two of them without naming them so
 
 from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, printer
 from client_lib.cli.parameters import CommandApp
@@ -30,7 +26,7 @@ Examples:
   client-lib completion bash >> ~/.bashrc
   client-lib completion zsh >> ~/.zshrc
   client-lib completion fish > ~/.config/fish/completions/client-lib.fish
-""",
+"""
 )
 def completion(
     ctx: typer.Context,

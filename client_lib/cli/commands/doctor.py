@@ -32,7 +32,7 @@ Examples:
 
 \b
 Exit code: 0 all is well, 1 a check failed.
-""",
+"""
 )
 def doctor(
     ctx: typer.Context,

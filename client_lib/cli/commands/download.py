@@ -22,7 +22,7 @@ Examples:
 
 \b
 What is there already is not fetched again; a download that was cut goes on when it is repeated.
-""",
+"""
 )
 def download(
     connection: Connection,

@@ -45,7 +45,7 @@ app = CommandApp()
 Examples:
   client-lib init && client-lib submit -f -c job.yaml
   client-lib init first-job
-""",
+"""
 )
 def init(
     folder: Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from client_lib.cli import printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, key_value
+from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, group_names, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.reports import table
 from client_lib.spec import paths
@@ -52,7 +52,10 @@ Examples:
 def list_jobs(
     connection: Connection,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="Show the members of this group.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]", autocompletion=group_names, help="Show the members of this group.", show_default=False
+        ),
     ] = None,
     state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     labels: Annotated[
@@ -112,7 +115,7 @@ def list_jobs(
 Examples:
   client-lib instances
   client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
-""",
+"""
 )
 def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
     """List the instance types of the server, and how many workers of each fit right now."""

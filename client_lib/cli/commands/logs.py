@@ -35,7 +35,7 @@ Examples:
   client-lib logs --grep 'loss.*nan' -C 3 first second
   client-lib logs --diverge train-x7k2m          the first line in which the ranks differ
   client-lib logs -o json train-x7k2m            a JSON object per line
-""",
+"""
 )
 def logs(
     ctx: typer.Context,
@@ -55,8 +55,7 @@ def logs(
         list[int] | None, typer.Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated.")
     ] = None,
     streams: Annotated[
-        list[str] | None,
-        typer.Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated."),
+        list[str] | None, typer.Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated.")
     ] = None,
     attempt: Annotated[
         int | None, typer.Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
@@ -101,9 +100,11 @@ def logs(
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
     if diverge and any([follow, collapse, timestamps, tail is not None, since, grep]):
         ctx.fail("--diverge takes no other options than --rank, --stream, --attempt and -o")
+    if context is not None and grep is None:
+        ctx.fail("-C needs --grep: it shows the lines around each match")
     names = connection.each_member(names)
     if follow and (grep or len(names) > 1):
-        ctx.fail("-f takes one job, and no --grep")
+        ctx.fail("-f takes no --grep" if grep else f"-f follows one job, and these are {len(names)}: name one of them")
     params = log_params(
         follow=follow,
         tail=tail,

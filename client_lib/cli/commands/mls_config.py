@@ -52,7 +52,7 @@ def mls_config(
     if not name.strip() or any(character in name for character in "[]\n"):
         raise InvalidRequest(f"--mls-profile {name!r} can't be the name of a section")
     user = connection.server_info()["user"]  # starts the local server, and checks the token
-    url, token = connection.running()
+    url, token, _ = connection.running()
     files = {"config": _config(url, region), "credentials": _credentials(user, token or "")}
     if show:
         for file, values in files.items():

@@ -12,7 +12,7 @@ from client_lib.cli import exits, http_client, printer, processes
 from client_lib.cli.connection import read
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
-from client_lib.reports.table import aligned
+from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, state_dir
 from client_lib.transport import local_server
@@ -38,7 +38,7 @@ Examples:
 
 \b
 Exit code: 0 it runs, 4 it doesn't.
-""",
+"""
 )
 def status(output: TextOrJson = "text") -> int:
     """Show whether it runs, where it listens, and where it keeps its data."""
@@ -103,6 +103,8 @@ def _show(facts: dict[str, Any]) -> None:
     said = {True: "yes", False: "no"}
     pools = facts.pop("warm_pools", [])
     disk, memory = facts.pop("disk_mib", {}), facts.pop("memory_mib", None)
+    if "started_at" in facts:
+        facts["started_at"] = stamp(facts["started_at"])
     rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in facts.items() if value is not None]
     if disk:
         parts = ", ".join(f"{name} {size}" for name, size in disk.items())
@@ -165,7 +167,7 @@ Examples:
 
 \b
 Exit code: 0 it is valid, 2 it isn't.
-""",
+"""
 )
 def check(file: Annotated[str, typer.Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""

@@ -48,7 +48,7 @@ def exec_(
 Examples:
   client-lib shell train-x7k2m
   client-lib shell train-x7k2m --worker 1
-""",
+"""
 )
 def shell(connection: Connection, name: JobOrNewest = None, rank: _Rank = None, worker: _Worker = None) -> int:
     """Open a shell in a worker of a running job, in the working directory of its ranks. It ends with the attempt."""

@@ -28,7 +28,7 @@ Examples:
   client-lib cancel                              the newest job, after a question
   client-lib list --state PENDING -o name | xargs client-lib cancel
   client-lib cancel lr-scan                      all members of a group
-""",
+"""
 )
 def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
     """Stop jobs: SIGTERM, and SIGKILL after the grace period. Their logs stay."""
@@ -48,7 +48,7 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
 Examples:
   client-lib delete train-x7k2m
   client-lib list --all --state FAILED -o name | xargs client-lib delete
-""",
+"""
 )
 def delete(
     connection: Connection,
@@ -68,7 +68,7 @@ def delete(
 Examples:
   client-lib prune --dry-run
   client-lib prune --older 12h --state SUCCEEDED --yes
-""",
+"""
 )
 def prune(
     connection: Connection,
@@ -149,14 +149,13 @@ Examples:
 \b
 Exit code:
   0 all SUCCEEDED; else that of the first that ended otherwise: 1 FAILED, 3 CANCELLED, 124 the time is over
-""",
+"""
 )
 def wait(
     connection: Connection,
     names: NamesOrNewest = None,
     timeout_s: Annotated[
-        float | None,
-        typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
+        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit.")
     ] = None,
 ) -> int:
     """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""

@@ -10,7 +10,7 @@ import typer
 
 from client_lib.cli import first_runs, printer, show
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, CommandApp, JobOrNewest, TextJsonOrName, TextOrJson
+from client_lib.cli.parameters import JSON, NAME, CommandApp, JobGroupOrNewest, JobOrNewest, TextJsonOrName, TextOrJson
 from client_lib.errors import NotFound
 from client_lib.spec import paths
 from client_lib.spec.states import FINAL, State
@@ -27,12 +27,13 @@ Examples:
   client-lib status train-x7k2m
   client-lib status train --events               the only job whose name begins so
   client-lib status train-x7k2m -o json | jq -r .state
-""",
+"""
 )
 def status(
     connection: Connection,
-    name: JobOrNewest = None,
+    name: JobGroupOrNewest = None,
     events: Annotated[bool, typer.Option("--events", help="Show what happened to it so far, instead.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what its time was used for, too.")] = False,
     output: TextJsonOrName = "text",
 ) -> None:
     """Show the state of a job, and its reason; of a failed job the report."""
@@ -44,14 +45,16 @@ def status(
     elif output == NAME:
         printer.data(job["name"])
     else:
-        printer.lines(show.job_lines(job, datetime.now(timezone.utc)))
+        used = str(connection.api.job_goodput(job["name"])) if verbose and "told" not in job else ""
+        printer.lines(show.job_lines(job, datetime.now(timezone.utc), used))
         if "told" in job:
             printer.hint(f"`client-lib list {job['name']}` shows its jobs")
         elif job["state"] == State.FAILED:
             printer.data("")
             _print_report(job)
             return
-        first_runs.advise(f"\n`client-lib logs {job['name']}{'' if job['state'] in FINAL else ' -f'}` shows its output")
+        follow = "" if "told" in job or job["state"] in FINAL else " -f"
+        first_runs.advise(f"\n`client-lib logs {job['name']}{follow}` shows its output")
 
 
 def _print_report(job: dict[str, Any]) -> None:
@@ -63,7 +66,7 @@ def _print_report(job: dict[str, Any]) -> None:
 
 
 def _show_events(connection: Connection, name: str, output: str) -> None:
-    events = connection.items(paths.job_events(name), "events")
+    events = connection.items(paths.job(name, "events"), "events")
     if output == JSON:
         printer.data_json(events)
     else:
@@ -76,7 +79,7 @@ Examples:
   client-lib explain train-x7k2m
   watch client-lib explain train                 the only job whose name begins so
   client-lib explain train-x7k2m -o json | jq -r .next[0]
-""",
+"""
 )
 def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
@@ -88,7 +91,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
     job = connection.job(name)
     info = JobInfo.model_validate(job)
     changed = Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
-    events = EventList.model_validate({"events": connection.items(paths.job_events(job["name"]), "events")}).events
+    events = EventList.model_validate({"events": connection.items(paths.job(job["name"], "events"), "events")}).events
     now = datetime.now(timezone.utc)
     if output == JSON:
         found = explanation.explained(info, events, now, explanation.SHELL).model_copy(update={"changed": changed})
@@ -104,7 +107,7 @@ Examples:
   client-lib stacks train-x7k2m                  what all ranks do, the same stacks as one line
   client-lib stacks train-x7k2m --rank 3         all threads of rank 3 and of its children
   client-lib stacks train-x7k2m -o json | jq '.ranks[].processes[0].state'
-""",
+"""
 )
 def stacks(
     connection: Connection,

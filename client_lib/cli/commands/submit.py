@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,12 +21,13 @@ from client_lib.cli.parameters import (
     Command,
     CommandApp,
     Follow,
-    JobName,
+    JobOrGroup,
     TextJsonOrName,
     YamlOrJson,
     key_value,
 )
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
+from client_lib.errors import InvalidRequest
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
@@ -49,6 +51,7 @@ Examples:
   client-lib submit -t binary -- ./measure.sh -v     any program
   client-lib submit torchrun --nnodes 2 --nproc-per-node 4 train.py --lr 0.1
   client-lib submit --group lr-scan --each lr=0.1,0.01 --each seed=0..4 --max-parallel 2 train.py
+  client-lib submit --group lr-scan --each-file runs.csv train.py
   client-lib submit --dry-run train.py               what would be created
 
 \b
@@ -66,7 +69,7 @@ def submit(
     collapse: CollapseFollowed = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
     no_check: NoCheck = False,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the group of the jobs of --each.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the group (--each, --each-file).")] = None,
     each: Annotated[
         list[Any] | None,
         typer.Option(
@@ -74,6 +77,15 @@ def submit(
             metavar="NAME=VALUES",
             help="Submit one job for each value, as in lr=0.1,0.01 or seed=0..4. Several: for each combination. "
             "The value replaces {lr} in ARGS; if ARGS has no {lr}, --lr 0.1 is appended.",
+        ),
+    ] = None,
+    each_file: Annotated[
+        str | None,
+        typer.Option(
+            "--each-file",
+            metavar="FILE",
+            help="Submit one job for each row of a CSV file, whose first line names the arguments, or for each object "
+            "in a file FILE.jsonl. The values go into ARGS as those of --each.",
         ),
     ] = None,
     max_parallel: Annotated[
@@ -95,19 +107,19 @@ def submit(
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, connection, config, values)
-    if (each or group or max_parallel or stop_on_failure) and not (each and group):
-        ctx.fail("a group needs both --group NAME and --each NAME=VALUES")
-    if each and (dry_run or len(dict(each)) < len(each)):
-        ctx.fail(
-            "--dry-run shows one job, without --each"
-            if dry_run
-            else "two --each have the same name: give all its values in one, as in lr=0.1,0.01"
-        )
-    if each and group:
+    if (each or each_file or group or max_parallel or stop_on_failure) and not (
+        group and bool(each) != bool(each_file)
+    ):
+        ctx.fail("a group needs both --group NAME and one of --each NAME=VALUES and --each-file FILE")
+    if group and dry_run:
+        ctx.fail("--dry-run shows one job, without --group")
+    if each and len(dict(each)) < len(each):
+        ctx.fail("two --each have the same name: give all its values in one, as in lr=0.1,0.01")
+    if group:
         from client_lib.cli.commands import several_jobs  # few submits are of a group
         from client_lib.submit import sweep
 
-        tried = {name: sweep.values(text) for name, text in each}
+        tried = _runs_in(each_file) if each_file else {name: sweep.values(text) for name, text in each or ()}
         python = described.python or processes.find_python(os.environ)
         with printer.progress("submitting"):
             limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
@@ -125,6 +137,15 @@ def submit(
     info = _submitted(described, not no_check)
     _announce(info, output, follow)
     return _follow_to_end(described.job, collapse) if follow else exits.DONE
+
+
+def _runs_in(path: str) -> list[dict[str, Any]]:
+    from client_lib.submit import sweep
+
+    try:
+        return sweep.rows(Path(path).read_text(encoding="utf-8-sig"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
 
 
 def _submitted(described: DescribedJob, check: bool) -> JobInfo:
@@ -146,11 +167,7 @@ Examples:
 )
 @with_job_options
 def render(
-    ctx: typer.Context,
-    connection: Connection,
-    config: ConfigOption = None,
-    output: YamlOrJson = "yaml",
-    **values: Any,
+    ctx: typer.Context, connection: Connection, config: ConfigOption = None, output: YamlOrJson = "yaml", **values: Any
 ) -> None:
     """Show what a submit with these arguments would create; nothing is created.
 
@@ -201,7 +218,7 @@ Exit code with -f: that of the job, as with `submit -f`.
 def resubmit(
     ctx: typer.Context,
     connection: Connection,
-    name: JobName,
+    name: JobOrGroup,
     changes: Annotated[
         list[str] | None,
         typer.Option(

@@ -27,7 +27,7 @@ Examples:
   client-lib ui                                  the jobs
   client-lib ui train-x7k2m                      this job
   client-lib ui --no-browser                     print the link, to open it elsewhere
-""",
+"""
 )
 def ui(
     connection: Connection,

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, read_json, renew, sha256_of, write_json
+from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_json
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -38,7 +38,7 @@ from client_lib.worker.pod.settings import (
     result_files,
 )
 from client_lib.worker.server_connection import Rejected
-from client_lib.worker.system import out_of_memory_kills
+from client_lib.worker.system import ended_children, out_of_memory_kills
 
 if TYPE_CHECKING:
     from client_lib.worker.pod.peer_channel import PeerChannel
@@ -195,6 +195,8 @@ class Agent:
         files = self._files
         snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
         function = (self._input("function", None), self._runner()) if self._pod.function else None
+        if self._plan.inputs and not os.path.isdir(files.directory.inputs):
+            self._unpack_inputs(files.directory.inputs)
         self._plan = own_plan(self._plan, self._pod, files, outputs_url(self._pod), snapshot, function)
         write_json(files.directory.plan, self._plan._asdict())
         disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
@@ -209,6 +211,21 @@ class Agent:
         from client_lib.worker.prepare import runner_file
 
         return runner_file(FUNCTION_RUNNER, self._files.directory)
+
+    def _unpack_inputs(self, folder: str) -> None:
+        """Raises CodeMissing, Stopped, Replaced, OSError."""
+        from client_lib.worker.archive import UNLIMITED, ArchiveRefused, unpack
+
+        if self._pod.server_url is None:  # which keeps no outputs then
+            for each in self._plan.inputs:
+                os.makedirs(os.path.join(folder, each))
+            return
+        fetched = self._fetched("inputs", None)
+        try:
+            unpack(fetched, folder, UNLIMITED, UNLIMITED, self._plan.keep_free_bytes)
+        except ArchiveRefused as refused:
+            raise CodeMissing("the outputs of the jobs before can't be unpacked: %s" % refused) from refused
+        os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
         """Path of the snapshot or the function. Raises CodeMissing, Stopped, Replaced."""
@@ -244,7 +261,7 @@ class Agent:
             self._tidy()
             if self._terminated and not asked_to_stop:
                 asked_to_stop = True
-                self._launcher.instruct(control.stop(self._plan.grace_s))
+                self._launcher.instruct(control.order(control.STOP, grace_s=self._plan.grace_s))
             try:
                 event = self._events.get(timeout=_POLL_S)
             except queue.Empty:
@@ -269,19 +286,13 @@ class Agent:
         elif event.quiet is not None and isinstance(self._channel, ServerChannel):
             self._channel.send_quiet(event.quiet)
         elif event.instruction is not None and event.instruction.do == "go":
-            self._launcher.instruct(control.go())
+            self._launcher.instruct(control.order(control.GO))
         elif event.instruction is not None and event.instruction.do == "stop":
-            self._launcher.instruct(control.stop(event.instruction.grace_s))
+            self._launcher.instruct(control.order(control.STOP, grace_s=event.instruction.grace_s))
 
     def _reap(self) -> None:
         """Reap every child that has ended: the launcher, and, as process 1, the orphans of the pod."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in ended_children():
             self._launcher.reaped(pid, status)
 
     def _tidy(self) -> None:
@@ -306,14 +317,14 @@ class Agent:
             _kill_all_others()
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
-        last_line, folder = self._launcher.last_line(), self._files.directory.path
-        if disk.ended_program(folder, None if signal_number is None else -signal_number, last_line):
+        folder, said = self._files.directory.path, last_line(self._files.directory.output)
+        if disk.ended_program(folder, None if signal_number is None else -signal_number, said):
             message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
-            return self._own_report(STORAGE_FULL, message + (": " + last_line if last_line else ""))
+            return self._own_report(STORAGE_FULL, message + (": " + said if said else ""))
         message = "the launcher of worker %d %s without a report" % (self._pod.worker, how)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and out_of_memory_kills() > kills:
             return self._own_report(OUT_OF_MEMORY, message + ": its memory ran out")
-        return self._own_report(LAUNCHER_LOST, message + (": " + last_line if last_line else ""))
+        return self._own_report(LAUNCHER_LOST, message + (": " + said if said else ""))
 
     def _deliver(self, ended: Mapping[str, Any]) -> int:
         """Send everything to the server, the report last; then wait until the server lets the worker exit."""

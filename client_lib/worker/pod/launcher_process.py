@@ -16,7 +16,6 @@ from client_lib.worker.directory import Directory
 from client_lib.worker.pod.server_channel import AgentEvent
 from client_lib.worker.pod.threads import AgentThread
 
-OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")
 _POLL_S = 0.02
 
@@ -57,7 +56,7 @@ class LauncherProcess:
                 signal.signal(signum, signal.SIG_DFL)
             os.setsid()  # a signal to the agent's group is the agent's to pass on
             os.chdir(self._directory.path)
-            _redirect()
+            _redirect(self._directory.output)
             passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
             os.environ.clear()
             os.environ.update(passed_on)
@@ -86,7 +85,7 @@ class LauncherProcess:
         """Send the order for stacks; without a connection it is lost."""
         with self._lock:
             if self._connection is not None:
-                self._send(self._connection, control.stacks())
+                self._send(self._connection, control.order(control.STACKS))
 
     def kill(self) -> None:
         if self._pid and self.status is None:
@@ -99,15 +98,6 @@ class LauncherProcess:
     @property
     def ended(self) -> bool:
         return self.status is not None
-
-    def last_line(self) -> str:
-        """The last line that the launcher printed outside of the log; "": none."""
-        try:
-            with open(os.path.join(self._directory.path, OUTPUT), encoding="utf-8", errors="replace") as file:
-                lines = file.read().strip().splitlines()
-        except OSError:
-            return ""
-        return lines[-1] if lines else ""
 
     def _listen(self) -> None:
         while not self.ended:
@@ -142,9 +132,9 @@ class LauncherProcess:
             pass
 
 
-def _redirect() -> None:
-    """stdin is empty; what is printed goes to OUTPUT in the current folder."""
-    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+def _redirect(path: str) -> None:
+    """stdin is empty; what is printed goes to this file."""
+    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for fd, source in enumerate((nothing, output, output)):
         os.dup2(source, fd)

@@ -11,9 +11,10 @@ import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
-from client_lib.worker.format import parse, segment_name, segments
+from client_lib.worker.format import segment_name, segments
 from client_lib.worker.pod.server_client import ServerClient
 from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.segments import end_of
 from client_lib.worker.server_connection import Rejected, Unreachable
 
 SERVER, STDOUT = "server", "stdout"
@@ -23,7 +24,6 @@ _LATE_S = 5.0  # longest delay of an ended worker's report because of a log that
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
 FULL = 0.8  # of the volume; the rest takes the lines that arrive between two checks
 _BLOCK = 1024 * 1024
-_TAIL = 64 * 1024  # more than the longest record
 
 
 class LogPiece(NamedTuple):
@@ -108,12 +108,10 @@ class Spool:
 
     def end(self) -> Tuple[int, int]:
         """(seq, offset) of the record that would follow, for a log whose writer is dead."""
-        for start, size in reversed(segments(self._folder)):
-            begin = max(0, size - _TAIL)
-            tail = self._read(start, begin)
-            if tail:
-                last = tail[tail.rfind(b"\n", 0, len(tail) - 1) + 1 :]
-                return parse(last).seq + 1, start + begin + len(tail)
+        for start, _ in reversed(segments(self._folder)):
+            size, seq = end_of(self._path(start))
+            if size:
+                return seq + 1, start + size
         return self._begin
 
     def _path(self, start: int) -> str:

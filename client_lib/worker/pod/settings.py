@@ -157,6 +157,7 @@ def own_plan(
         log_file=shared.log_file if own_folder else None,
         log_limit_bytes=_UNLIMITED,
         segment_bytes=max(1, min(shared.segment_bytes, pod.spool_bytes // _SEGMENTS)),
+        inputs=[os.path.join(files.directory.inputs, each) for each in shared.inputs],
         outputs=shared.outputs if own_folder else [],
         outputs_to=outputs_url,
         outputs_token=files.token,

@@ -56,6 +56,7 @@ READ_LATER = frozenset(
         "CUDA_VISIBLE_DEVICES",  # these are read at the first use of a GPU, always after the fork
         "CUDA_DEVICE_ORDER",
         "NVIDIA_VISIBLE_DEVICES",
+        "TORCH_FR_BUFFER_SIZE",  # with the first process group
         "TORCHELASTIC_ERROR_FILE",  # these at a failure
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_RUN_ID",

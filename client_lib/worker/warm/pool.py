@@ -29,17 +29,15 @@ import time
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional
 
-from client_lib.worker import rank_runner
-from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.launcher import run_worker
-from client_lib.worker.system import memory_is_short, restore_open_files
+from client_lib.worker.system import ended_children, memory_is_short, restore_open_files
 from client_lib.worker.warm.hidden import Hidden
 from client_lib.worker.warm.preload import Unfit, end_children, fingerprint, folders, preload
 from client_lib.worker.warm.rank import Warm, given_environment
 
 _POLL_S = 2.0
 _REFUSED_MAX = 5  # with more, the modules after the first refused one are not imported
-LAUNCHER_OUTPUT = "launcher.out"
 
 
 class PoolProcess:
@@ -55,7 +53,6 @@ class PoolProcess:
         self._used_at = time.monotonic()
 
     def run(self) -> NoReturn:
-        rank_runner.hook_imports()
         gc.disable()
         try:
             preload(self._modules(), self._hidden)
@@ -126,7 +123,7 @@ class PoolProcess:
         signal.set_wakeup_fd(-1)
         os.setsid()
         os.chdir(worker_dir)
-        output = os.open(LAUNCHER_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        output = os.open(Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
 
@@ -137,11 +134,9 @@ class PoolProcess:
         return run_worker(worker_dir, self._warm, tell)
 
     def _reap(self) -> None:
-        while self._launchers:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            self._send({"event": "gone", "worker_dir": self._launchers.pop(pid, None)})
+        for pid, _ in ended_children():
+            if pid in self._launchers:
+                self._send({"event": "gone", "worker_dir": self._launchers.pop(pid)})
 
     def _end_if_unneeded(self) -> None:
         if time.monotonic() - self._used_at > self._config["idle_s"]:

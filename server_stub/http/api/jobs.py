@@ -15,7 +15,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import LABELS_MAX
-from client_lib.spec.metrics import POINTS, POINTS_MAX, JobMetrics
+from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import (
@@ -201,6 +201,8 @@ async def get_job(
     if after_version is not None:
         change = parts.service.lookup.wait(user, name, after_version, wait, owner)
         job = await _unless_stopping(change, parts.stopping)
+        if job is not None and job.version <= after_version:
+            job = None  # nothing but its progress has changed
     return json_text((job or await parts.service.get(user, name, owner)).json)
 
 
@@ -235,11 +237,7 @@ async def get_request(parts: Parts, user: CurrentUser, name: str, owner: Owner =
 
 @router.get(f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT))
 async def get_result(
-    parts: Parts,
-    user: CurrentUser,
-    name: str,
-    rank: Annotated[int, Path(ge=0, lt=_RANK_MAX)],
-    owner: Owner = None,
+    parts: Parts, user: CurrentUser, name: str, rank: Annotated[int, Path(ge=0, lt=_RANK_MAX)], owner: Owner = None
 ) -> FileResponse:
     """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
     return OpenFileResponse(await parts.service.lookup.find_result(user, name, rank, owner), media_type=paths.RESULT)
@@ -263,14 +261,21 @@ async def get_job_metrics(
     user: CurrentUser,
     name: str,
     rank: Annotated[
-        Annotated[int, Field(ge=0, lt=_RANK_MAX)] | Literal["all"], Query(description="Of this rank and of none.")
+        Annotated[int, Field(ge=0, lt=_RANK_MAX)] | Literal["all", "workers"],
+        Query(description="Curves of this rank and of no rank, of `all` ranks, or of what each of the `workers` used."),
     ] = 0,
     points: Annotated[int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")] = POINTS,
     owner: Owner = None,
 ) -> Response:
     """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
-    found = await parts.service.metrics(user, name, None if rank == "all" else rank, points, owner)
+    found = await parts.service.metrics(user, name, rank, points, owner)
     return json_text((await asyncio.to_thread(found.model_dump_json)).encode())
+
+
+@router.get(f"{JOB}/goodput")
+async def get_job_goodput(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobGoodput:
+    """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on; for its owner and admins."""
+    return await parts.service.goodput(user, name, owner)
 
 
 @router.post(f"{JOB}/cancel", response_model=JobInfo)

@@ -10,9 +10,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from client_lib import __version__
-from client_lib.errors import Forbidden, Unavailable
+from client_lib.errors import Forbidden, NotSupported, Unavailable
 from client_lib.spec import paths
-from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginLink, Manifest, ServerInfo, SubmitRequest
+from client_lib.spec.wire import (
+    Check,
+    DoctorReport,
+    InstanceTypes,
+    LoginIssuer,
+    LoginLink,
+    Manifest,
+    ServerInfo,
+    SubmitRequest,
+)
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
 from server_stub.http.logins import LINK_S
 from server_stub.http.users_file import bearer
@@ -48,7 +57,20 @@ async def add_login_link(request: Request, user: CurrentUser) -> LoginLink:
             f"a login link of {user.name} can't be made with a cookie",
             hint="send the token in the Authorization header",
         )
-    return LoginLink(path=f"login?code={request.app.state.logins.new_link(bearer(header))}", expires_s=LINK_S)
+    return LoginLink(path=f"login?code={request.app.state.logins.new_link(bearer(header), user)}", expires_s=LINK_S)
+
+
+@router.get(paths.LOGIN, openapi_extra={"security": []})
+async def get_login(parts: Parts) -> LoginIssuer:
+    """The issuer of the tokens that this server takes, for a client without a token."""
+    settings = parts.settings
+    if settings.oidc_issuer is None or settings.oidc_audience is None:
+        raise NotSupported("this server has no login by an issuer", hint="its operator gives you a token")
+    client_id = settings.oidc_client_id or settings.oidc_audience
+    of_client = client_id == settings.oidc_audience  # an ID token is always for the client that asked
+    return LoginIssuer(
+        issuer=settings.oidc_issuer, client_id=client_id, token="id_token" if of_client else "access_token"
+    )
 
 
 @router.get(paths.DOCTOR)
@@ -71,9 +93,10 @@ def without_places(text: str) -> str:
 
 
 @router.get(paths.INSTANCE_TYPES)
-async def get_instance_types(parts: Parts) -> InstanceTypes:
-    """The catalogue, with what is free now."""
-    return InstanceTypes(instance_types=parts.service.runtime.instance_types())
+async def get_instance_types(parts: Parts, user: CurrentUser) -> InstanceTypes:
+    """The part of the catalogue that the user may use, with what is free now."""
+    known = parts.service.runtime.instance_types()
+    return InstanceTypes(instance_types=[each for each in known if user.team is None or user.team.offers(each.name)])
 
 
 @router.post(paths.RENDER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -10,7 +12,8 @@ from client_lib.errors import NotFound
 from client_lib.spec import paths
 from client_lib.spec.wire import Answer
 from server_stub.http.api.answers import ARCHIVE, raw_answer, raw_body
-from server_stub.http.api.context import CurrentUser, Parts
+from server_stub.http.api.context import Context, CurrentUser, Parts
+from server_stub.service.values import User
 
 SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 
@@ -34,12 +37,17 @@ async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response
 @router.get(SNAPSHOT, response_class=FileResponse, responses=raw_answer(ARCHIVE))
 async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResponse:
     """The archive, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
+    return FileResponse(readable(parts, user, sha256), media_type=ARCHIVE)
+
+
+def readable(parts: Context, user: User, sha256: str) -> Path:
+    """The archive, if this user may read it. Raises NotFound."""
     found = parts.snapshots.find(sha256, user.name)
     if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
         found = parts.snapshots.path(sha256)
     if found is None:
         raise _missing(sha256)
-    return FileResponse(found, media_type=ARCHIVE)
+    return found
 
 
 @router.put(

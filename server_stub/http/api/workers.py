@@ -176,6 +176,14 @@ async def get_worker_function(caller: Caller) -> FileResponse:
     return _file(caller.attempt.group.function, BYTES)
 
 
+@router.get(f"{paths.WORKERS}/inputs", response_class=StreamingResponse, responses=raw_answer(ARCHIVE))
+async def get_worker_inputs(caller: Caller) -> StreamingResponse:
+    """The outputs of the jobs that this one waited for, and the results of functions."""
+    if caller.attempt.group.inputs is None:
+        raise NotFound("this job waited for no other")
+    return StreamingResponse(await caller.attempt.group.inputs(), media_type=ARCHIVE)
+
+
 def _file(path: FilePath | None, media_type: str) -> FileResponse:
     if path is None or not path.is_file():
         raise NotFound("this job has none")

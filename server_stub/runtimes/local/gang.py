@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
 
+from client_lib.errors import Unavailable
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
 from client_lib.worker.directory import Directory, renew, write_file
@@ -19,7 +21,17 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import reason_of
 from server_stub.files import outputs
-from server_stub.runtimes import Attempt, Observation, attempt_dir, elastic, verdict, worker_dir
+from server_stub.runtimes import (
+    Attempt,
+    Observation,
+    Source,
+    attempt_dir,
+    elastic,
+    inputs,
+    inputs_dir,
+    verdict,
+    worker_dir,
+)
 from server_stub.runtimes.local import plan, private_folders, record
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.job_folders import copy_checkpoints
@@ -33,6 +45,7 @@ from server_stub.worker_gateway.stacks import StackDump
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
 UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive
 TOO_LATE_S = 15.0  # time that a returning worker has to end by itself after the others have ended
+ASK_AGAIN_S = 1.0  # pause before the database, which did not answer, is asked again
 NO_ANSWER_S = 10.0  # after the grace period, the launcher itself is killed
 
 
@@ -85,14 +98,24 @@ class Gang:
     async def start(self, plans: Sequence[WorkerPlan], account: Account | None = None) -> None:
         """Write all files, start all launchers, follow them to the end. `account`: runs them; None: the server's."""
         try:
+            after = await self._inputs()
             with disk.naming(str(self._directory)):
-                await asyncio.to_thread(self._prepare, plans, account)
+                await asyncio.to_thread(self._prepare, plans, account, after)
         except OSError as error:
             for launcher in self._launchers:
                 launcher.give_up_reserve()
             self._end(Verdict(Reason(reason_of(error, START_FAILED)), f"the attempt could not be prepared: {error}"))
             return
         await self._run(self._launchers)
+
+    async def _inputs(self) -> Sequence[Sequence[Source]]:
+        """The jobs that this one waited for; () if it is stopped before the database answers."""
+        while self._attempt.after and not self._stopped:
+            try:
+                return await self._attempt.after()
+            except Unavailable:
+                await asyncio.sleep(ASK_AGAIN_S)
+        return ()
 
     async def adopt(self, boot_id: str) -> None:
         """Find the launchers of an earlier server process and follow them to the end."""
@@ -146,13 +169,20 @@ class Gang:
             return False
         return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
-    def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None) -> None:
+    def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None, after: Sequence[Sequence[Source]]) -> None:
         if account is not None:
             private_folders.prepare(self._attempt, plans[0], account)
         else:
             checkpoints = plan.checkpoint_dir(self._attempt)
             copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for earlier in range(1, self._attempt.number):
+            shutil.rmtree(inputs_dir(self._attempt.job_dir, earlier), ignore_errors=True)
+        if after:
+            found = inputs_dir(self._attempt.job_dir, self._attempt.number)
+            inputs.make_folder(after, found, plans[0].keep_free_bytes)
+            if account is not None:
+                private_folders.give(found, account)
         for each in plans:
             folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -253,14 +283,14 @@ class Gang:
         """Stop restarted workers after the end of worker 0: the gang does not need them any more."""
         for number in self._returned:
             if not self._launchers[number].worker.stage.over:
-                stop = control.stop(self._attempt.spec.grace_s)
+                stop = control.order(control.STOP, grace_s=self._attempt.spec.grace_s)
                 self._later(TOO_LATE_S, partial(self._launchers[number].instruct, stop))
 
     def _start_ranks(self) -> None:
         self._began = True
         for launcher in self._launchers:
             if launcher.worker.stage is Stage.READY:
-                launcher.instruct(control.go())
+                launcher.instruct(control.order(control.GO))
 
     def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
         """`of_peer`: because another worker has failed."""
@@ -268,7 +298,7 @@ class Gang:
             return
         self._graces.add(grace_s)
         for launcher in self._launchers:
-            launcher.instruct(control.stop(None if of_peer else grace_s))
+            launcher.instruct(control.order(control.STOP, grace_s=None if of_peer else grace_s))
             if launcher.worker.stage is Stage.STARTING:  # it may be unpacking; without ranks there is no grace
                 self._later(UNPACKING_S, launcher.kill)
             self._later(grace_s + NO_ANSWER_S, launcher.kill)

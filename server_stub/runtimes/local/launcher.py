@@ -18,7 +18,7 @@ from typing import Any
 from client_lib.errors import Conflict
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, launcher_command, read_json
+from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, last_line, launcher_command, read_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.prepare import reason_of
 from client_lib.worker.report import Report, storable
@@ -33,7 +33,6 @@ from server_stub.worker_gateway import quiet_since
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.stacks import StackDump
 
-OUTPUT = "launcher.out"  # errors of a launcher that cannot even start
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
 
 _EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED}
@@ -75,7 +74,7 @@ class Launcher:
         """
         try:
             account = owner_of(self._path)
-            with os.fdopen(open_to_append(self._path / OUTPUT), "ab") as output:
+            with os.fdopen(open_to_append(Path(self._files.output)), "ab") as output:
                 self._child = subprocess.Popen(
                     launcher_command(self._files.path, python),
                     stdin=subprocess.DEVNULL,
@@ -106,7 +105,7 @@ class Launcher:
         if not self._takes_stacks:
             return StackDump(number, [], f"the launcher of worker {number} is of a version that can't take stacks")
         self._stacks_taken.clear()
-        writer.write(control.stacks())
+        writer.write(control.order(control.STACKS))
         try:
             await asyncio.wait_for(self._stacks_taken.wait(), STACKS_S)
         except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
@@ -220,7 +219,7 @@ class Launcher:
             while data := await reader.read(4096):
                 for message in lines.feed(data):
                     if message.get("event") == control.ENDED:
-                        self._writer.write(control.release())
+                        self._writer.write(control.order(control.EXIT))
                         return True
                     self._handle(storable(message))
         except ConnectionError:  # the same as end of file: the lock decides
@@ -285,12 +284,8 @@ class Launcher:
             ), f"{who} could not be started: {self._spawn_error}"
         if not self.was_launched() and self._exit_code is None:
             return Reason.LAUNCHER_LOST, f"{who} was not started"
-        try:
-            with open(self._path / OUTPUT, encoding="utf-8", errors="replace", opener=self._opener) as file:
-                lines = storable(file.read()).strip().splitlines()
-        except FileNotFoundError:
-            lines = []
-        last = lines[-1] if lines else f"report.json can't be read: {self._damage}" if self._damage else ""
+        damage = f"report.json can't be read: {self._damage}" if self._damage else ""
+        last = storable(last_line(self._files.output, self._opener)) or damage
         if disk.ended_program(self._files.path, self._exit_code, last):
             return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}" + (f": {last}" if last else "")
         return Reason.LAUNCHER_LOST, f"{who} {_how(self._exit_code)} without a report" + (f": {last}" if last else "")

@@ -18,7 +18,7 @@ from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.files.outputs import folder
-from server_stub.runtimes import CHECKPOINTS, Attempt
+from server_stub.runtimes import CHECKPOINTS, Attempt, inputs_dir
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
@@ -81,6 +81,7 @@ def _first_plan(
         record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
         observe=spec.observe and settings.observe,
         requirements_python=interpreter if spec.requirements else None,
+        inputs=[str(inputs_dir(attempt.job_dir, attempt.number) / each) for each in plan.inputs],
         environments_dir=_environments_dir(setting, options) if spec.requirements else None,
         outputs_limit_bytes=settings.outputs_limit_bytes,
         log_limit_bytes=common.log_share(attempt, settings.log_limit_bytes),

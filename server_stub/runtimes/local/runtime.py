@@ -133,7 +133,7 @@ class LocalRuntime:
             return None
         workers = range(gang.record.workers)
         files = [entry.stat() for worker in workers for entry in _scan(log_dir(gang.job_dir, attempt, worker))]
-        return sum(file.st_size for file in files), sum(file.st_mtime_ns for file in files)
+        return sum(file.st_mtime_ns for file in files)  # samples of the launcher do not change these times
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         gang = self._gangs.get(_key(job_id, attempt))
@@ -194,8 +194,9 @@ class LocalRuntime:
             self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
 
     def _schedule(self) -> Schedule:
-        """Only the new attempts are considered if nothing has changed for those before them."""
-        if self._left is None:
+        """Decide on the new attempts alone if nothing has changed for those before them. A short queue is decided as a
+        whole, because the messages of all its attempts name its length."""
+        if self._left is None or len(self._queue) <= scheduling.MANY + 1:
             return scheduling.decide(self._queue, self._host.capacity(self._running()))
         arrived = [self._queue[key] for key in self._unreported]
         return scheduling.decide(arrived, self._left, before=len(self._queue) - len(arrived))

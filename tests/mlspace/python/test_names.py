@@ -43,9 +43,7 @@ def test_enums_are_their_values_in_json_and_in_text() -> None:
 
 def test_health_params_of_the_platform_are_those_of_the_spec() -> None:
     health = client_lib.JobHealthParams(
-        log_period=30,
-        action=client_lib.JobHealthAction.restart,
-        sub_actions=[client_lib.JobHealthSubAction.notify],
+        log_period=30, action=client_lib.JobHealthAction.restart, sub_actions=[client_lib.JobHealthSubAction.notify]
     )
     job = Job(script="train.py", health_params=health, region=client_lib.RegionEnum.SR002_MT)
     assert json.loads(job.spec.model_dump_json(exclude_unset=True)) == {

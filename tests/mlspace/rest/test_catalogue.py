@@ -23,14 +23,7 @@ def test_configs_are_regions_with_instance_types(start_server: Callable[..., Run
     ssh = {"url": "", "port": 0}
     assert answer == {
         "regions": [
-            {
-                "key": "SR006",
-                "name": "SR006",
-                "description": "",
-                "nfsName": "",
-                "instances_types": types,
-                "ssh": ssh,
-            }
+            {"key": "SR006", "name": "SR006", "description": "", "nfsName": "", "instances_types": types, "ssh": ssh}
         ],
         "datahub_images": [],
         "custom_images": [],

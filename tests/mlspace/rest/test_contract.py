@@ -32,11 +32,7 @@ CHECKS = [
     response_headers_conformance,
 ]
 BOUNDED = settings(
-    max_examples=examples(8),
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    max_examples=examples(8), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 WHOLE_JOBS = [paths.JOBS, paths.RENDER]
 """Their bodies are made from the largest schema, which takes most of the time of these tests."""

@@ -394,7 +394,7 @@ def test_pods_are_the_workers_with_the_master_first(server: Running, ann: Platfo
     assert [pod["job_version"] for pod in pods] == ["mpimaster-0", "mpiworker-0", "mpiworker-1"]
     assert {pod["status"] for pod in pods} == {"Pending"}
     assert pods[0].keys() == {
-        *("uid", "running_at", "completed_at", "updated_at", "status", "reason", "job_name", "job_version", "duration"),
+        *("uid", "running_at", "completed_at", "updated_at", "status", "reason", "job_name", "job_version", "duration")
     }
     act(server, name, "runs")
     until(ann, name, "running")

@@ -26,7 +26,7 @@ from server_stub.http.api.context import Context
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.limits import Limits
-from server_stub.http.users_file import Tokens
+from server_stub.http.users_file import UserTokens
 from server_stub.service.values import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
@@ -66,7 +66,7 @@ def routes() -> FastAPI:
     return app
 
 
-def application(parts: Context, tokens: Callable[[], Tokens]) -> FastAPI:
+def application(parts: Context, tokens: Callable[[], UserTokens]) -> FastAPI:
     """The whole API with its layers. `tokens`: the tokens of users that are valid now."""
     app = routes()
     app.state.context, app.state.tokens = parts, tokens
@@ -87,7 +87,7 @@ async def service_auth(request: Request, credentials: Credentials) -> Authentica
 class PlatformAuthentication:
     """The ASGI layer in front of every route except service_auth; handlers find the user in `scope["user"]`."""
 
-    def __init__(self, app: ASGIApp, tokens: Callable[[], Tokens]) -> None:
+    def __init__(self, app: ASGIApp, tokens: Callable[[], UserTokens]) -> None:
         self._app, self._tokens = app, tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

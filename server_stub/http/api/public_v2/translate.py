@@ -16,14 +16,7 @@ from client_lib.spec.mlspace import duration, iso, unix
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
-from server_stub.http.api.public_v2.models import (
-    PARAMETERS,
-    Created,
-    JobSummary,
-    ListedJob,
-    Pod,
-    RunJobRequest,
-)
+from server_stub.http.api.public_v2.models import PARAMETERS, Created, JobSummary, ListedJob, Pod, RunJobRequest
 from server_stub.runtimes import instance_types as instances
 from server_stub.runtimes.fields import ON_CPU
 
