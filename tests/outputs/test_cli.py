@@ -71,7 +71,9 @@ def test_resubmit_takes_other_arguments_behind_two_dashes(done: Job) -> None:
     assert json.loads(again.stdout)["spec"]["args"] == ["--lr", "0.7", "two words"]
     assert "args: none -> --lr 0.7 'two words'" in again.stderr
     assert f"starts fresh, without the checkpoints of {name}: args differ" in again.stderr
-    without = cli("resubmit", json.loads(again.stdout)["name"], "-o", "json", "--resume", "--")
+    other = json.loads(again.stdout)["name"]
+    assert cli("wait", other).returncode == 0
+    without = cli("resubmit", other, "-o", "json", "--resume", "--")
     assert json.loads(without.stdout)["spec"]["args"] == []
     by_name = cli("resubmit", "-o", "json", "--", name)
     assert json.loads(by_name.stdout)["spec"]["args"] == []
