@@ -17,8 +17,8 @@ from tests.local_server import stop_server
 
 pytest_plugins = ["tests.cluster.fixtures"]
 
-SECOND_CHANCE = {"process", "cluster"}
-"""Tiers whose tests may be repeated: the load of a machine can break a deadline of a real process."""
+SECOND_CHANCE = {"process", "cluster", "local_server"}
+"""Tests that may be repeated, by marker or fixture: the load of a machine can break a deadline of a real process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +38,13 @@ def pytest_configure() -> None:
         "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("any machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Note in the keywords, which a report carries, that a test has jobs run by the local server."""
+    for item in items:
+        if "local_server" in getattr(item, "fixturenames", ()):
+            item.keywords["local_server"] = True
 
 
 def pytest_collection_finish() -> None:
