@@ -109,7 +109,7 @@ def pauses(): pass
 if kind == "slow_start" and rank == 1:
     compute(20)
 dist.init_process_group("gloo")
-steps = 300 if kind == "silent" else 20
+steps = 650 if kind == "silent" else 20  # for more than a minute
 for step in range(steps):
     if kind == "pauses":
         time.sleep(1.5)
