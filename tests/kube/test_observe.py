@@ -397,6 +397,8 @@ def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
         Reason.DELETED_EXTERNALLY,
         f"the pod of worker {pods[0].worker} was deleted by someone else",
     )
+    both = tuple(replace(pod, deleting=True, ends_by=f"2026-11-23T18:00:0{pod.worker}Z") for pod in case.pods)
+    assert taken_away(replace(case, pods=both), "x")[1] == "the pod of worker 0 was deleted by someone else"
 
 
 # --- total

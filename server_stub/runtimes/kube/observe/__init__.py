@@ -213,9 +213,10 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
         return Reason.DELETED_EXTERNALLY, f"{workload_name} was deleted by someone else"
     if state.workload.suspended and state.workload.queue is not None:
         return Reason.PREEMPTED, _preempted(state.workload, state.events)
-    deleted = [pod.worker for pod in state.pods if pod.gone or pod.deleting]
-    if deleted:
-        which = messages.listed(sorted(set(deleted)), state.n_workers)
+    deleted = [pod for pod in state.pods if pod.gone or pod.deleting]
+    if deleted:  # the operator removes the other pods after the first has failed
+        first = min(pod.ends_by for pod in deleted)
+        which = messages.listed(sorted({pod.worker for pod in deleted if pod.ends_by == first}), state.n_workers)
         return Reason.DELETED_EXTERNALLY, f"the pod of {which} was deleted by someone else"
     return Reason.DELETED_EXTERNALLY, "its processes were stopped from outside"
 

@@ -83,6 +83,8 @@ class WorkerPod:
     main: Container
     grace_s: float = 0.0
     """Time to end after its deletion."""
+    ends_by: str = ""
+    """Time at which that is over, as the cluster writes it; "": nobody deleted it."""
     gone: bool = False
     """It was deleted, and this is its last known state."""
     unanswered: bool = False
@@ -160,6 +162,7 @@ def pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
         init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
         main=_main(_list(status.get("containerStatuses")), kind.container),
         grace_s=_number(meta, "deletionGracePeriodSeconds"),
+        ends_by=_text(meta, "deletionTimestamp"),
     )
 
 
