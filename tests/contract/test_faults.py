@@ -406,7 +406,6 @@ def test_a_name_of_a_job_that_is_there_is_refused(kube: ClusterPlace) -> None:
     ended(job)
 
 
-@pytest.mark.long  # Trainer 2.3.0 may apply the new job to the JobSet of the deleted one, whose removal takes a moment
 def test_a_name_is_free_as_soon_as_its_job_is_deleted(kube: ClusterPlace) -> None:
     """Though the cluster still has pods of it."""
     for word in ("first", "second", "third"):

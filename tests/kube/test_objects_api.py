@@ -158,10 +158,11 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: C
         make()
 
 
-def test_a_kind_that_is_deleted_before_its_pods_waits_for_the_secret_of_an_earlier_one(
+def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_earlier_one(
     place: Place, attempt: Callable[..., Objects]
 ) -> None:
-    place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, replace(PYTORCHJOB, recreates_pods=True)))
+    kind = replace(PYTORCHJOB, applied=("coordination.k8s.io", "v1", "leases"))  # for JobSets, which are not there
+    place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))
     before, after = attempt(job_name="renewed"), attempt(job_name="renewed")
     job = place.make(before)
     assert place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
@@ -169,6 +170,12 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_the_secret_of_an_earli
     assert place.api.find_own(before.workload) is None
     with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
         place.make(after)
+    leases = kind.applied_collection(NAMESPACE)
+    name = after.workload["metadata"]["name"]
+    place.cluster.api.create(leases, {"metadata": {"name": name}})
+    with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
+        place.make(after)
+    place.cluster.api.delete(f"{leases}/{name}")
     assert place.api.find_own(after.workload) is None
 
 

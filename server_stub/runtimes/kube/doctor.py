@@ -178,6 +178,9 @@ def needed(kind: WorkloadKind) -> frozenset[Permission]:
     """The rights without which jobs of this kind fail."""
     verbs = {**_VERBS, (kind.group, kind.plural): ("create", "get", "list", "watch", "delete")}
     verbs |= {(kind.group, plural): ("create",) for plural in kind.bases.values()}
+    if kind.applied:
+        group, _, plural = kind.applied
+        verbs[group, plural] = ("get",)
     return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
 
 

@@ -106,9 +106,10 @@ class WorkloadKind:
     """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX
     """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
-    recreates_pods: bool = False
-    """True: its operator makes new pods while its object waits for the deletion of the old ones, again and again; so
-    it is deleted before its pods, and its name is free while these still run."""
+    applied: tuple[str, str, str] | None = None
+    """Group, version and plural of the object that its operator makes under the same name, and applies again and again,
+    even while its own object waits for the deletion of the pods. So its object is deleted before its pods, and its name
+    is free only when nothing is left of an earlier one."""
     bases: Mapping[str, str] = field(default_factory=dict)
     """Kinds of the objects on which its objects are based, with their plurals."""
 
@@ -119,6 +120,13 @@ class WorkloadKind:
     def collection(self, namespace: str, plural: str | None = None) -> str:
         """Path of its objects in the API, or of those with another plural of its group."""
         return f"/apis/{self.api_version}/namespaces/{namespace}/{plural or self.plural}"
+
+    def applied_collection(self, namespace: str) -> str | None:
+        """Path of the objects that its operator applies."""
+        if self.applied is None:
+            return None
+        group, version, plural = self.applied
+        return f"/apis/{group}/{version}/namespaces/{namespace}/{plural}"
 
     def dry_run(self, api: Api, namespace: str, labels: Mapping[str, str] | None = None) -> Object:
         """The probe after all webhooks, not created. Raises ApiError if it would be refused."""

@@ -42,6 +42,7 @@ class ObjectsApi:
         self._api, self.kind = api, kind
         self._core = f"/api/v1/namespaces/{namespace}"
         self.workloads = kind.collection(namespace)
+        self._applied = kind.applied_collection(namespace)
         self._collections = {
             "ConfigMap": f"{self._core}/configmaps",
             "Secret": f"{self._core}/secrets",
@@ -54,16 +55,20 @@ class ObjectsApi:
         """Create the workload, or find the one that an earlier try created, and return at least its metadata.
 
         `owned`: the objects that its pods mount. Those of an earlier workload of that name must be gone, or the new
-        pods could mount them. Raises ApiError, NameTaken, BeingDeleted.
+        pods could mount them, and so must be what its operator applied. Raises ApiError, NameTaken, BeingDeleted.
         """
-        if self.kind.recreates_pods and self._find(workload["metadata"]["name"]) is None:
-            for left in filter(self._exists, owned):
-                raise BeingDeleted(_name(left))
+        name = workload["metadata"]["name"]
+        if self._applied and self._find(name) is None:
+            if self._exists(self._applied, name):
+                raise BeingDeleted(f"what is left of an earlier {_name(workload)}")
+            for left in owned:
+                if self._exists(self._collections[left["kind"]], left["metadata"]["name"]):
+                    raise BeingDeleted(_name(left))
         return self._create_or_find(workload)
 
-    def _exists(self, wanted: Object) -> bool:
+    def _exists(self, collection: str, name: str) -> bool:
         try:
-            self._api.get(f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
+            self._api.get(f"{collection}/{name}")
         except ApiError as error:
             if error.not_found:
                 return False
@@ -158,7 +163,7 @@ class ObjectsApi:
         permits that. `in_background` deletes it before its pods, for a workload whose pods have ended: the garbage
         collector then makes a third of the requests (its limit: see `removal`).
         """
-        policy = "Background" if in_background or self.kind.recreates_pods else "Foreground"
+        policy = "Background" if in_background or self._applied else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
             self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)

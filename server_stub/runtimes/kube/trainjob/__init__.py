@@ -63,6 +63,6 @@ TRAINJOB = WorkloadKind(
     check=_check,
     parts=manifest.parts,
     name_max=manifest.NAME_MAX,
-    recreates_pods=True,  # Trainer 2.3.0 applies the JobSet of a TrainJob that has a deletionTimestamp
+    applied=("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     bases={manifest.RUNTIME: manifest.RUNTIMES},
 )
