@@ -21,7 +21,9 @@ import requests
 
 from client_lib.errors import Unauthorized, Unavailable
 from client_lib.spec import paths
+from client_lib.spec.wire import Check
 from server_stub.http.users_file import USER_NAME
+from server_stub.runtimes import checked
 from server_stub.service.values import User
 from server_stub.settings import Settings
 
@@ -137,6 +139,18 @@ def fetch_keys(issuer: str) -> Keys:
     except (requests.RequestException, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}") from error
     return {key.key_id: key for key in found.keys if key.key_id}
+
+
+def check(issuer: str) -> Check:
+    """The check of the issuer for `doctor`. Blocks."""
+    fix = "let this server reach it, and give CLIENT_LIB_SERVER_OIDC_ISSUER the text of `issuer` in its metadata"
+    try:
+        keys = fetch_keys(issuer)
+    except Unavailable as error:
+        return checked("issuer", error.message, fix)
+    if not keys:
+        return checked("issuer", f"none of the keys of the issuer {issuer} has an id (`kid`), as tokens name one", fix)
+    return checked("issuer", f"{issuer} answers, and has {len(keys)} key{'s' * (len(keys) > 1)} for tokens")
 
 
 def _get(url: str) -> dict[str, Any]:

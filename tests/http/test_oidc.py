@@ -136,6 +136,26 @@ def test_the_way_to_a_token_needs_none(issuer: Issuer, server: Running, start_se
     assert refused.json()["code"] == "not_supported"
 
 
+def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Running]) -> None:
+    def check(url: str) -> dict[str, Any]:
+        server = start_server(oidc_issuer=url, oidc_audience=CLIENT_ID, oidc_admin_groups=["platform"])
+        checks = server.as_user("root")("GET", paths.DOCTOR).json()["checks"]
+        (found,) = [each for each in checks if each["name"] == "issuer"]
+        return dict(found)
+
+    good = check(issuer.url)
+    assert (good["ok"], good["message"]) == (True, f"{issuer.url} answers, and has 1 key for tokens")
+    other = check(f"{issuer.url}/")
+    assert not other["ok"]
+    assert f"its metadata name '{issuer.url}'" in other["message"]
+    assert "CLIENT_LIB_SERVER_OIDC_ISSUER" in other["fix"]
+    issuer.keys = {}
+    assert "gives no keys" in check(issuer.url)["message"]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    assert "ConnectionError" in check(away)["message"]
+
+
 def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(issuer: Issuer, server: Running) -> None:
     issuer.lifetime_s = -25.0
     link = Api(server.url, issuer.token())("POST", paths.LOGIN_LINKS).json()["path"]

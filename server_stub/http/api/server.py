@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated
 
@@ -77,6 +78,10 @@ async def get_login(parts: Parts) -> LoginIssuer:
 async def get_doctor(parts: Parts, user: CurrentUser) -> DoctorReport:
     """Problems of the server, and the fix for each; paths and addresses are shown to admins only."""
     report = await parts.service.doctor()
+    if parts.settings.oidc_issuer is not None:
+        from server_stub.http import oidc
+
+        report.checks.append(await asyncio.to_thread(oidc.check, parts.settings.oidc_issuer))
     return report if user.admin else DoctorReport(checks=[_for_users(check) for check in report.checks])
 
 
