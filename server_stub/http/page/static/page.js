@@ -3,6 +3,7 @@
 import { ApiError, call, job, jobPath } from "./api.js";
 
 const PAUSE_MS = 2000;
+const SERVER_MS = 5000; // between two looks at the server's checks and figures
 const SOON_MS = 200;
 const RETRY_MS = 1000;
 const PROGRESS_S = 10;
@@ -13,6 +14,7 @@ const MEMBERS = 1000;
 
 const stale = /** @type {HTMLOutputElement | null} */ (document.getElementById("stale"));
 const table = document.getElementById("jobs");
+const server = document.getElementById("server");
 /** @param {number} ms */
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -64,6 +66,7 @@ let listed = "";
 
 /** Ask the API, and wait for a change where it can; true: the page must be drawn again. */
 async function changed() {
+  if (server) return true;
   if (!job) {
     const asked = new URLSearchParams(location.search);
     const words = (asked.get("q") || "").split(/\s+/).filter(Boolean);
@@ -135,7 +138,7 @@ async function follow() {
       await pause(RETRY_MS);
       continue;
     }
-    await pause(job ? SOON_MS : PAUSE_MS);
+    await pause(job ? SOON_MS : server ? SERVER_MS : PAUSE_MS);
   }
 }
 
@@ -258,6 +261,6 @@ function draw(cell, name, values) {
 }
 
 narrow();
-if (table || job) {
+if (table || job || server) {
   follow();
 }
