@@ -146,6 +146,30 @@ def test_the_progress_moves_without_another_page(page: Any, server: Running) -> 
     assert {each for each in pages if "/api/" not in each} == set()
 
 
+def test_the_page_of_the_server_shows_its_figures_as_they_change(page: Any, server: Running) -> None:
+    login(page, server, "ann")
+    page.goto(f"{server.url}/server")
+    pending = page.locator("dt:has-text('jobs pending') + dd")
+    assert pending.count() == 0
+    new_job(server, "ann", name="train")
+    pending.wait_for()
+    assert pending.inner_text() == "1"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_resubmit_keeps_the_ends_of_lines_in_arguments(page: Any, server: Running, edited: bool) -> None:
+    args = ["--prompt", "one\n\n two", "\nit's\n"] + ([] if edited else ["\r\n", ""])
+    new_job(server, "ann", name="train", args=args)
+    open_job(page, server)
+    page.click("summary:has-text('Resubmit')")
+    if edited:
+        page.fill("#args", page.input_value("#args") + " --more")
+    page.click(".act[open] button")
+    page.wait_for_selector("#job:not([data-name=train])")
+    again = server.as_user("ann")("GET", paths.job(page.get_attribute("#job", "data-name"))).json()
+    assert again["spec"]["args"] == args + (["--more"] if edited else [])
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_every_page_is_accessible_and_no_wider_than_the_screen(

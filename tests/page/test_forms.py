@@ -131,7 +131,7 @@ def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, vis
     new_job(server, "ann", name="train", env_variables=variables)
     visitor = visit(server, "ann")
     page = visitor.get("/jobs/train").text
-    found = re.search(r'<textarea [^>]*>\n([^<]*)</textarea>\s*<input [^>]*value="([^"]*)"', page)
+    found = re.search(r'<textarea id="env_variables" [^>]*>\n([^<]*)</textarea>\s*<input [^>]*value="([^"]*)"', page)
     assert found
     text, before = map(html.unescape, found.groups())
     assert text == before == "A=***\nC=***\nD= pad \nE=3\nF=***\nHF_TOKEN=***\nZ=<&>\n"

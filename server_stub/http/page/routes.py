@@ -219,7 +219,9 @@ async def _form(request: Request, most: int = FORM_MAX_BYTES) -> dict[str, str]:
 
 def _changes(form: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a spec that the form of a new run has. Raises InvalidRequest."""
-    found: dict[str, Any] = {"args": _words(form["args"])} if "args" in form else {}
+    found: dict[str, Any] = {}
+    if "args" in form and form["args"] != form.get("args_before"):
+        found["args"] = _words(form["args"])
     if "n_workers" in form:
         if not form["n_workers"].isdecimal() or len(form["n_workers"]) > _DIGITS:
             raise InvalidRequest(f"n_workers: {form['n_workers'][: _DIGITS + 1]!r} is no number of workers")
