@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
 from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import MASK
-from client_lib.spec.metrics import JobGoodput, JobMetrics
+from client_lib.spec.metrics import JobGoodput
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
@@ -324,8 +324,11 @@ class Service:
         found = await self.lookup.find(user, name, owner)
         return await self._observer.stacks(user, info_of(found))
 
-    async def metrics(self, user: User, name: str, rank: Whose, points: int, owner: str | None) -> JobMetrics:
-        """The curves of one rank, of all, or of what the workers used, with at most `points` points each.
+    async def metrics(
+        self, user: User, name: str, rank: Whose, points: int, owner: str | None, max_age_s: float = 0.0
+    ) -> bytes:
+        """The curves of one rank, of all, or of what the workers used, with at most `points` points each, as the JSON
+        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough.
 
         Raises:
             NotFound: there is no such job.
@@ -334,7 +337,7 @@ class Service:
             Conflict: the job forbids it.
         """
         found = await self.lookup.find(user, name, owner)
-        return await self._observer.metrics(user, info_of(found), self.lookup.logs(found), rank, points)
+        return await self._observer.metrics(user, info_of(found), self.lookup.logs(found), rank, points, max_age_s)
 
     async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
         """The use of the job's time. Raises what `metrics` raises."""

@@ -99,6 +99,20 @@ def test_the_curves_of_a_job(running: str, server: Running, ann: Api, root: Api)
     assert root("GET", METRICS, params={"owner": "ann"}).status_code == 200
 
 
+def test_pages_of_one_job_share_answers_of_the_age_that_they_accept(
+    running: str, server: Running, ann: Api, root: Api, ben: Api
+) -> None:
+    def points(user: Api, accepted: str = "no-cache") -> int:
+        answer = user("GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": accepted}).json()
+        return len(answer["curves"][0]["values"])
+
+    assert points(ann) == 3
+    LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0)).write("step 4/100 loss=1 acc=50%", at=4)
+    assert (points(ann, "max-age=5"), points(root, "max-age=5")) == (3, 3)
+    assert ben("GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": "max-age=5"}).status_code == 404
+    assert points(ann, "max-age=0") == points(ann) == points(root, "max-age=5") == 4
+
+
 def test_no_name_breaks_an_answer(server: Running, ann: Api) -> None:
     job_id = runs(server, ann)
     log = LogWriter(log_dir(server.settings.data_dir / "jobs" / job_id, 1, 0))

@@ -78,11 +78,21 @@ def test_lines_of_large_files_are_not_compared(server: Running, visit: Visit) ->
     for name in ("first", "second"):
         last = name.encode() + b"\n"
         large, small = (last.rjust(size, b".") for size in (2**16 + 1, 2**16))
-        of_snapshot(server, name, archive(large=large, small=small))
+        long = b"x\n" * 5001 + last  # short lines take the longest
+        of_snapshot(server, name, archive(large=large, small=small, long=long))
     page = visit(server, "ann").get("/jobs/second/difference?with=first").text
     assert "+65537 bytes with digest" in page
+    assert page.count("lines are not compared: longer than 64 KiB or 5000 lines") == 4
     assert "65536 bytes" not in page
     assert "...second\n</span>" in page
+
+
+def test_files_beyond_those_that_a_page_compares_are_counted(server: Running, visit: Visit) -> None:
+    for name in ("first", "second"):
+        of_snapshot(server, name, archive(**{f"file{n}": name.encode() for n in range(52)}))
+    page = visit(server, "ann").get("/jobs/second/difference?with=first").text
+    assert page.count('"added">+second') == 50
+    assert "2 more files that differ" in page
 
 
 def test_archives_are_read_and_compared_in_threads_of_their_own(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -266,10 +267,14 @@ async def get_job_metrics(
     ] = 0,
     points: Annotated[int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")] = POINTS,
     owner: Owner = None,
+    cache_control: Annotated[
+        str, Header(description="max-age=SECONDS, at most 5: an answer of that age will do, which costs less.")
+    ] = "",
 ) -> Response:
     """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
-    found = await parts.service.metrics(user, name, rank, points, owner)
-    return json_text((await asyncio.to_thread(found.model_dump_json)).encode())
+    max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
+    age_s = float(max_age[1]) if max_age else 0.0
+    return json_text(await parts.service.metrics(user, name, rank, points, owner, age_s))
 
 
 @router.get(f"{JOB}/goodput")

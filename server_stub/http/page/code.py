@@ -11,6 +11,7 @@ from typing import Any
 from client_lib.errors import ClientLibError, NotFound
 from client_lib.reports import difference as reports
 from client_lib.reports.difference import JobDiff, Ran
+from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.wire import CodeSnapshot, JobInfo
 from server_stub.files.snapshot_files import SnapshotFile, files
 from server_stub.http.api.context import Context
@@ -19,7 +20,7 @@ from server_stub.service.values import User
 
 _POINTS = 1000  # of a curve whose best value is compared
 _COMPARED_MAX = 50  # files
-_COMPARED_BYTES = 64 * 1024  # of a file whose lines are compared, as of `client-lib diff`
+_COMPARED_BYTES, _COMPARED_LINES = 64 * 1024, 5000  # of a file whose lines are compared: it takes up to 0.1 s
 _threads = ThreadPoolExecutor(2, thread_name_prefix="code")  # an archive takes seconds; others need the shared threads
 
 
@@ -46,20 +47,23 @@ async def difference(parts: Context, user: User, name: str, other: str, owner: s
     other = other or second.provenance.last_success or ""
     if not other:
         return None
-    first = await _ran(parts, user, other, owner)
+    first, more = await _ran(parts, user, other, owner), 0
     before, after = first.info.code, second.info.code
     if isinstance(before, CodeSnapshot) and isinstance(after, CodeSnapshot) and before != after:
         with suppress(ClientLibError):  # of another user, or too large: only the digests are compared
-            old, new = await _texts(parts, user, before, after)
+            old, new, more = await _texts(parts, user, before, after)
             first, second = first._replace(texts=old), second._replace(texts=new)
-    return await asyncio.get_running_loop().run_in_executor(_threads, reports.compare, first, second)
+    found = await asyncio.get_running_loop().run_in_executor(_threads, reports.compare, first, second)
+    left_out = {"not compared": [f"{more} more files that differ: a page shows {_COMPARED_MAX}"]} if more else {}
+    return found._replace(parts={**found.parts, **left_out})
 
 
 async def _ran(parts: Context, user: User, name: str, owner: str | None) -> Ran:
     info = JobInfo.model_validate_json((await parts.service.get(user, name, owner)).json)
     ran = Ran(info, await parts.service.provenance(user, name, owner))
     with suppress(ClientLibError):  # it was submitted with observe=False
-        ran = ran._replace(metrics=await parts.service.metrics(user, name, 0, _POINTS, owner))
+        found = await parts.service.metrics(user, name, 0, _POINTS, owner)
+        ran = ran._replace(metrics=JobMetrics.model_validate_json(found))
     return ran
 
 
@@ -68,17 +72,24 @@ async def _files(parts: Context, user: User, code: CodeSnapshot, wanted: Contain
     return await asyncio.get_running_loop().run_in_executor(_threads, files, archive, wanted)
 
 
-async def _texts(parts: Context, user: User, *codes: CodeSnapshot) -> list[dict[str, str]]:
-    """The texts of the files that differ between two snapshots; of what is no text or too long, the digests."""
-    before, after = [{each.name: each for each in await _files(parts, user, code)} for code in codes]
-    names = [each for each in sorted({*before, *after}) if before.get(each) != after.get(each)][:_COMPARED_MAX]
-    return [
-        {
-            each.name: f"{each.size} bytes with digest {each.digest}\n"
-            if each.text is None or each.size > _COMPARED_BYTES
-            else each.text
-            for each in await _files(parts, user, code, names)
-            if each.name in names
-        }
-        for code in codes
+async def _texts(
+    parts: Context, user: User, before: CodeSnapshot, after: CodeSnapshot
+) -> tuple[dict[str, str], dict[str, str], int]:
+    """The texts of the files that differ between two snapshots, and how many more such files there are."""
+    old, new = [{each.name: each for each in await _files(parts, user, code)} for code in (before, after)]
+    differ = [each for each in sorted({*old, *new}) if old.get(each) != new.get(each)]
+    names = differ[:_COMPARED_MAX]
+    first, second = [
+        {each.name: _text(each) for each in await _files(parts, user, code, names) if each.name in names}
+        for code in (before, after)
     ]
+    return first, second, len(differ) - len(names)
+
+
+def _text(file: SnapshotFile) -> str:
+    """The text of a file that is compared; for one that is no text or is too long, a sentence."""
+    if file.text is None or file.size > _COMPARED_BYTES or file.text.count("\n") > _COMPARED_LINES:
+        limits = f"{_COMPARED_BYTES // 1024} KiB or {_COMPARED_LINES} lines"
+        why = f"longer than {limits}" if file.size > _COMPARED_BYTES or file.text else "no text"
+        return f"{file.size} bytes with digest {file.digest[:12]}; lines are not compared: {why}\n"
+    return file.text

@@ -12,8 +12,9 @@ import { parts, trouble } from "./series.js";
 const FIRST = 12; // diagrams that are shown without a question
 const POINTS = 1000; // of a curve
 const POINTS_OF_ALL = 60_000; // of a metric, where all ranks are shown
-const POLL_MS = [2_000, 60_000];
+const POLL_MS = [5_000, 60_000];
 const SAMPLES_MS = 10_000; // shortest pause for what the workers use
+const SHARED = { "Cache-Control": "max-age=2" }; // pages of the same job share answers
 const SOON_MS = 1_000; // after an answer with a part of the log
 const OLDER = 10; // the pause is this part of the time that the curves span
 
@@ -51,7 +52,7 @@ export function start(section) {
   async function fetchOne(of) {
     const path = of === name ? jobPath("/metrics") : `api/v1/jobs/${encodeURIComponent(of)}/metrics`;
     const points = rank !== "0" ? Math.max(20, Math.floor(POINTS_OF_ALL / (8 * Number(here.workers || 1)))) : POINTS;
-    const answer = await call("GET", path, { owner, rank, points: Math.min(points, POINTS) });
+    const answer = await call("GET", path, { owner, rank, points: Math.min(points, POINTS) }, { headers: SHARED });
     return /** @type {Metrics} */ (await answer.json());
   }
 
@@ -86,10 +87,11 @@ export function start(section) {
     if (again || !complete) timer = window.setTimeout(refreshIfSeen, complete ? pause() : SOON_MS);
   }
 
-  /** Milliseconds until the next request: the longer the curves, the less a moment changes them. */
+  /** Milliseconds until the next request: the longer the curves, the less a moment changes them. Where there are none,
+   * the time of the page counts. */
   function pause() {
     const times = found.get(name)?.curves[0]?.times ?? [];
-    const ran = times.length ? 1000 * (times[times.length - 1] - times[0]) : 0;
+    const ran = times.length ? 1000 * (times[times.length - 1] - times[0]) : performance.now();
     return Math.min(POLL_MS[1], Math.max(ofWorkers ? SAMPLES_MS : POLL_MS[0], ran / OLDER));
   }
 
