@@ -20,6 +20,7 @@ PREFIX = "CLIENT_LIB_SERVER_"
 MIB, GIB = 2**20, 2**30
 Positive = Annotated[int, Field(gt=0)]
 PodSecurity = Literal["restricted", "baseline", "privileged"]
+GangScheduler = Literal["none", "volcano", "coscheduling"]
 
 
 def _data_dir(fields: dict[str, Any]) -> Path:
@@ -131,6 +132,10 @@ class Settings(BaseSettings):
     2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
     pod_security: PodSecurity = "restricted"
     """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
+    gang_scheduler: GangScheduler = "none"
+    """Scheduler of the cluster that places all workers of a job or none: `volcano`, or `coscheduling` of
+    scheduler-plugins. The operator of the jobs makes a PodGroup for each. none: workers that found a place wait for the
+    others, at most `gang_timeout_s`."""
     gang_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     """Time in which all workers of a job must become ready, without the time of image pulls; after it the job releases
     its place and queues again."""

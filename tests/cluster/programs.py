@@ -124,6 +124,12 @@ FAMILIES = (
         ),
     ),
     _family("coredns", "github.com/coredns/coredns", {"coredns": "cluster.test/coredns"}),
+    _family(
+        "coscheduling",
+        "sigs.k8s.io/scheduler-plugins",
+        {"coscheduling": "cluster.test/coscheduling"},
+        ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",),
+    ),
     _family("helm", "helm.sh/helm/v4", {"helm": "helm.sh/helm/v4/cmd/helm"}),
     _family("kubectl", "k8s.io/kubectl", {"kubectl": "cluster.test/kubectl"}),
     _family("pause", "cluster.test/pause", {"pause": "cluster.test/pause"}),

@@ -144,6 +144,16 @@ BUILDERS: dict[str, Builder] = {
             "max_retry": 3,
         },
     ),
+    "volcano": Builder(
+        """
+images: {default: "python:3.12"}
+defaults: {instance_type: near}
+instance_types:
+  - {name: near, cpu: 2, memory_gib: 8, together: topology.kubernetes.io/zone, spread: kubernetes.io/hostname}
+""",
+        cluster=cluster_with(gang_scheduler="volcano"),
+        spec={"n_workers": 3, "queue_name": "research", "include_nodes": ["gpu-1", "gpu-2", "gpu-3"]},
+    ),
     "in-place-on-a-volume": Builder(
         GPUS,
         code=CodeInPlace(sha256="1" * 64),

@@ -77,6 +77,11 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % "" + "network: {allow: [{to: [{}]}]}", "needs either ip_block, or pods and namespaces"),
         (ONE % "" + "priority_classes: {urgent: x}", "priority_classes.urgent"),
         (ONE % "" + "by_pattern: true", "it is no table"),
+        (ONE % ", together: my zone", "'my zone' is not a key for labels"),
+        (
+            ONE % ", together: zone, spread: zone",
+            "'a.1gpu' has zone as together and as spread, which exclude each other",
+        ),
     ],
 )
 def test_what_is_wrong_in_it_is_said(text: str, sentence: str) -> None:

@@ -95,6 +95,25 @@ def test_a_cluster_where_all_is_well() -> None:
     assert "v1.9.4 runs" in found["training operator"].message
 
 
+def test_gang_scheduling_needs_pod_groups_and_an_operator_that_makes_them() -> None:
+    groups = {"/apis/scheduling.volcano.sh/v1beta1": {"resources": [{"name": "podgroups"}]}}
+    gang = checked(SmallApi(**groups), gang_scheduler="volcano")["gang scheduling"]
+    assert (gang.ok, gang.message) == (False, "the operator makes no PodGroups")
+    deployed = operator()
+    deployed["spec"]["template"]["spec"]["containers"][0]["args"] += ["--gang-scheduler-name=volcano"]
+    assert checked(SmallApi(**groups, **{DEPLOYMENT: deployed}), gang_scheduler="volcano")["gang scheduling"].ok
+
+
+def test_nodes_without_the_label_of_an_instance_type_are_named() -> None:
+    text = "instance_types: [{name: near, cpu: 1, memory_gib: 1, together: zone}]"
+    (check,) = [
+        each
+        for each in doctor.checks(SmallApi(), replace(CLUSTER, catalogue=read(text)))  # type: ignore[arg-type]  # the few calls of an API
+        if each.name == "catalogue"
+    ]
+    assert "near: no node has the labels zone" in check.message
+
+
 def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
     assert "if the cluster's network plugin enforces NetworkPolicies" in checked(SmallApi())["network"].message
     open_ = CATALOGUE.model_copy(update={"network": Network(isolated=False)})

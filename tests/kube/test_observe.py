@@ -84,6 +84,19 @@ def test_a_quota_of_gpus_counts_what_others_use() -> None:
     assert only.blocker.message == "quota 'team' allows 4 GPUs, 4 are used, this job wants 4 GPUs"
 
 
+def test_a_job_without_pods_says_what_its_pod_group_waits_for() -> None:
+    """Volcano keeps it out of its queue until there is room; the operator makes pods then."""
+    job = sight("gpu").workload
+    assert job is not None
+    part = f"PodGroup/{job.name}"
+    assert part in job.parts
+    waits = parse.Event("e", job.uid, "Unschedulable", "queue resource quota insufficient", "2026-11-23", part)
+    state = ClusterState(2, job, events=(waits,), views=(WorkerView(0), WorkerView(1)), gang_scheduler="volcano")
+    blocker = observe(state).blocker
+    assert blocker.message.startswith("its PodGroup waits for volcano: queue resource quota insufficient; waits since")
+    assert (blocker.reason, blocker.counts_toward_timeout) == (Reason.QUEUED, False)
+
+
 def test_pod_security_that_refuses_is_hopeless_and_says_what_is_wrong() -> None:
     seen = observe(sight("loose", 2))
     assert seen.blocker.permanent

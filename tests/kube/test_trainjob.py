@@ -14,7 +14,7 @@ from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState, observe, parse
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB, manifest
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.workload import SCHEDULERS, Object
 from server_stub.worker_gateway import WorkerView
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
@@ -60,6 +60,8 @@ def test_its_pods_are_those_of_a_pytorch_job(each: Case) -> None:
     objects = each.objects(TRAINJOB)
     theirs, ours = each.objects().workload["spec"], pod_of(objects)
     expected: Object = next(iter(theirs["pytorchReplicaSpecs"].values()))["template"]
+    gang = each.cluster.settings.gang_scheduler
+    assert ours["spec"].pop("schedulerName", None) == SCHEDULERS.get(gang)  # which the training operator adds itself
     assert ours["spec"].pop("restartPolicy") == ("OnFailure" if "elasticPolicy" in theirs else "Never")
     one, other = ours["spec"]["containers"].pop(), expected["spec"]["containers"].pop()
     labels = expected["metadata"]["labels"]

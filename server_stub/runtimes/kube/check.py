@@ -101,7 +101,8 @@ def _own_variables(job: _Job) -> None:
 
 def _queue(job: _Job) -> None:
     kind = job.cluster.kind
-    if job.spec.queue_name is not None and not job.cluster.kueue:
+    volcano = job.cluster.settings.gang_scheduler == "volcano"
+    if job.spec.queue_name is not None and not job.cluster.kueue and not volcano:
         raise NotSupported(
             f"queue_name={job.spec.queue_name!r}: this cluster has no Kueue that serves {kind.name}s",
             hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}",

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
-from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible
+from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import WorkloadKind
+from server_stub.runtimes.kube.workload import POD_GROUPS, WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
@@ -44,6 +44,7 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}")
     yield _permissions(api, cluster)
     yield cluster.kind.check(api, cluster.namespace)
+    yield from _gangs(api, cluster)
     yield _pod_security(api, cluster)
     yield _catalogue(api, cluster.catalogue)
     yield from _queues(api, cluster)
@@ -66,6 +67,20 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     optional = [str(each) for each in lacking]
     message = f"all there, but for what is optional: {', '.join(optional)}" if optional else "all there"
     return checked("permissions", message)
+
+
+def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
+    """The check of PodGroups, only where the setting `gang_scheduler` names a scheduler."""
+    gang = cluster.settings.gang_scheduler
+    if gang == "none":
+        return
+    fix = "install it, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
+    if not serves(api, POD_GROUPS[gang], "podgroups"):
+        yield checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
+    elif problem := cluster.kind.gang_problem(api):
+        yield checked("gang scheduling", *problem)
+    else:
+        yield checked("gang scheduling", f"{gang}: each job has a PodGroup, and its pods get nodes together")
 
 
 def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
@@ -226,9 +241,10 @@ def node_facts(raw: Mapping[str, Any]) -> NodeFacts | None:
 def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[NodeFacts]) -> str | None:
     """Message why no node could take a worker of this type; None: one could."""
     place = placement(catalogue, instance)
-    labelled = [each for each in nodes if place.node_selector.items() <= each.labels.items()]
+    keys = {key for key in (instance.together, instance.spread) if key is not None}
+    labelled = [n for n in nodes if place.node_selector.items() <= n.labels.items() and keys <= n.labels.keys()]
     if not labelled:
-        wanted = ", ".join(f"{key}={value}" for key, value in place.node_selector.items())
+        wanted = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
         return f"no node has the labels {wanted}" if wanted else "there is no node that takes pods"
     open_ = [each for each in labelled if _tolerated(each, place)]
     if not open_:

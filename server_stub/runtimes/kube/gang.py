@@ -180,6 +180,7 @@ class Gang:
             n_workers=self._attempt.spec.n_workers,
             workload=inventory.workload(self._key),
             queue_place=place,
+            gang_scheduler=self._cluster.options.settings.gang_scheduler,
             pods=pods,
             events=inventory.events(self._key),
             views=self._workers.views() if workers_report else (),

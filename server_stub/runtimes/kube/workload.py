@@ -14,6 +14,7 @@ from client_lib.spec.job import NAME_MAX, JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.elastic import Bounds
+from server_stub.settings import GangScheduler
 
 if TYPE_CHECKING:
     from server_stub.runtimes.kube.api import Api
@@ -22,6 +23,15 @@ Object = dict[str, Any]
 """A Kubernetes object, as in its JSON."""
 MASTER_PORT = 23456
 """Default of the training operator for its container port `pytorchjob-port`."""
+
+
+SCHEDULERS: Mapping[GangScheduler, str] = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
+"""Default names of the schedulers, in `schedulerName` of pods."""
+POD_GROUPS: Mapping[GangScheduler, str] = {
+    "volcano": "scheduling.volcano.sh/v1beta1",
+    "coscheduling": "scheduling.x-k8s.io/v1alpha1",
+}
+"""API versions of their PodGroups."""
 
 
 class Meaning(NamedTuple):
@@ -47,8 +57,14 @@ class WorkloadPlan:
     """Bounds of an elastic job; None: the loss of any worker ends the attempt."""
     template: Callable[[Mapping[str, str], Sequence[Object]], Object]
     """Makes the pod template with more labels and more environment variables."""
+    gang_scheduler: GangScheduler = "none"
     secret_variables: tuple[str, ...] = ()
     """Names of the variables that the container takes from its Secret (`envFrom`)."""
+
+    @property
+    def volcano_queue(self) -> str | None:
+        """Queue of Volcano; None: its default, or another scheduler."""
+        return self.spec.queue_name if self.gang_scheduler == "volcano" else None
 
 
 def rank_variables(index_label: str, master: str) -> list[Object]:
@@ -71,8 +87,8 @@ class Made(NamedTuple):
 class WorkloadKind:
     """A kind of object whose operator creates the pods of an attempt.
 
-    `is_queued`, `check`, `restricted_problem` and `dry_run` ask a cluster: they block, and raise ApiError. The other
-    functions are pure.
+    `is_queued`, `check`, `restricted_problem`, `gang_problem` and `dry_run` ask a cluster: they block, and raise
+    ApiError. The other functions are pure.
     """
 
     name: str
@@ -100,6 +116,8 @@ class WorkloadKind:
     """The check of the operator for `doctor`, in a namespace."""
     restricted_problem: Callable[[Api], tuple[str, str] | None] = lambda _: None
     """Problem and fix if a `restricted` namespace refuses pods of the operator; None: it does not."""
+    gang_problem: Callable[[Api], tuple[str, str] | None] = lambda _: None
+    """Problem and fix if the operator makes no PodGroups; None: it does, or it is not known."""
     parts: Callable[[str], tuple[str, ...]] = lambda _: ()
     """Objects that its operator makes for the one with this name, as `Kind/name`: their events concern it."""
     own_variables: Sequence[str] = ("MASTER_ADDR", "MASTER_PORT")

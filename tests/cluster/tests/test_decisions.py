@@ -71,6 +71,7 @@ def test_all_versions_are_read_from_go_mod() -> None:
         "kueue": "v0.18.2",
         "kwok": "v0.8.0",
         "coredns": "v1.14.7",
+        "coscheduling": "v0.35.4-devel",
         "helm": "v4.2.4",
         "kubectl": "v0.36.4",
         "pause": "",

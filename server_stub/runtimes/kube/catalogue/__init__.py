@@ -129,6 +129,12 @@ class InstanceType(Size, Placement):
     """Disk of the node for what a worker writes outside of volumes and `tmp_storage`: code, working folder, HOME. It is
     requested and is the limit; a worker that writes more is evicted (`StorageFull`). None: nothing is requested, and
     the limit is 1024. 1 GiB for the log is requested in addition."""
+    together: Label | None = None
+    """Label of nodes, such as `topology.kubernetes.io/zone`: all workers of a job run where its value is the same. The
+    first worker that gets a node decides, so each value needs nodes for the largest job."""
+    spread: Label | None = None
+    """Label of nodes, such as `kubernetes.io/hostname`: the numbers of workers of a job at any two of its values differ
+    by at most one."""
     max_workers: Annotated[int, Field(gt=0)] | None = None
     """Largest number of workers of one job; None: no limit."""
 
@@ -136,6 +142,8 @@ class InstanceType(Size, Placement):
     def _has_a_size(self) -> InstanceType:
         if not self.cpu or not self.memory_gib:
             raise ValueError(f"{self.name!r} needs cpu and memory_gib: they are what its pods request")
+        if self.together is not None and self.together == self.spread:
+            raise ValueError(f"{self.name!r} has {self.spread} as together and as spread, which exclude each other")
         return self
 
 

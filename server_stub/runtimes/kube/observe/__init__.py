@@ -20,6 +20,7 @@ from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import Meaning
 from server_stub.runtimes.verdict import Stage, WorkerStatus
+from server_stub.settings import GangScheduler
 from server_stub.worker_gateway import WorkerView
 
 _NOT_CREATED = ("FailedCreatePod", "FailedCreateService", "FailedCreate", "TrainJobResourcesCreationFailed")
@@ -46,6 +47,8 @@ class ClusterState:
     """The reports of the workers by number; () if pods can't reach this server."""
     queue_place: str = ""
     """The place of its suspended workload in a queue, in words; empty: not known."""
+    gang_scheduler: GangScheduler = "none"
+    """Scheduler that places all of its pods or none."""
 
 
 class Blocker(NamedTuple):
@@ -77,6 +80,8 @@ def observe(state: ClusterState) -> Interpretation:
     pods = [_pod_of(state, number) for number in range(state.n_workers)]
     workers = tuple(_worker(state, number, pod) for number, pod in enumerate(pods))
     blockers = [_blocker_of(worker, pod, events) for worker, pod in zip(workers, pods, strict=True)]
+    if state.gang_scheduler != "none":
+        blockers = [_in_group(each, pod, state) for each, pod in zip(blockers, pods, strict=True)]
     return Interpretation(
         workers=workers,
         infos=tuple(_info(*each) for each in zip(workers, pods, blockers, strict=True)),
@@ -251,6 +256,14 @@ def _unplaced(pod: WorkerPod) -> Blocker:
     return Blocker(word.reason, text or _words(pod.scheduling))
 
 
+def _in_group(blocker: Blocker | None, pod: WorkerPod | None, state: ClusterState) -> Blocker | None:
+    """The blocker of a worker of a PodGroup: one that waits for a node holds no place."""
+    if blocker is None or pod is None or pod.scheduled or blocker.permanent:
+        return blocker
+    text = f"its PodGroup waits until {state.gang_scheduler} finds places for all workers: {blocker.message}"
+    return blocker._replace(message=messages.shortened(text), counts_toward_timeout=False)
+
+
 def _held_up(pod: WorkerPod, container: Container, waiting: StatusReason, about: Sequence[Event]) -> Blocker:
     word = meaning(StatusField.WAITING, waiting.word)
     if word.reason is Reason.IMAGE_PULL or word.permanent:
@@ -323,7 +336,12 @@ def _no_pods(state: ClusterState, missing: int, events: Mapping[str, Sequence[Ev
     if failed is not None:
         text, permanent = messages.not_created(failed.message, state.n_workers, state.n_workers - missing)
         return Blocker(Reason.START_FAILED if permanent else Reason.UNSCHEDULABLE, text, permanent)
-    return Blocker(Reason.QUEUED, f"the operator has made no pod yet{messages.waits_since(workload.created_at)}")
+    since = messages.waits_since(workload.created_at)
+    if state.gang_scheduler != "none":
+        waits = _newest(events.get(workload.uid, ()), lambda event: event.part == f"PodGroup/{workload.name}")
+        text = f"its PodGroup waits for {state.gang_scheduler}{f': {waits.message}' if waits else ''}"
+        return Blocker(Reason.QUEUED, messages.shortened(text) + since, counts_toward_timeout=False)
+    return Blocker(Reason.QUEUED, f"the operator has made no pod yet{since}")
 
 
 # --- small

@@ -10,7 +10,7 @@ from server_stub.runtimes.kube.observe.parse import Event, WorkerPod, Workload
 
 EVENTS_MAX = 30
 """Number of events kept of one object, the newest."""
-PARTS = ("Job/", "JobSet/")
+PARTS = ("Job/", "JobSet/", "PodGroup/")
 """Objects that an operator makes for a workload: they are not watched, so their events are known by their names."""
 
 

@@ -54,6 +54,14 @@ def _restricted_problem(api: Api) -> tuple[str, str] | None:
     return problem, f"{INSTALL}, which gives it another one"
 
 
+def _gang_problem(api: Api) -> tuple[str, str] | None:
+    """Problem and fix if the operator makes no PodGroups."""
+    deployment = get_if_visible(api, DEPLOYMENT)
+    if deployment is None or any("gang-scheduler-name" in flag for flag in _flags(deployment)):
+        return None
+    return "the operator makes no PodGroups", "start it with --gang-scheduler-name and the name of the scheduler"
+
+
 def _version(deployment: Any) -> str | None:
     """Version in the deployment's label, or in the tag of its image."""
     if deployment is None:
@@ -73,8 +81,12 @@ def _has_own_init_container(deployment: Any) -> bool:
     """True if the operator is configured with a template for its init container."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     mounts = [mount.get("mountPath", "") for mount in container.get("volumeMounts") or []]
-    flags = [*(container.get("command") or []), *(container.get("args") or [])]
-    return "/etc/config" in mounts or any("init-container-template-file" in flag for flag in flags)
+    return "/etc/config" in mounts or any("init-container-template-file" in flag for flag in _flags(deployment))
+
+
+def _flags(deployment: Any) -> list[str]:
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    return [*(container.get("command") or []), *(container.get("args") or [])]
 
 
 PYTORCHJOB = WorkloadKind(
@@ -92,4 +104,6 @@ PYTORCHJOB = WorkloadKind(
     is_queued=_is_queued,
     check=_check,
     restricted_problem=_restricted_problem,
+    gang_problem=_gang_problem,
+    parts=lambda name: (f"PodGroup/{name}",),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.elastic import Bounds
-from server_stub.runtimes.kube.names import PROBE
+from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadPlan, rank_variables
 
 NAME, GROUP, VERSION, PLURAL = "PyTorchJob", "kubeflow.org", "v1", "pytorchjobs"
@@ -34,8 +34,12 @@ def manifest(plan: WorkloadPlan) -> Made:
     run: Object = {"cleanPodPolicy": "Running"}  # the default leaves other pods running after the end; All deletes logs
     if plan.bounds is None:
         run["backoffLimit"] = 0
-    if plan.spec.queue_name is not None:
+    if QUEUE in plan.metadata["labels"]:
         run["suspend"] = True  # until Kueue admits it
+    if plan.gang_scheduler != "none":  # the operator names the scheduler in the pods
+        least = plan.bounds.least if plan.bounds else plan.spec.n_workers
+        queue = {"queue": plan.volcano_queue} if plan.volcano_queue else {}
+        run["schedulingPolicy"] = {"minAvailable": least, **queue}
     spec = {
         "nprocPerNode": str(plan.processes),  # "auto" would be a process for each core of the host
         **({"elasticPolicy": _elastic_policy(plan, plan.bounds)} if plan.bounds else {}),

@@ -217,7 +217,8 @@ def _policy(rendering: _Rendering) -> Object | None:
 
 def _workload(rendering: _Rendering, environment: Object | None, code: Object | None) -> Made:
     spec, metadata = rendering.attempt.spec, rendering.metadata(rendering.name)
-    if spec.queue_name is not None:
+    gang = rendering.cluster.settings.gang_scheduler
+    if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
     folders, secret = _folders(rendering, code), None
     if environment is not None:
@@ -229,7 +230,7 @@ def _workload(rendering: _Rendering, environment: Object | None, code: Object | 
 
     processes, bounds = rendering.needs.processes, elastic.bounds(spec)
     variables = tuple(environment["stringData"]) if environment is not None else ()
-    made = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, variables)
+    made = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, gang, variables)
     return rendering.cluster.kind.manifest(made)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 from server_stub.runtimes.kube.options import ClusterOptions
@@ -64,7 +65,7 @@ class Template:
                 "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                **_placed(self.spec, self.needs, catalogue),
+                **_placed(self.spec, self.needs, catalogue, labels),
             },
         }
 
@@ -168,13 +169,14 @@ def _container_security(needs: Needs, level: PodSecurity) -> Object:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}
 
 
-def _placed(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> Object:
+def _placed(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue, labels: Mapping[str, str]) -> Object:
     """Nodes and priority of the pod, without empty fields."""
     where = placement(catalogue, needs.instance)
     fields: Object = {
         "nodeSelector": where.node_selector,
         "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
-        "affinity": _affinity(spec.include_nodes or [], spec.exclude_nodes or []),
+        "affinity": {**_affinity(spec.include_nodes or [], spec.exclude_nodes or []), **_together(needs, labels)},
+        "topologySpreadConstraints": _spread(needs),
         "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
         "runtimeClassName": needs.instance.runtime_class,
         "serviceAccountName": catalogue.defaults.service_account,
@@ -192,6 +194,28 @@ def _affinity(include: Sequence[str], exclude: Sequence[str]) -> Object:
     terms = [[_field("In", name), *never] for name in include] or [never]
     required = {"nodeSelectorTerms": [{"matchFields": term} for term in terms]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _together(needs: Needs, labels: Mapping[str, str]) -> Object:
+    if needs.instance.together is None or needs.workers == 1:
+        return {}
+    own = {key: labels[key] for key in (names.JOB_ID, names.ATTEMPT)}
+    term = {"topologyKey": needs.instance.together, "labelSelector": {"matchLabels": own}}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _spread(needs: Needs) -> list[Object]:
+    """The constraint, the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime."""
+    if needs.instance.spread is None or needs.workers == 1:
+        return []
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": needs.instance.spread,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {names.MANAGED_BY: names.OURS}},
+        "matchLabelKeys": [names.JOB_ID, names.ATTEMPT],
+    }
+    return [constraint]
 
 
 def _field(operator: str, name: str) -> Object:

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE
-from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadPlan, rank_variables
+from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE, QUEUE
+from server_stub.runtimes.kube.workload import SCHEDULERS, Made, Meaning, Object, WorkloadPlan, rank_variables
 
 NAME, GROUP, VERSION, PLURAL = "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"
 RUNTIME, RUNTIMES = "TrainingRuntime", "trainingruntimes"
@@ -30,6 +30,7 @@ REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 NAME_MAX = 63 - len("-node-0-9999-abcde")
 """JobSet refuses a name with which the name of a pod would be longer than a label."""
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 MANAGER = "client-lib.io/server"
 """Key of the patches, each of which has one."""
 REPLACED = 1_000_000
@@ -70,7 +71,7 @@ def manifest(plan: WorkloadPlan) -> Made:
         },
         "runtimePatches": _patches(template, container),
     }
-    if plan.spec.queue_name is not None:
+    if QUEUE in plan.metadata["labels"]:
         spec["suspend"] = True  # until Kueue admits it
     workload = {"apiVersion": f"{GROUP}/{VERSION}", "kind": NAME, "metadata": plan.metadata, "spec": spec}
     return Made(workload, runtime)
@@ -109,7 +110,7 @@ def worker_of(labels: Mapping[str, str]) -> int | None:
 
 
 def parts(name: str) -> tuple[str, ...]:
-    return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0"
+    return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0", f"PodGroup/{name}"
 
 
 def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
@@ -136,7 +137,15 @@ def _runtime(namespace: str, spec: Object) -> Object:
 def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
     container = {key: value for key, value in pod["containers"][0].items() if key not in _BY_TRAINER}
     rest = {key: value for key, value in pod.items() if key not in _PATCHED}
-    return _job_set({**rest, "containers": [{"name": CONTAINER, **container}]}, elastic=plan.bounds is not None)
+    gang = plan.gang_scheduler
+    if gang != "none":
+        rest["schedulerName"] = SCHEDULERS[gang]
+    spec = _job_set({**rest, "containers": [{"name": CONTAINER, **container}]}, elastic=plan.bounds is not None)
+    if gang != "none":
+        spec["podGroupPolicy"] = {gang: {}}
+    if plan.volcano_queue:
+        spec["template"]["metadata"] = {"annotations": {VOLCANO_QUEUE: plan.volcano_queue}}
+    return spec
 
 
 def _job_set(pod: Object, *, elastic: bool) -> Object:
