@@ -98,7 +98,8 @@ class Place(places.ClusterPlace):
         """Nothing of any job is left on the cluster."""
         core = f"/api/v1/namespaces/{NAMESPACE}"
         of_operator = [f"{core}/{kind}?labelSelector=training.kubeflow.org%2Fjob-name" for kind in ("pods", "services")]
-        paths = [f"{self.pytorch_jobs}?", *of_operator, f"{core}/secrets?labelSelector={OURS}job-id"]
+        own = [f"{core}/{kind}?labelSelector={OURS}job-id" for kind in ("pods", "secrets")]
+        paths = [f"{self.pytorch_jobs}?", *of_operator, *own]
         for _ in until(600, pause_s=0.5):
             if not any(self.cluster.api.get(f"{path}&limit=1")["items"] for path in paths):
                 return
