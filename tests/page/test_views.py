@@ -142,6 +142,12 @@ def test_the_page_begins_with_the_sentence_of_explain_and_its_next_step() -> Non
     assert "do so" in page
 
 
+def test_colours_of_a_terminal_are_not_shown_as_text() -> None:
+    red = "loss is \x1b[31mtoo large\x1b[0m for lr"
+    page = Page(job_page(info(message=red, failure={"rank": 0, "exit_code": 1, "exception": red}), []))
+    assert ("\x1b" in page.text, "loss is too large for lr" in page.text) == (False, True)
+
+
 def test_secrets_stay_masked() -> None:
     spec = {"script": "train.py", "env_variables": {"HF_TOKEN": "***", "MODE": "fast"}}
     page = Page(job_page(info(spec=spec), [])).text

@@ -37,7 +37,11 @@ SPELLING = {
 """Next steps as a page offers them."""
 
 _ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(FOLDER / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    loader=jinja2.FileSystemLoader(FOLDER / "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=lambda value: table.without_colours(value) if type(value) is str else value,  # no Markup
 )
 _ENVIRONMENT.globals.update(table=table, words=shlex.join, states=list(State))
 
