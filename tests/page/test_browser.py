@@ -274,7 +274,7 @@ def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Her
     assert again.info().spec.env_variables == {**variables, "NEW": "1"}
 
 
-def test_a_new_user_stops_a_job_and_downloads_its_model(page: Any, here: Here) -> None:
+def test_a_new_user_cancels_a_job_and_resubmits_it_with_another_learning_rate(page: Any, here: Here) -> None:
     name = submit("--lr", "1", code="snapshot")
     login(page, here, "me")
     page.wait_for_selector(f"tr[data-name={name}] svg.spark")
@@ -282,15 +282,21 @@ def test_a_new_user_stops_a_job_and_downloads_its_model(page: Any, here: Here) -
     page.click("summary:has-text('Cancel')")
     page.click(".act[open] button")
     page.wait_for_selector("#status .state.cancelled")
-    page.wait_for_selector("#files a")
-    with page.expect_download() as download:
-        page.click("#files a:has-text('model.pt')")
-    assert Path(download.value.path()).read_bytes() == b"weights of 1"
     page.click("summary:has-text('Resubmit')")
     page.fill("#args", "--lr 0.1")
     page.click(".act[open] button")
     page.wait_for_selector(f"#job:not([data-name={name}]) #status .state.succeeded")
     assert "--lr 0.1" in page.inner_text("#status .facts")
+
+
+def test_a_new_user_downloads_the_model(page: Any, here: Here) -> None:
+    name = submit("--lr", "0.1", code="snapshot")
+    login(page, here, "me")
+    page.click(f"text={name}")
+    page.wait_for_selector("#status .state.succeeded")
+    with page.expect_download() as download:
+        page.click("#files a:has-text('model.pt')")
+    assert Path(download.value.path()).read_bytes() == b"weights of 0.1"
 
 
 def test_a_new_user_watches_a_loss_beside_yesterdays_and_what_the_job_uses(page: Any, here: Here) -> None:
