@@ -110,7 +110,6 @@ def test_jobs_wait_for_the_quota_of_their_queue_in_turn(place: ClusterPlace, que
     ended(first), ended(second)
 
 
-@pytest.mark.long  # once, beside three busy clusters, the second attempt did not say its place within 90 s
 def test_what_a_job_borrows_of_its_cohort_is_taken_back_and_it_runs_again(
     place: ClusterPlace, queue: Callable[..., None]
 ) -> None:

@@ -13,7 +13,7 @@ from server_stub.runtimes.kube.api import Api, connect
 from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import Objects, render
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.workload import Applied, Object
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
 from tests.kube import cases
@@ -161,7 +161,8 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: C
 def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_earlier_one(
     place: Place, attempt: Callable[..., Objects]
 ) -> None:
-    kind = replace(PYTORCHJOB, applied=("coordination.k8s.io", "v1", "leases"))  # for JobSets, which are not there
+    leases = Applied("coordination.k8s.io", "v1", "leases", label="of")  # for JobSets, which are not there
+    kind = replace(PYTORCHJOB, applied=leases)
     place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))
     before, after = attempt(job_name="renewed"), attempt(job_name="renewed")
     job = place.make(before)
@@ -170,12 +171,17 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     assert place.api.find_own(before.workload) is None
     with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
         place.make(after)
-    leases = kind.applied_collection(NAMESPACE)
     name = after.workload["metadata"]["name"]
-    place.cluster.api.create(leases, {"metadata": {"name": name}})
-    with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
-        place.make(after)
-    place.cluster.api.delete(f"{leases}/{name}")
+    pod = before.workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    del pod["priorityClassName"]  # which is not there
+    for path, left in (
+        (kind.applied_collection(NAMESPACE), {"metadata": {"name": name}}),
+        (f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "left", "labels": {"of": name}}, "spec": pod}),
+    ):
+        place.cluster.api.create(path, left)
+        with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
+            place.make(after)
+        place.cluster.api.delete(f"{path}/{left['metadata']['name']}")
     assert place.api.find_own(after.workload) is None
 
 

@@ -194,8 +194,7 @@ def needed(kind: WorkloadKind) -> frozenset[Permission]:
     verbs = {**_VERBS, (kind.group, kind.plural): ("create", "get", "list", "watch", "delete")}
     verbs |= {(kind.group, plural): ("create",) for plural in kind.bases.values()}
     if kind.applied:
-        group, _, plural = kind.applied
-        verbs[group, plural] = ("get",)
+        verbs[kind.applied.group, kind.applied.plural] = ("get",)
     return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
 
 

@@ -83,6 +83,16 @@ class Made(NamedTuple):
     """Object that must exist before the workload, and that other workloads share; it is named by its content."""
 
 
+class Applied(NamedTuple):
+    """The object that an operator makes for a workload, under the same name."""
+
+    group: str
+    version: str
+    plural: str
+    label: str
+    """Label of its pods, whose value is that name."""
+
+
 @dataclass(frozen=True, eq=False)
 class WorkloadKind:
     """A kind of object whose operator creates the pods of an attempt.
@@ -124,10 +134,10 @@ class WorkloadKind:
     """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX
     """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
-    applied: tuple[str, str, str] | None = None
-    """Group, version and plural of the object that its operator makes under the same name, and applies again and again,
-    even while its own object waits for the deletion of the pods. So its object is deleted before its pods, and its name
-    is free only when nothing is left of an earlier one."""
+    applied: Applied | None = None
+    """Its operator applies an object of the same name again and again, even while its own object waits for the deletion
+    of the pods. So its object is deleted before its pods, and its name is free only when nothing is left of an earlier
+    one."""
     bases: Mapping[str, str] = field(default_factory=dict)
     """Kinds of the objects on which its objects are based, with their plurals."""
 
@@ -143,8 +153,7 @@ class WorkloadKind:
         """Path of the objects that its operator applies."""
         if self.applied is None:
             return None
-        group, version, plural = self.applied
-        return f"/apis/{group}/{version}/namespaces/{namespace}/{plural}"
+        return f"/apis/{self.applied.group}/{self.applied.version}/namespaces/{namespace}/{self.applied.plural}"
 
     def dry_run(self, api: Api, namespace: str, labels: Mapping[str, str] | None = None) -> Object:
         """The probe after all webhooks, not created. Raises ApiError if it would be refused."""

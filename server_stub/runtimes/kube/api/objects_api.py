@@ -55,11 +55,13 @@ class ObjectsApi:
         """Create the workload, or find the one that an earlier try created, and return at least its metadata.
 
         `owned`: the objects that its pods mount. Those of an earlier workload of that name must be gone, or the new
-        pods could mount them, and so must be what its operator applied. Raises ApiError, NameTaken, BeingDeleted.
+        pods could mount them, and so must be what its operator applied, and its pods, or they would mount the new
+        objects and be found by the name of the new pods. Raises ApiError, NameTaken, BeingDeleted.
         """
         name = workload["metadata"]["name"]
-        if self._applied and self._find(name) is None:
-            if self._exists(self._applied, name):
+        if self.kind.applied and self._applied and self._find(name) is None:
+            selected = {"labelSelector": f"{self.kind.applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
+            if self._exists(self._applied, name) or self._api.get(f"{self._core}/pods", selected)["items"]:
                 raise BeingDeleted(f"what is left of an earlier {_name(workload)}")
             for left in owned:
                 if self._exists(self._collections[left["kind"]], left["metadata"]["name"]):

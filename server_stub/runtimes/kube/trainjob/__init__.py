@@ -11,7 +11,7 @@ from server_stub.runtimes.kube.api import Api, ApiError, serves
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.trainjob import manifest
-from server_stub.runtimes.kube.workload import WorkloadKind
+from server_stub.runtimes.kube.workload import Applied, WorkloadKind
 
 INSTALL = "install Kubeflow Trainer 2.2 or newer with JobSet: https://github.com/kubeflow/trainer"
 _NOTICED_TRIES, _NOTICED_S = 20, 0.25
@@ -63,6 +63,6 @@ TRAINJOB = WorkloadKind(
     check=_check,
     parts=manifest.parts,
     name_max=manifest.NAME_MAX,
-    applied=("jobset.x-k8s.io", "v1alpha2", "jobsets"),
+    applied=Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"),
     bases={manifest.RUNTIME: manifest.RUNTIMES},
 )
