@@ -85,7 +85,7 @@ class Place(places.ClusterPlace):
         """And wait until its pods are gone, too."""
         self.cluster.api.delete(f"{self.pytorch_jobs}/{name}", "Foreground")
         for _ in until(120, pause_s=0.3):
-            if self.pytorch_job(name) is None:
+            if self.workload(name) is None:
                 return
         raise RuntimeError(f"PyTorchJob {name} is not gone after 120 s")
 
