@@ -203,5 +203,6 @@ def test_families_that_need_the_same_library_name_the_same_version() -> None:
     # Kubeflow Trainer needs newer ones than the training operator is made with, and Kueue newer ones than the rest
     newer = {"github.com/antlr4-go/antlr/v4", "github.com/sirupsen/logrus", "github.com/stoewer/go-strcase"}
     newer |= {"golang.org/x/mod", "golang.org/x/tools"}
+    newer |= {"k8s.io/csi-translation-lib", "k8s.io/kube-scheduler"}  # of coscheduling; `replace` makes them the same
     assert apart == {"go.uber.org/zap", "sigs.k8s.io/scheduler-plugins", "volcano.sh/apis", *newer}
     assert len(versions) > 200
