@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
@@ -107,7 +107,7 @@ async def _run(
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
-    parts = await _start(settings, user_accounts, recover)
+    parts = await _start(settings, user_accounts, tokens().namespaces(), recover)
     try:
         config = uvicorn_config(build(parts, tokens))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
@@ -124,14 +124,16 @@ async def _run(
         await parts.service.close()
 
 
-async def _start(settings: Settings, user_accounts: UserAccounts | None, recover: bool) -> Context:
+async def _start(
+    settings: Settings, user_accounts: UserAccounts | None, namespaces: Collection[str], recover: bool
+) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
     room = Room(settings.data_dir, settings.min_free_bytes)
     room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
-    service = Service(settings, _runtime(settings, registry, user_accounts), room=room)
+    service = Service(settings, _runtime(settings, registry, user_accounts, namespaces), room=room)
     await service.start(recover=recover)
     hub, uploads = LogHub(service.lookup, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
@@ -141,12 +143,14 @@ def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
     return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
-def _runtime(settings: Settings, registry: WorkerRegistry, user_accounts: UserAccounts | None) -> Runtime:
+def _runtime(
+    settings: Settings, registry: WorkerRegistry, user_accounts: UserAccounts | None, namespaces: Collection[str]
+) -> Runtime:
     if settings.runtime == "kubernetes":
         # half a second of imports that a local server does not need
         from server_stub.runtimes.kube.assembly import assemble
 
-        return assemble(settings, registry)
+        return assemble(settings, registry, namespaces)
     return LocalRuntime(LocalOptions(settings, accounts=user_accounts))
 
 

@@ -54,7 +54,8 @@ class Settings(BaseSettings):
     # --- users
     users_file: Path | None = None
     """TOML with a `[[users]]` per token: name, token_sha256, admin, account; and a `[[teams]]` per team: name, users,
-    groups, instance_types, queues. None: the one token in `<state_dir>/token`, or those of `oidc_issuer` alone."""
+    groups, instance_types, queues, namespace. None: the one token in `<state_dir>/token`, or those of `oidc_issuer`
+    alone."""
     oidc_issuer: str | None = None
     """URL of an OpenID Connect issuer, as its tokens name it (`iss`). The server takes them beside those of
     `users_file`. None: it takes these alone."""

@@ -254,6 +254,9 @@ class SubmitRequest(Strict):
     """Name of that job. The server sets it."""
     dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
     """The jobs and groups of `spec.after`. The server sets them."""
+    namespace: Line | None = None
+    """Namespace of a cluster in which the job runs, that of its owner's team; None: that of the server. The server sets
+    it."""
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 

@@ -12,6 +12,7 @@
     groups = ["vision-researchers"]
     instance_types = ["a100.1gpu", "a100.8gpu"]
     queues = ["team-vision"]
+    namespace = "vision"
 
 A user belongs to the first team that names the user, or `"*"`, or a group of the user's token of an issuer.
 
@@ -43,6 +44,7 @@ from server_stub.service.values import Team, User
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
+NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 class UserTokens(dict[bytes, User]):
@@ -54,8 +56,12 @@ class UserTokens(dict[bytes, User]):
         """The first team with this user."""
         for entry in self.teams:
             if name in entry.users or "*" in entry.users or not set(groups).isdisjoint(entry.groups):
-                return Team(entry.name, entry.instance_types, entry.queues)
+                return Team(entry.name, entry.instance_types, entry.queues, entry.namespace)
         return None
+
+    def namespaces(self) -> set[str]:
+        """The namespaces of all teams."""
+        return {entry.namespace for entry in self.teams if entry.namespace is not None}
 
 
 class UserEntry(BaseModel):
@@ -79,6 +85,7 @@ class TeamEntry(BaseModel):
     groups: list[str] = []
     instance_types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
 
 
 class UsersFile(BaseModel):

@@ -59,6 +59,8 @@ class Attempt:
     after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(default=None, repr=False, compare=False)
     """Finds the jobs that each entry of `spec.after` stands for, without those that were deleted. None: there is no
     entry."""
+    namespace: str | None = None
+    """Namespace of a cluster in which it runs; None: that of the server. The same for all attempts of a job."""
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
     never_started: bool = False

@@ -84,7 +84,11 @@ class Admission:
         return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
 
     def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
-        """The request with the defaults of the user's team. Raises Forbidden: it names what the team lacks."""
+        """The request with the namespace and the defaults of the user's team. Raises Forbidden: it names what the team
+        lacks."""
+        namespace = user.team.namespace if user.team else None
+        if request.namespace != namespace:
+            request = request.model_copy(update={"namespace": namespace})
         if user.team is None:
             return request
         return request.model_copy(update={"spec": user.team.limited(request.spec)})

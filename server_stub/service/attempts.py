@@ -85,6 +85,7 @@ class Attempts:
             function=self.snapshots.path(request.function.sha256) if request.function else None,
             checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
             checkpoints_name=request.checkpoints_name,
+            namespace=request.namespace,
             after=partial(self._sources, request.dependencies) if request.dependencies else None,
             created_at=row.created_at,
             never_started=given is not None,

@@ -61,7 +61,7 @@ from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 
 log = logging.getLogger(__name__)
-_OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "provenance"), True)
+_OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)
 """Fields of a stored request that a new one must not have."""
 
 

@@ -17,12 +17,14 @@ ALL_OWNERS = "*"
 
 @dataclass(frozen=True)
 class Team:
-    """Instance types and queues of a team. In each list the first one is for jobs that name none; empty: all."""
+    """Instance types, queues and namespace of a team. The first of a list is for jobs that name none; empty: all."""
 
     name: str
     instance_types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     """Queues of Kueue (`queue_name`), which has their quotas."""
+    namespace: str | None = None
+    """Namespace of a cluster in which its jobs run; None: that of the server."""
 
     def offers(self, instance_type: str) -> bool:
         return not self.instance_types or instance_type in self.instance_types

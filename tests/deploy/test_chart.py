@@ -96,6 +96,7 @@ def test_every_value_is_in_the_objects(template: Template) -> None:
     values = {
         "image": {"repository": "here/server", "tag": "1", "pullSecrets": ["registry"]},
         "jobsNamespace": "jobs",
+        "namespaces": ["vision", "speech"],
         "users": {"secret": "people"},
         "settings": {"log_limit_bytes": 10737418240, "observe": False, "regions": ["A"], "log_level": "debug"},
         "database": {"secret": "postgres", "port": 6432},
@@ -112,8 +113,11 @@ def test_every_value_is_in_the_objects(template: Template) -> None:
     assert container["image"] == "here/server:1"
     assert one(objects, "ServiceAccount")["imagePullSecrets"] == [{"name": "registry"}]
     assert variables["CLIENT_LIB_SERVER_KUBE_NAMESPACE"] == "jobs"
-    assert {one(objects, kind)["metadata"]["namespace"] for kind in ("Role", "RoleBinding")} == {"jobs"}
-    assert [each["namespace"] for each in one(objects, "RoleBinding")["subjects"]] == ["client-lib"]
+    for kind in ("Role", "RoleBinding"):
+        made = [each for each in objects if each["kind"] == kind]
+        assert [each["metadata"]["namespace"] for each in made] == ["jobs", "vision", "speech"]
+        assert all(each.get("subjects", made[0].get("subjects")) == made[0].get("subjects") for each in made)
+        assert kind == "Role" or [each["namespace"] for each in made[0]["subjects"]] == ["client-lib"]
     assert [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each] == ["people"]
     assert [each for each in objects if each["kind"] == "Secret"] == []
     settings = {name: variables[f"CLIENT_LIB_SERVER_{name.upper()}"] for name in values["settings"]}

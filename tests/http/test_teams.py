@@ -106,3 +106,21 @@ def test_a_group_of_the_issuer_is_in_a_team(start_server: Callable[..., Running]
 def test_a_team_with_an_unknown_key_is_refused_with_its_place(server: Running) -> None:
     with_teams(server, "[[teams]]\nname = 'x'\nqueue = 'y'\n")
     assert asked(server.as_user("ann")) == (None, None)  # the users of before
+
+
+def test_a_job_runs_in_the_namespace_of_its_owners_team_and_no_client_chooses_it(server: Running) -> None:
+    def namespace(api: Api, **sent: Any) -> str | None:
+        body = {"spec": {"script": "echo hello", "type": "binary"}, "code": {"mode": "in_place"}, **sent}
+        answer = api("POST", paths.JOBS, json=body)
+        assert answer.status_code == 201, answer.text
+        return server.runtime.attempts[answer.json()["id"]].namespace
+
+    ann, ben = server.as_user("ann"), server.as_user("ben")
+    with_teams(server, "[[teams]]\nname = 'v'\nusers = ['ann']\nnamespace = 'vision'\n")
+    assert [namespace(each) for each in (ann, ben)] == ["vision", None]
+    assert [namespace(each, namespace="kube-system") for each in (ann, ben)] == ["vision", None]
+
+
+def test_a_namespace_that_no_cluster_could_have_is_refused(server: Running) -> None:
+    with_teams(server, "[[teams]]\nname = 'x'\nusers = ['*']\nnamespace = 'A/b'\nqueues = ['y']\n")
+    assert asked(server.as_user("ann")) == (None, None)  # the users of before

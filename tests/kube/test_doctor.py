@@ -163,6 +163,19 @@ def test_each_missing_permission_is_named(permission: object) -> None:
     assert "kubectl apply -k" in (check.fix or "")
 
 
+def test_the_namespaces_of_teams_are_checked_by_their_names() -> None:
+    seen = {f"/api/v1/namespaces/{name}": {"metadata": {"labels": {}}} for name in ("vision", "speech")}
+    api = SmallApi(refused=set(map(str, needed(PYTORCHJOB))), **seen)
+    others = [replace(CLUSTER, catalogue=CATALOGUE, namespace=name) for name in ("vision", "speech")]
+    found = doctor.checks(api, replace(CLUSTER, catalogue=CATALOGUE), others)  # type: ignore[arg-type]  # the few calls of an API
+    wrong = {check.name: check.message for check in found if not check.ok}
+    assert wrong == {
+        "permissions": "the server may do nothing in namespace jobs",
+        "permissions in vision": "the server may do nothing in namespace vision",
+        "permissions in speech": "the server may do nothing in namespace speech",
+    }
+
+
 def test_what_only_the_doctor_lacks_is_no_failure() -> None:
     check = checked(SmallApi(refused=set(map(str, OPTIONAL))))["permissions"]
     assert check.ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
@@ -23,8 +24,8 @@ KEPT_CATALOGUE = "catalogue.yaml"
 _log = logging.getLogger(__name__)
 
 
-def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
-    """Make the runtime.
+def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]) -> KubeRuntime:
+    """Make the runtime. `namespaces`: those of the teams, beside that of the server.
 
     Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
     """
@@ -41,7 +42,8 @@ def assemble(settings: Settings, registry: WorkerRegistry) -> KubeRuntime:
     options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), _text(settings.worker_server_ca))
     api = connect(settings.kubeconfig, settings.kube_context)
     jobs = settings.data_dir / "jobs"
-    return KubeRuntime(Cluster.of(api, options, registry, [other]), lambda job_id: jobs / job_id, problem)
+    cluster = Cluster.of(api, options, registry, [other])
+    return KubeRuntime(cluster, lambda job_id: jobs / job_id, problem, namespaces)
 
 
 def _launcher() -> bytes:

@@ -85,6 +85,12 @@ class Cluster:
         objects = ObjectsApi(self.api, self.options.namespace, kind)
         return replace(self, options=replace(self.options, kind=kind), objects=objects)
 
+    def in_namespace(self, namespace: str) -> Cluster:
+        """Another namespace of the same cluster. Removals take turns in all, as they have one garbage collector."""
+        options = replace(self.options, namespace=namespace)
+        found = Cluster.of(self.api, options, self.registry)
+        return replace(found, kinds=self.kinds, removals=self.removals)
+
     def with_kind_there(self) -> Cluster:
         """The cluster with the first kind that it has; itself if it has none. Blocks. Raises ApiError."""
         there = [kind for kind in self.kinds if serves(self.api, kind.api_version, kind.plural)]

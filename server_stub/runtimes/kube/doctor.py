@@ -5,7 +5,7 @@ The checks block. A check that the server may not make is reported, and is no fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,12 +27,15 @@ LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the o
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def checks(api: Api, cluster: ClusterOptions) -> list[Check]:
-    """One result per check, good or bad."""
+def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] = ()) -> list[Check]:
+    """One result per check, good or bad. `others`: the namespaces of teams."""
     found: list[Check] = []
     try:
         for check in _checks(api, cluster):
             found.append(check)  # keeps those before an error
+        for other in others:
+            for check in _in_namespace(api, other):
+                found.append(check.model_copy(update={"name": f"{check.name} in {other.namespace}"}))
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
         found.append(checked("cluster", f"{api.host}: {error.message}", fix))
@@ -42,15 +45,20 @@ def checks(api: Api, cluster: ClusterOptions) -> list[Check]:
 def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     version = api.get("/version").get("gitVersion", "?")
     yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}")
-    yield _permissions(api, cluster)
-    yield cluster.kind.check(api, cluster.namespace)
+    yield from _in_namespace(api, cluster)
     yield from _gangs(api, cluster)
-    yield _pod_security(api, cluster)
     yield _catalogue(api, cluster.catalogue)
-    yield from _queues(api, cluster)
     yield from _volumes(cluster.catalogue)
     yield _network(cluster.catalogue)
     yield _workers(cluster)
+
+
+def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
+    """The checks of what each namespace has of its own."""
+    yield _permissions(api, cluster)
+    yield cluster.kind.check(api, cluster.namespace)
+    yield _pod_security(api, cluster)
+    yield from _queues(api, cluster)
 
 
 def _permissions(api: Api, cluster: ClusterOptions) -> Check:
@@ -60,6 +68,10 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
         if not answer.get("status", {}).get("allowed"):
             lacking.append(permission)
     missing = [str(each) for each in lacking if each in required]
+    if len(missing) == len(required):
+        message = f"the server may do nothing in namespace {cluster.namespace}"
+        fix = "make it, with the Role and RoleBinding of k8s/base/role.yaml, as docs/kubernetes.md shows"
+        return checked("permissions", message, fix)
     if missing:
         message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"

@@ -18,10 +18,10 @@ class ClusterOptions:
     """Kind of the workloads."""
     catalogue: ClusterCatalogue
     namespace: str
-    """Namespace of the objects of all jobs."""
+    """Namespace of the objects of the jobs."""
     launcher: bytes = field(repr=False)
     """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
     server_ca: str | None = None
     """Certificates (PEM) of the authority that signed the server's certificate; None: those of the image."""
     kueue: bool = False
-    """True if a Kueue takes the workloads of this server, so that jobs may give a `queue_name`."""
+    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`."""

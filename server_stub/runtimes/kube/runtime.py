@@ -1,4 +1,4 @@
-"""The Kubernetes runtime: watches one namespace and runs each attempt as a gang of pods.
+"""The Kubernetes runtime: watches its namespaces and runs each attempt as a gang of pods.
 
 server_stub.runtimes.Runtime documents the methods. They run on the event loop's thread; the watches and all requests
 run in threads of their own.
@@ -7,10 +7,12 @@ run in threads of their own.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,24 +43,47 @@ _log = logging.getLogger(__name__)
 
 
 class KubeRuntime:
-    """Runs attempts in one namespace; it creates objects of one kind, and goes on with those of others."""
+    """Runs attempts in the namespaces of teams, or that of the server; it creates objects of one kind, and goes on with
+    those of others."""
 
     name = "kubernetes"
 
-    def __init__(self, cluster: Cluster, job_dir: Callable[[str], Path], catalogue_problem: str = "") -> None:
-        """`job_dir` returns the directory of a job by its id. `catalogue_problem`: the reason why an earlier
-        catalogue is used; '': that of the file is used."""
-        self._cluster, self._job_dir = cluster, job_dir
+    def __init__(
+        self,
+        cluster: Cluster,
+        job_dir: Callable[[str], Path],
+        catalogue_problem: str = "",
+        namespaces: Collection[str] = (),
+    ) -> None:
+        """`cluster`: the namespace of the server. `job_dir` returns the directory of a job by its id.
+        `catalogue_problem`: the reason why an earlier catalogue is used; '': that of the file is used. `namespaces`:
+        those of teams, in which an earlier server process may have left objects."""
+        self._own, self._job_dir, self._of_teams = cluster.options.namespace, job_dir, namespaces
+        self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
-        self._watches: list[ObjectWatch] = []
+        self._watches: dict[str, list[ObjectWatch]] = {}
         self._sink: Sink | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        return self._clusters[self._own]
+
+    def _in(self, namespace: str | None) -> Cluster:
+        """The namespace of an attempt. One that is new is watched from now on, so that jobs of a team that the users
+        file no longer has are found again."""
+        wanted = namespace or self._own
+        if wanted not in self._clusters:
+            self._clusters[wanted] = self._cluster.in_namespace(wanted)
+            self._tasks.begin(self._watch(wanted))
+        return self._clusters[wanted]
 
     # --- before anything runs
 
     def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
-        return check(spec, owner, submitter, self._cluster.options)
+        kueue = any(cluster.options.kueue for cluster in self._clusters.values())
+        return check(spec, owner, submitter, replace(self._cluster.options, kueue=kueue))
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         if storage.is_shared(path, storage.claims(spec, owner, self._cluster.options.catalogue)):
@@ -66,48 +91,56 @@ class KubeRuntime:
         return f"the workers of this server do not see the folder {path} of the submitter"
 
     def render(self, attempt: Attempt) -> Manifest:
-        return Manifest(runtime=self.name, objects=masked(render(attempt, self._cluster.options, MASK)))
+        return Manifest(runtime=self.name, objects=masked(render(attempt, self._in(attempt.namespace).options, MASK)))
 
     # --- life cycle
 
     async def start(self, sink: Sink) -> None:
         self._sink = sink
-        await self._look_around()
-        self._watches = self._cluster.watches(self._workloads_listed)
-        for watch in self._watches:
+        for namespace in self._of_teams:
+            self._in(namespace)
+        await self._watch(self._own)
+
+    async def _watch(self, namespace: str) -> None:
+        await self._look_around(namespace)
+        watches = self._clusters[namespace].watches(partial(self._workloads_listed, namespace))
+        self._watches[namespace] = watches
+        for watch in watches:
             watch.start()
 
-    async def _look_around(self) -> None:
+    async def _look_around(self, namespace: str) -> None:
         """Find out which kind of workload the cluster has, and if jobs may name a queue. Repeated, as an operator or a
         Kueue may be installed later."""
         try:
-            if self._cluster.options.settings.job_kind == "auto":
-                self._cluster = await call_in_thread(self._cluster.with_kind_there)
-            cluster, options = self._cluster, self._cluster.options
-            found = await call_in_thread(cluster.kind.is_queued, cluster.api, options.namespace)
-            self._cluster = replace(cluster, options=replace(options, kueue=found))
+            cluster = self._clusters[namespace]
+            if cluster.options.settings.job_kind == "auto":
+                cluster = self._clusters[namespace] = await call_in_thread(cluster.with_kind_there)
+            found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
+            self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
         except ApiError as error:
-            _log.warning("can't find out whether a Kueue takes %ss: %s", self._cluster.kind.name, error)
+            level = logging.ERROR if error.status in (403, 404) else logging.WARNING
+            _log.log(level, "namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
 
     async def close(self) -> None:
-        for watch in self._watches:
+        for watch in itertools.chain(*self._watches.values()):
             watch.stop()
         await self._tasks.close()
 
-    def _workloads_listed(self, kind: str, workloads: Sequence[Workload]) -> None:
+    def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:
         """Take the list over, and remove those that an earlier server process recorded as ended but did not remove."""
-        self._cluster.inventory.list_workloads(kind, workloads)
-        self._tasks.begin(self._look_around())
+        cluster = self._clusters[namespace]
+        cluster.inventory.list_workloads(kind, workloads)
+        self._tasks.begin(self._look_around(namespace))
         for workload in workloads:
             if workload.key not in self._gangs and not workload.deleting:
-                self._tasks.begin(self._remove_if_ended(workload))
+                self._tasks.begin(self._remove_if_ended(cluster, workload))
 
-    async def _remove_if_ended(self, workload: Workload) -> None:
+    async def _remove_if_ended(self, cluster: Cluster, workload: Workload) -> None:
         folder = attempt_dir(self._job_dir(workload.key.job_id), workload.key.attempt)
         known = await asyncio.to_thread(record.read, folder, workload.key)
         if known.uid == workload.uid and known.end is not None:
             try:
-                objects = self._cluster.of_kind(workload.kind).objects
+                objects = cluster.of_kind(workload.kind).objects
                 await call_in_thread(objects.delete_workload, workload.name, workload.uid)
             except ApiError as error:  # the next list contains it again
                 _log.warning("%s %s can't be removed: %s", workload.kind, workload.name, error)
@@ -118,7 +151,7 @@ class KubeRuntime:
         key = AttemptKey(attempt.job_id, attempt.number)
         if key in self._gangs:
             return
-        self._gangs[key] = Gang(attempt, self._cluster, self._report)
+        self._gangs[key] = Gang(attempt, self._in(attempt.namespace), self._report)
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
@@ -138,7 +171,8 @@ class KubeRuntime:
                         Observation(key.job_id, key.attempt, "waiting", Reason.SERVER_ERROR, why, notes=(why,))
                     )
                 await asyncio.sleep(DISK_PAUSE_S)
-                self._gangs[key] = Gang(replace(attempt, never_started=False), self._cluster, self._report)
+                again = replace(attempt, never_started=False)
+                self._gangs[key] = Gang(again, self._in(attempt.namespace), self._report)
                 if gang.stopped:
                     self._gangs[key].stop(attempt.spec.grace_s)
         finally:
@@ -177,8 +211,9 @@ class KubeRuntime:
         return _OLD_CATALOGUE if self._catalogue_problem else ""
 
     async def doctor(self) -> list[Check]:
-        problems = [watch.problem for watch in self._watches if watch.problem]
-        found = await call_in_thread(doctor.checks, self._cluster.api, self._cluster.options)
+        problems = [watch.problem for watch in itertools.chain(*self._watches.values()) if watch.problem]
+        own, *others = [cluster.options for cluster in self._clusters.values()]
+        found = await call_in_thread(doctor.checks, self._cluster.api, own, others)
         if self._catalogue_problem:
             found.append(checked("catalogue file", self._catalogue_problem, _CORRECT))
         fix = "check the API server, and the rights of this server's user"

@@ -1,0 +1,106 @@
+"""Two teams of one server, with a namespace each, on a real cluster."""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_lib import Client, list_jobs
+from client_lib.spec.states import State
+from tests.cluster import Cluster
+from tests.contract.conftest import assert_nothing_is_left
+from tests.contract.places import ClusterPlace, becomes, ended, new_token, prints
+from tests.contract.test_promises import STAY, texts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+COUNT = """
+import time
+for i in range(100):
+    print("line", i, flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(params=["pytorchjob", "trainjob"])
+def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[ClusterPlace]:
+    found = ClusterPlace(tmp_path, cluster, f"teams-{request.param}", JOB_KIND=request.param)
+    yield found
+    assert_nothing_is_left(found)
+    found.close()
+
+
+def with_team(place: ClusterPlace, user: str, namespace: str) -> ClusterPlace:
+    """The place as it is for a user whose team has this namespace. It has the server of `place`."""
+    token = new_token(place.folder / "users.toml", user)
+    with (place.folder / "users.toml").open("a") as file:
+        file.write(f'[[teams]]\nname = "team of {user}"\nusers = ["{user}"]\nnamespace = "{namespace}"\n')
+    view = copy.copy(place)
+    view.folder, view.namespace, view.client = place.folder / user, namespace, Client(place.url, token, insecure=True)
+    view.folder.mkdir()
+    return view
+
+
+def test_the_jobs_of_two_teams_run_and_end_in_two_namespaces(place: ClusterPlace) -> None:
+    teams = [with_team(place, user, f"{place.namespace}-{user}") for user in ("ann", "ben")]
+    for team in teams:
+        team.cluster.namespace(team.namespace)
+    jobs = [team.job(COUNT, n_workers=2, name="one-name") for team in teams]
+    for job in jobs:
+        job.submit()
+    for team, job in zip(teams, jobs, strict=True):
+        prints(job, "line 5", times=2)
+        owners = {pod["metadata"]["labels"]["client-lib.io/job-id"] for pod in team.pods(job)}
+        assert owners == {job.info().id}
+        kinds = {name.partition("/")[0] for name in team.leftovers()}
+        assert {place.kind.plural, "configmaps", "secrets", "services", "networkpolicies", "pods"} <= kinds
+        assert [each.info().owner for each in list_jobs(client=team.client)] == [job.info().owner]
+    assert place.leftovers() == []
+    place.restart(signal.SIGKILL)
+    for job in jobs:
+        assert ended(job).info().state is State.SUCCEEDED, job.info().message
+        assert job.info().attempt == 1
+        for rank in (0, 1):
+            lines = texts(job, rank=[rank], stream=["stdout"])
+            assert [line for line in lines if line.startswith("line")] == [f"line {i}" for i in range(100)]
+    for team in teams:
+        assert_nothing_is_left(team)
+
+    jobs = [team.job(STAY, n_workers=2) for team in teams]
+    for job in jobs:
+        job.submit()
+    for job in jobs:
+        becomes(job, State.RUNNING)
+        job.cancel()
+    for team, job in zip(teams, jobs, strict=True):
+        assert ended(job).info().state is State.CANCELLED
+        job.delete()
+        assert_nothing_is_left(team)
+
+
+def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -> None:
+    old = with_team(place, "ann", f"{place.namespace}-old")
+    old.cluster.namespace(old.namespace)
+    job = old.job(STAY)
+    job.submit()
+    becomes(job, State.RUNNING)
+    new = copy.copy(old)
+    new.namespace = f"{place.namespace}-new"
+    new.cluster.namespace(new.namespace)
+    users = place.folder / "users.toml"
+    users.write_text(users.read_text().replace(old.namespace, new.namespace))
+    place.restart(signal.SIGKILL)
+    assert new.leftovers() == []
+    other = new.job(STAY)
+    other.submit()
+    becomes(other, State.RUNNING)
+    assert (len(old.pods(job)), len(old.pods(other)), len(new.pods(other))) == (1, 0, 1)
+    for each in (job, other):
+        each.cancel()
+    for each in (job, other):
+        assert ended(each).info().state is State.CANCELLED
+    assert_nothing_is_left(old)
+    assert_nothing_is_left(new)
