@@ -21,6 +21,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _MEMINFO = "/proc/meminfo"
+_UNLIMITED = 2**60  # bytes; version 1 of control groups has a number of this size where there is no limit
 _SHORT = 0.05  # memory is short if a smaller part of it is available
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
@@ -201,32 +202,45 @@ def out_of_memory_kills() -> int:
 def group_memory_kills() -> int:
     """Number of processes of this control group (the container) that the kernel has killed because its memory limit
     was reached."""
-    return max(_counter(path, b"oom_kill ") for path in (_cgroup() + "/memory.events", *_v1_memory_events()))
+    version_1 = [folder + "/memory.oom_control" for folder in _v1_memory_groups()]
+    return max(_counter(path, b"oom_kill ") for path in (_cgroup() + "/memory.events", *version_1))
 
 
 def memory_is_short() -> bool:
     """The machine, or the control group of this process, has hardly any memory left (Linux)."""
     total, available = (_counter(_MEMINFO, name) for name in (b"MemTotal:", b"MemAvailable:"))
-    limit, used = _group_bytes("memory.max"), _group_bytes("memory.current")
-    cached = _counter(_cgroup() + "/memory.stat", b"inactive_file ")
-    group_is_short = limit is not None and used is not None and limit - used + cached < _SHORT * limit
-    return group_is_short or available < _SHORT * total
+    return (memory_of_limit() or 0.0) > 1 - _SHORT or available < _SHORT * total
 
 
-def _group_bytes(name: str) -> Optional[int]:
+def memory_of_limit() -> Optional[float]:
+    """The part of its memory limit that the control group of this process (the container) uses, apart from what the
+    kernel drops when it needs memory; None: there is no limit (Linux)."""
+    version_2 = (_cgroup(), "memory.max", "memory.current", b"inactive_file ")
+    version_1 = [
+        (folder, "memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file ")
+        for folder in _v1_memory_groups()
+    ]
+    for folder, most, current, cached in (version_2, *version_1):
+        limit, used = (_bytes("%s/%s" % (folder, name)) for name in (most, current))
+        if limit and used is not None:
+            return (used - _counter(folder + "/memory.stat", cached)) / limit
+    return None
+
+
+def _bytes(path: str) -> Optional[int]:
     """None: unknown or unlimited."""
-    text = content("%s/%s" % (_cgroup(), name)).strip()
-    return int(text) if text.isdigit() else None
+    text = content(path).strip()
+    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
 
 
 def _cgroup() -> str:
     return "/sys/fs/cgroup" + next((line[3:] for line in _cgroup_lines() if line.startswith("0::")), "")
 
 
-def _v1_memory_events() -> List[str]:
-    """The counters of version 1: of this process's group, and of that at which a container has its mount."""
+def _v1_memory_groups() -> List[str]:
+    """Those of version 1: the group of this process, and the one at which a container has its mount."""
     groups = [line.split(":", 2)[2] for line in _cgroup_lines() if ":memory:" in line]
-    return ["/sys/fs/cgroup/memory%s/memory.oom_control" % group for group in ("", *groups)]
+    return ["/sys/fs/cgroup/memory%s" % group.rstrip("/") for group in (*groups, "")]
 
 
 def _cgroup_lines() -> List[str]:

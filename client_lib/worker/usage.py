@@ -1,4 +1,5 @@
-"""Samples what the ranks of this worker and their children use: CPU, memory, and GPUs where there is nvidia-smi.
+"""Samples what the ranks of this worker and their children use: CPU, memory, and GPUs where there is nvidia-smi; and
+which part of its memory limit the container uses.
 
 The values go into the log as objects of the stream `metrics`, so that both runtimes carry them; they are no sign of
 life of the ranks. Sampling takes at most _SHARE of a core: the more there is to read, the longer are the pauses.
@@ -16,7 +17,7 @@ from client_lib.worker.loop import Loop
 from client_lib.worker.quiet import below, stat
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.ranks import start
-from client_lib.worker.system import System
+from client_lib.worker.system import System, memory_of_limit
 
 _SHORTEST_S, _LONGEST_S, _OLDER = 5.0, 60.0, 50  # pause between samples: a 50th of the time that the ranks have run
 _SHARE = 0.0005  # of a core: largest CPU time of a sample, divided by the pause after it
@@ -80,7 +81,9 @@ class UsageSampler:
         (before, used_s), self._before = self._before, (now, cpu_s)
         cores = max(0.0, cpu_s - used_s) / max(now - before, 0.001)
         memory = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
-        return {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": round(memory, 4), **self._of_gpus}
+        values = {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": round(memory, 4), **self._of_gpus}
+        of_limit = memory_of_limit()
+        return values if of_limit is None else {**values, "worker/memory_percent": round(100 * of_limit, 1)}
 
     # --- a process of its own asks the driver: a call that hangs would stop this one
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +66,39 @@ def test_a_job_that_is_not_observed_is_not_measured(worker: Make) -> None:
     one = worker("import time; time.sleep(3)", observe=False)
     one.run()
     assert used(one) == []
+
+
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """A control group with a memory limit of 400 MiB."""
+    versions = (("memory", "memory.limit_in_bytes"), ("", "memory.max"))
+    made = next((found for version in versions if (found := _limited_group(*version))), None)
+    if made is None:
+        pytest.skip("only root, on a machine with control groups for memory, can limit that of a process")
+    yield made
+    until(lambda: not (made / "cgroup.procs").read_text(), "its processes have ended")
+    made.rmdir()
+
+
+def _limited_group(root: str, limit: str) -> Path | None:
+    made = Path("/sys/fs/cgroup", root, f"client-lib-{os.getpid()}")
+    try:
+        made.mkdir()
+        (made / limit).write_text(str(400 * 2**20))
+    except OSError:
+        with contextlib.suppress(OSError):
+            made.rmdir()
+        return None
+    return made
+
+
+def test_the_part_of_the_memory_limit_is_known(limited: Path) -> None:
+    uses = (
+        "from client_lib.worker.system import memory_of_limit\nblock = bytearray(200 * 2**20)\nprint(memory_of_limit())"
+    )
+    command = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(limited), sys.executable, "-c", uses]
+    part = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert 0.5 < part < 0.6
 
 
 HERE: Any = SimpleNamespace(before_exec=lambda: None)  # the system of this process
