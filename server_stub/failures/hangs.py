@@ -41,7 +41,9 @@ def find(
     elsewhere: dict[int, ProcessStacks] = {}
     for rank in after:
         place = _collective(rank.processes[0])
-        if place is not None and str(place) == str(waited.get(rank.rank)):
+        if str(place) != str(waited.get(rank.rank)):
+            return None  # it has entered or left a collective in between: small steps use hardly any CPU time
+        if place is not None:
             waiting[rank.rank] = place
         else:
             elsewhere[rank.rank] = rank.processes[0]

@@ -98,6 +98,15 @@ def test_a_rank_that_has_gone_on_to_the_next_collective_does_not_wait() -> None:
     assert find(before, after, {1: SINCE}) is None
 
 
+@pytest.mark.parametrize(("was", "now"), [(SLEEPS, WAITS), (WAITS, SLEEPS)])
+def test_a_rank_that_has_entered_or_left_a_collective_does_not_hang(was: Place, now: Place) -> None:
+    """All are quiet, as their steps are small; two of them were in the same call twice by chance."""
+    others = [rank(number, WAITS) for number in (0, 1)]
+    quiet = dict.fromkeys(range(3), SINCE)
+    assert find([*others, rank(2, was)], [*others, rank(2, now)], quiet) is None
+    assert find([*others, rank(2, was)], [*others, rank(2, now)], quiet, known=True) is None
+
+
 places = st.sampled_from([WAITS, BARRIER, BACKWARD, SLEEPS, LOADS, STOPPED])
 jobs = st.lists(st.tuples(places, st.booleans()), max_size=12)
 
