@@ -14,7 +14,7 @@ from tests.worker_gateway.pods_here import PodsHere
 ROOM_S = 1.0  # tests wait for it
 
 if __name__ == "__main__":
-    serve._runtime = lambda settings, registry, _: PodsHere(settings, registry)
+    serve._runtime = lambda settings, registry, *_: PodsHere(settings, registry)
     sessions.ROOM_S = ROOM_S
     del sys.argv[1:4]  # python -m server_stub
     sys.exit(server.main(sys.argv[1:]))
