@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import markupsafe
 import pytest
 
 from tests.warm.conftest import Make, WarmPool, WarmWorker, package
@@ -235,3 +237,34 @@ def test_a_module_whose_import_fails_after_that_of_another_is_not_known(tmp_path
         check=False,
     )
     assert (done.stdout.splitlines(), done.stderr) == (["no libcudart"] * 3, "")
+
+
+@pytest.mark.parametrize(("loads", "times"), [("", 2), ("from mine import _speedups", 1)])
+def test_a_package_that_has_loaded_a_compiled_module_is_not_executed_again(
+    tmp_path: Path, loads: str, times: int
+) -> None:
+    """As torch, whose compiled module corrupts the process when it is loaded twice. In a process of its own."""
+    site = package(tmp_path, **{"mine/__init__": f"print('runs')\n{loads}\nimport mine.late", "mine/late": ""})
+    compiled = next(Path(markupsafe.__file__).parent.glob("_speedups.*.so"))
+    shutil.copy(compiled, Path(site, "mine", compiled.name))
+    script = """
+        import sys
+        from client_lib.worker.warm.hidden import Hidden, Later
+        hidden = Hidden(frozenset(sys.modules))
+        for name in hidden.in_order(["mine", "mine.late"]):
+            try:
+                hidden.learn(name)
+            except Later:
+                pass
+        import mine.late
+        print("mine" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([site, os.getcwd()])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == ([*["runs"] * times, "True"], "")

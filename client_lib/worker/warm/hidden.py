@@ -215,7 +215,7 @@ class Hidden:
         if not self._learning or root == OURS:
             return None
         if root in [group.root for group in self._running]:
-            if self._order.get(name, 0) > self._now:
+            if self._order.get(name, 0) > self._now and not self._has_compiled():
                 raise Later
             return None  # a module of the same package: it belongs to the group
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -223,6 +223,13 @@ class Hidden:
             if spec is not None:
                 return _spec(name, spec, _Unknown(self, name, spec))
         return None
+
+    def _has_compiled(self) -> bool:
+        """True if an import that has not ended has loaded a compiled module. Few of them, and not torch's, can be
+        loaded once more in the same process."""
+        running = [*self._own(self._running[-1]).values()]
+        running += [module for group in self._running[1:-1] for module in group.modules.values()]
+        return any(str(getattr(getattr(each, "__spec__", None), "origin", "")).endswith(".so") for each in running)
 
     def _spec_of_known(self, name: str) -> Any:
         group = self._group_of[name]
