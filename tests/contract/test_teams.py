@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, list_jobs
-from client_lib.spec.states import State
+from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, becomes, ended, new_token, prints
@@ -104,3 +104,17 @@ def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -
         assert ended(each).info().state is State.CANCELLED
     assert_nothing_is_left(old)
     assert_nothing_is_left(new)
+
+
+def test_a_namespace_that_is_missing_is_named(place: ClusterPlace) -> None:
+    team = with_team(place, "ann", "nowhere")
+    place.restart(signal.SIGTERM)
+    job = team.job(STAY)
+    job.submit()
+    info = ended(job, 200).info()  # the server tries for 45 s
+    assert info.reason is Reason.START_FAILED, info.message
+    assert 'namespaces "nowhere" not found' in info.message
+    wrong = [
+        check.message for check in place.client.doctor().checks if check.name.endswith(" in nowhere") and not check.ok
+    ]
+    assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
