@@ -9,7 +9,7 @@ server: unknown fields are ignored, and unknown states and reasons are kept as t
 import textwrap
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -104,11 +104,12 @@ def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHand
 
 def newer_defaults(spec: JobSpec) -> set[str]:
     """Fields of `SINCE_0_1` that have their default."""
-    return {name for name in SINCE_0_1 if getattr(spec, name) == _default(name)}
+    return {name for name, default in _defaults_since_0_1().items() if getattr(spec, name) == default}
 
 
-def _default(name: str) -> Any:
-    return JobSpec.model_fields[name].get_default(call_default_factory=True)
+@cache  # pydantic inspects the factory of a default at each call, and every answer with a spec asks
+def _defaults_since_0_1() -> dict[str, Any]:
+    return {name: JobSpec.model_fields[name].get_default(call_default_factory=True) for name in SINCE_0_1}
 
 
 SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]

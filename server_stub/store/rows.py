@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, Table, delete, func, insert, select, union, update
+from sqlalchemy import Column, Connection, Select, Table, bindparam, delete, func, insert, select, union, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from client_lib.spec.states import FINAL, TRANSITIONS, IllegalTransition, Reason, State, as_sent, check_transition
@@ -90,6 +90,9 @@ _insert_unless_taken = {
     name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
     for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
 }
+_named_groups = select(groups.c.owner, groups.c.name).where(
+    groups.c.owner.in_(bindparam("owners", expanding=True)), groups.c.name.in_(bindparam("names", expanding=True))
+)
 _found = select(jobs)
 
 
@@ -141,9 +144,8 @@ def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = 
 
 def _names_of_groups(connection: Connection, new: Sequence[JobRow]) -> set[tuple[str, str]]:
     """(owner, name) of the groups that have the name of one of these jobs."""
-    owners, names = {row.owner for row in new}, {row.name for row in new}
-    query = select(groups.c.owner, groups.c.name).where(groups.c.owner.in_(owners), groups.c.name.in_(names))
-    return {(owner, name) for owner, name in connection.execute(query)}
+    values = {"owners": list({row.owner for row in new}), "names": [row.name for row in new]}
+    return {(owner, name) for owner, name in connection.execute(_named_groups, values)}
 
 
 def add_lost(connection: Connection, lost: Sequence[NewJob]) -> int:
