@@ -19,7 +19,7 @@ from client_lib.groups import Group, JobList
 from client_lib.job import Job, with_names
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeSnapshot
-from client_lib.submit import arguments, changes, request
+from client_lib.submit import changes, request
 from client_lib.transport.api import Api, configured
 from client_lib.transport.config import resolve
 
@@ -126,7 +126,7 @@ def resubmit(
         with suppress(ClientLibError):  # an older server, or the job of another user
             stored = stored.model_copy(update={"provenance": api.job_provenance(name).submitted})
     spec = changes.changed(stored.spec, with_names(fields), stored.function)
-    spec = spec.model_copy(update={"name": new_name or arguments.draw_name(spec)})
+    spec = spec.model_copy(update={"name": new_name})
     digest = request.script_digest(stored)
     differ = changes.what_differs(stored, spec, digest)
     found = changes.checkpoints(before, spec, differ, resume)

@@ -285,7 +285,6 @@ class Job(Generic[R]):
     def _set_up(self, draft: _Draft, client: Api | None, last: JobInfo | None = None) -> None:
         """`last`: the job as the server last described it; None: it is not submitted yet."""
         self._draft, self._client, self._last = draft, client, last
-        self._drawn_name: str | None = None
         self._key = uuid.uuid4().hex  # one per object: a repeated submit is the same job
         self._lock = threading.Lock()
         self._shown_notices: set[str] = set()
@@ -347,9 +346,8 @@ class Job(Generic[R]):
                     f"this job was submitted already, as {self._last.name}",
                     hint="make a new Job(...), or `client-lib resubmit`, to run it again",
                 )
-            self._drawn_name = self._drawn_name or arguments.draw_name(self._draft.spec)
             self._client = self.client  # this server from now on, even if the environment changes
-            prepared = self._prepared(self._draft.spec.name or self._drawn_name, python)
+            prepared = self._prepared(self._draft.spec.name, python)
             if check:
                 request.check_script(prepared)
             self._last = request.submit(self._client, prepared, self._key, on_upload)
@@ -407,10 +405,9 @@ class Job(Generic[R]):
         """
         if self._last:
             return self.client.job_manifest(self._last.name)
-        name = self._draft.spec.name or arguments.name_for(self._draft.spec.script, "xxxxx")
-        return request.render(self.client, self._prepared(name, python))
+        return request.render(self.client, self._prepared(self._draft.spec.name, python))
 
-    def _prepared(self, name: str, python: str | None) -> request.Submission:
+    def _prepared(self, name: str | None, python: str | None) -> request.Submission:
         draft = self._draft
         spec = draft.spec.model_copy(update={"name": name})
         return request.prepare(self.client, spec, draft.script, python, draft.call)

@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Scalar, Text, up_to
-from client_lib.spec.job import NAME_MAX as MEMBER_NAME_MAX
-from client_lib.spec.job import Strict, check_name
+from client_lib.spec.job import Strict
+from client_lib.spec.names import NAME_MAX as MEMBER_NAME_MAX
+from client_lib.spec.names import check_name
 from client_lib.spec.states import State
 from client_lib.spec.wire import SubmitRequest
 

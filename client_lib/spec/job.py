@@ -17,11 +17,11 @@ from typing_extensions import Self  # of the standard library from Python 3.11 o
 from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 from client_lib.spec.command_line import split_script
 from client_lib.spec.descriptions import Described
+from client_lib.spec.names import check_name
 from client_lib.spec.states import Reason, TextEnum, check_failure
 
 V = TypeVar("V", dict[str, Scalar], list[str])
 
-NAME_MAX = 50  # Kubernetes: Service names hold <name>-worker-9999 in 63 characters
 WORKERS_MAX = 9999
 GPUS_MAX = 1024
 LABELS_MAX = 256
@@ -29,7 +29,6 @@ AFTER_MAX = 1000  # a group counts as one
 STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, and a timer can wait for it
 RESTARTS_MAX = 1_000_000
 STEPS_MAX = 10**15
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a DNS-1035 label
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
@@ -464,17 +463,6 @@ class JobSpec(Strict):
         if secret:
             masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)
         return self.model_copy(update=masks) if masks else self
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError unless `name` is a DNS-1035 label of at most 50 characters."""
-    if len(name) > NAME_MAX:
-        raise ValueError(f"{name!r} has {len(name)} characters; at most {NAME_MAX} are allowed")
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
-            "ending with a letter or digit"
-        )
 
 
 def split_dependency(entry: str) -> tuple[Condition, str]:

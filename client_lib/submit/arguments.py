@@ -1,13 +1,9 @@
-"""The spec of a Job made from its arguments, and the name of a job whose user gave none."""
+"""The spec of a Job made from its arguments."""
 
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import shlex
-import string
-import uuid
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import NAME_MAX, JobSpec
+from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import invalid_request
 
 
@@ -59,32 +55,3 @@ def _as_words(script: Any) -> Any:
         except ValueError:
             return shlex.quote(script.strip())
     return script
-
-
-# --- the name
-
-SUFFIX = 5  # 36^5: names of one user and script collide once in some thousand jobs, and then the server refuses one
-_ALPHABET = string.ascii_lowercase + string.digits
-_INTERPRETERS = re.compile(r"(ba|z|da|k)?sh|python[\d.]*|torchrun|accelerate|env|exec|nohup")
-
-
-def draw_name(spec: JobSpec) -> str:
-    if spec.region:
-        return f"lm-mpi-job-{uuid.uuid4()}"
-    return name_for(spec.script, "".join(secrets.choice(_ALPHABET) for _ in range(SUFFIX)))
-
-
-def name_for(script: str, suffix: str) -> str:
-    """`<script's stem>-<suffix>`, a DNS label: `my Model_v2.py --lr 1` and `x7k2m` give `my-model-v2-x7k2m`."""
-    stem = os.path.splitext(os.path.basename(_program(split_script(script))))[0]
-    label = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
-    if not label[:1].isalpha():
-        label = f"job-{label}".rstrip("-")
-    return f"{label[: NAME_MAX - 1 - len(suffix)].rstrip('-')}-{suffix}"
-
-
-def _program(words: list[str]) -> str:
-    """The first word that is neither an interpreter nor an option of one."""
-    named = (w for w in words if not w.startswith("-") and not _INTERPRETERS.fullmatch(os.path.basename(w)))
-    found = next(named, words[0])
-    return found if re.fullmatch(r"[\w./ -]+", found) else words[0]  # `bash -c '...'` is named bash

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import stat
 import string
@@ -12,13 +11,12 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.command_line import split_script
 from client_lib.spec.groups import BYTES_MAX, GroupRequest
-from client_lib.spec.job import NAME_MAX, HealthAction, JobSpec
+from client_lib.spec.job import HealthAction, JobSpec
+from client_lib.spec.names import name_for
 from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
@@ -31,7 +29,6 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
 _SUFFIX = 5
-_SHIFTS = range(0, 5 * _SUFFIX, 5)
 _ALPHABET = string.ascii_lowercase + "234567"  # the alphabet of base32: no characters that look alike
 _PROOF_BYTES = 256
 _UPLOAD = "submit with code='auto' or 'snapshot': the folder is then uploaded"
@@ -275,22 +272,9 @@ def without_proof(code: Code) -> Code:
 
 
 def draw_name(spec: JobSpec) -> str:
-    """The name that the user gave, else `<script's stem>-<5 characters>`, or the platform's form with a region."""
+    """The name that the user gave, else one of `name_for`, or the platform's form with a region."""
     if spec.name:
         return spec.name
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
-    bits = secrets.randbits(5 * _SUFFIX)
-    return f"{name_stem(spec)}-{''.join([_ALPHABET[bits >> shift & 31] for shift in _SHIFTS])}"
-
-
-def name_stem(spec: JobSpec) -> str:
-    """The script's stem as a DNS label, short enough for a suffix: `Train_Net.py` -> `train-net`."""
-    return _stem(split_script(spec.script)[0])
-
-
-@lru_cache(256)
-def _stem(first_word: str) -> str:
-    stem = os.path.splitext(os.path.basename(first_word))[0].lower()
-    stem = re.sub(r"[^a-z0-9]+", "-", stem).lstrip("-0123456789")
-    return stem[: NAME_MAX - _SUFFIX - 1].strip("-") or "job"
+    return name_for(spec.script, "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX)))

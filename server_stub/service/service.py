@@ -18,6 +18,7 @@ from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
 from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import MASK
 from client_lib.spec.metrics import JobGoodput
+from client_lib.spec.names import name_for
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
@@ -42,7 +43,7 @@ from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.service import provenance
 from server_stub.service.active import ActiveJob, from_row
-from server_stub.service.admission import Admission, name_stem
+from server_stub.service.admission import Admission
 from server_stub.service.attempts import Attempts
 from server_stub.service.changes import Changes
 from server_stub.service.cleaning import Cleanup
@@ -389,7 +390,7 @@ class Service:
         """The Manifest that `submit` would create; nothing is stored or created, and the result is the same each time.
         Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
-        name = request.spec.name or f"{name_stem(request.spec)}-xxxxx"
+        name = request.spec.name or name_for(request.spec.script, "xxxxx")
         return self.runtime.render(self._attempts.dry_run(admitted.request, user.name, name))
 
     async def doctor(self) -> DoctorReport:

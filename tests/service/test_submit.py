@@ -34,7 +34,7 @@ from client_lib.spec.wire import (
     SubmitRequest,
 )
 from server_stub.service import JobFilters, Service
-from server_stub.service.admission import fingerprint, name_stem
+from server_stub.service.admission import fingerprint
 from server_stub.service.values import User
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, until, upload
@@ -185,18 +185,15 @@ def test_a_taken_name_is_refused_and_a_missing_one_is_drawn(bench: Bench) -> Non
     in_server(bench, run)
 
 
-@pytest.mark.parametrize(
-    ("script", "stem"),
-    [
-        ("/a/Train_Net.py", "train-net"),
-        ("2024-run.py", "run"),
-        ("__.py", "job"),
-        ("bash -c 'x'", "bash"),
-        ("x" * 80 + ".py", "x" * 44),
-    ],
-)
-def test_names_are_made_of_the_script(bench: Bench, script: str, stem: str) -> None:
-    assert name_stem(bench.request(script=script).spec) == stem
+def test_a_drawn_name_that_is_taken_is_drawn_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = iter("aaaaaaaaaabbbbb")
+    monkeypatch.setattr("secrets.choice", lambda _: next(letters))
+
+    async def run(service: Service) -> None:
+        names = [(await bench.submit()).name for _ in range(2)]
+        assert names == ["train-aaaaa", "train-bbbbb"]
+
+    in_server(bench, run)
 
 
 # --- code

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from client_lib.spec.job import NAME_MAX
+from client_lib.spec.names import NAME_MAX
 
 JOB_ID = "client-lib.io/job-id"
 ATTEMPT = "client-lib.io/attempt"

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import JobSpec, check_name
-from client_lib.submit.arguments import draw_name, name_for
+from client_lib.spec.names import check_name, name_for
 
 
 @pytest.mark.parametrize(
@@ -36,12 +35,3 @@ def test_every_script_gives_a_dns_label(script: str) -> None:
         return
     if words:
         check_name(name_for(script, "x7k2m"))
-
-
-def test_two_draws_differ_and_a_region_gives_the_platform_s_shape() -> None:
-    spec = JobSpec(script="train.py")
-    assert draw_name(spec) != draw_name(spec)
-    check_name(draw_name(spec))
-    platform = draw_name(JobSpec(script="train.py", region="SR006"))
-    assert platform.startswith("lm-mpi-job-")
-    check_name(platform)
