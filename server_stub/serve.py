@@ -7,6 +7,7 @@ without `@end` (their readers resume at the next server), and other responses ge
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -114,6 +115,7 @@ async def _run(
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _end_when_superseded(server, parts)]
         watches.append(_keep_log_small(settings))
         tasks = [asyncio.create_task(watch) for watch in watches]
+        gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
         await server.listen(listening, lambda: _announce(settings, facts))
         for task in tasks:
             task.cancel()
