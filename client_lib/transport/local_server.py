@@ -32,9 +32,7 @@ from client_lib.spec.state_dir import SERVER_JSON, SERVER_LOCK, SERVER_LOG, STAR
 from client_lib.spec.states import State
 from client_lib.transport import logins
 from client_lib.transport.config import Config, Endpoint
-
-if sys.platform != "win32":
-    import fcntl
+from client_lib.worker.directory import MARKER, is_held, locked
 
 if TYPE_CHECKING:
     import subprocess
@@ -43,7 +41,6 @@ START_S = 60.0  # a cold disk reads the server's libraries for some seconds; lon
 STOP_S = 15.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
-WORKER_DIR = "CLIENT_LIB_WORKER_DIR"  # client_lib.worker.directory.MARKER, which would cost an import
 _TAIL = 30  # lines of its log that a failed start shows
 
 _log = logging.getLogger("client_lib")
@@ -124,8 +121,6 @@ def find_or_start(directory: Path | None = None) -> Running:
     running = find(directory)
     if running:
         return running
-    from client_lib.worker.directory import locked  # here: most calls find a server
-
     try:
         make_private(directory)
         with locked(str(directory / START_LOCK)):  # no other client starts one; it is done within START_S
@@ -139,12 +134,12 @@ def stop(running: Running) -> None:
 
     Raises ServerError: it still runs after 15 s.
     """
-    lock = running.state_dir / SERVER_LOCK
-    if not _held(lock):
+    lock = str(running.state_dir / SERVER_LOCK)
+    if not is_held(lock):
         return
     with suppress(ProcessLookupError):  # it has ended since, or is in another namespace of pids
         os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
-    if not _until(lambda: not _held(lock), STOP_S):
+    if not _until(lambda: not is_held(lock), STOP_S):
         raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
 
 
@@ -175,24 +170,9 @@ def _holds(running: Running, lock: Path) -> bool:
     """Return True if this server holds the lock. A new server that does not listen yet holds it beside an older
     server.json."""
     try:
-        return _held(lock) and json.loads(lock.read_bytes())["pid"] == running.pid
+        return is_held(str(lock)) and json.loads(lock.read_bytes())["pid"] == running.pid
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return False
-
-
-def _held(lock: Path) -> bool:
-    """Does a process hold this lock? Looks with a shared one that is given back at once."""
-    try:
-        file = os.open(lock, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
 
 
 # --- starting one
@@ -204,7 +184,7 @@ def _wait_for_other(directory: Path) -> Running | None:
     None: the lock is free. A server that is about to end holds it for a moment longer.
     """
     lock = directory / SERVER_LOCK
-    if _until(lambda: not _held(lock) or find(directory) is not None, START_S):
+    if _until(lambda: not is_held(str(lock)) or find(directory) is not None, START_S):
         return find(directory)
     raise ServerError(f"a process holds {lock} but does not say where it listens", hint=_foreground(directory))
 
@@ -234,7 +214,7 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
     environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ}
-    environment[WORKER_DIR] = ""  # one that a job starts is no process of that job, and outlives it
+    environment[MARKER] = ""  # one that a job starts is no process of that job, and outlives it
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "server_stub", "--state-dir", str(directory)],

@@ -111,7 +111,7 @@ def acquire(path: str) -> int:
 
 
 def is_held(path: str, opener: Opener = os.open) -> bool:
-    """True if a launcher holds the lock now; False also without a lock file."""
+    """True if a process holds the lock now; False also without a lock file."""
     try:
         fd = opener(path, os.O_RDWR)
     except FileNotFoundError:

@@ -25,7 +25,6 @@ from client_lib.job import Job
 from client_lib.spec.state_dir import SERVER_LOCK
 from client_lib.transport import local_server
 from client_lib.transport.local_server import Running, find, find_or_start, stop
-from client_lib.worker.directory import MARKER
 from tests.local_server import stop_server, until
 
 pytestmark = pytest.mark.process
@@ -100,7 +99,6 @@ def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path,
     assert running
     assert list(job.log_lines()) == [str(running.pid)]
     assert Client(endpoint=running.url, token=running.endpoint.token).server_info().runtime == "local"
-    assert local_server.WORKER_DIR == MARKER
 
 
 @pytest.mark.smoke
