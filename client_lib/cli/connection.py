@@ -157,10 +157,6 @@ class Connection:
         """The names, with the members of a group in the place of its name."""
         return [each for name in names or () for each in [job["name"] for job in self.members(name)] or [name]]
 
-    def each_job(self, names: Sequence[str]) -> list[Json]:
-        """The jobs of these names, with the members of a group in the place of its name. Raises as `job`."""
-        return [job for name in names for job in self.members(name) or [self.job(name)]]
-
     def offered(self, kind: str, prefix: str, limit: int, within_s: float) -> list[Json]:
         """The `jobs` or the `groups` whose names begin with `prefix`, for a shell that waits: no server is started, and
         no request repeated."""

@@ -152,12 +152,10 @@ class HttpClientTransport:
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, ClientLibError):
                 raise
-            raise error_of_failure(error, self._failures(), self._url, request.read_s) from root_cause(error)
+            import ssl
 
-    def _failures(self) -> tuple[FailureRow, ...]:
-        import ssl
-
-        return (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
+            table = (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
+            raise error_of_failure(error, table, self._url, request.read_s) from root_cause(error)
 
 
 def _tls(ca_bundle: str | None) -> Any:

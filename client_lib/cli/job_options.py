@@ -86,10 +86,6 @@ def _flag(text: str) -> tuple[str, str | None]:
     return (text, None) if text and "=" not in text else key_value(text)
 
 
-def _number_or_default(text: str) -> int | str:
-    return "default" if text == "default" else _whole(text)
-
-
 def _numbers(text: str) -> list[int]:
     return [_whole(part) for part in text.split(",")]
 
@@ -184,16 +180,14 @@ def reading_of(name: str, field: FieldInfo) -> Reading:
     if container is not None and leaves == [int]:
         return _NUMBERS
     if leaves == [int, Literal["default"]]:
-        return Reading(str, _number_or_default, "NUMBER|default")
+        return Reading(str, lambda text: text if text == "default" else _whole(text), "NUMBER|default")
     if leaves == [HealthParams]:
         return Reading(str, _watchdog, "KEY=VALUE,...")
-    if len(leaves) == 1 and _is_simple(leaves[0]):
-        return Reading(leaves[0])
+    kind, *others = leaves
+    is_simple = isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)
+    if not others and (is_simple or get_origin(kind) is Literal):
+        return Reading(kind)
     raise TypeError(f"no option can read {name}: {field.annotation}")
-
-
-def _is_simple(kind: Any) -> bool:
-    return (isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)) or get_origin(kind) is Literal
 
 
 def _container(field: FieldInfo) -> Any:

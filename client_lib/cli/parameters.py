@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
@@ -122,33 +123,29 @@ Follow = Annotated[
 ]
 
 
-def _offered(ctx: typer.Context, incomplete: str, kind: str) -> list[tuple[str, str]]:
-    """Names that begin with `incomplete`. Starts no server and prints no error: it would stand in the user's line."""
-    from client_lib.cli.connection import Connection
-    from client_lib.errors import ClientLibError
+def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    def offered(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        """Names that begin with `incomplete`. Starts no server and prints no error, which would stand in the line."""
+        from client_lib.cli.connection import Connection
+        from client_lib.errors import ClientLibError
 
-    connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
-    try:
-        found = connection.offered(kind, incomplete, COMPLETED, COMPLETION_S)
-        return [(each["name"], each["state"]) for each in found]
-    except (ClientLibError, KeyError, TypeError):
-        return []
+        connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
+        found: list[tuple[str, str]] = []
+        for kind in kinds:
+            with suppress(ClientLibError, KeyError, TypeError):
+                offers = connection.offered(kind, incomplete, COMPLETED, COMPLETION_S)
+                found += [(each["name"], each["state"]) for each in offers]
+        return found
 
-
-def _job_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    return _offered(ctx, incomplete, "jobs")
-
-
-def group_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    return _offered(ctx, incomplete, "groups")
+    return offered
 
 
-def _job_and_group_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    return [*group_names(ctx, incomplete), *_job_names(ctx, incomplete)]
+group_names = _offering("groups")
 
 
 def _names(metavar: str, text: str, *, groups: bool = False) -> Any:
-    return typer.Argument(metavar=metavar, autocompletion=_job_and_group_names if groups else _job_names, help=text)
+    kinds = ("groups", "jobs") if groups else ("jobs",)
+    return typer.Argument(metavar=metavar, autocompletion=_offering(*kinds), help=text)
 
 
 _BEGINNING = "Name of the job, or a beginning that no other has."

@@ -27,9 +27,9 @@ def find_python(environ: Mapping[str, str]) -> str:
             found = _python_of(environ[variable], variable)
             if found:
                 return found
-    found = _on_path(environ)
-    if found:
-        return found
+    on_path = (shutil.which(name, path=environ.get("PATH", "")) for name in ("python", "python3"))
+    if found := next(filter(None, on_path), None):
+        return os.path.abspath(found)
     raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
 
 
@@ -39,11 +39,6 @@ def _python_of(prefix: str, variable: str) -> str | None:
     folder = prefix if windows and variable == "CONDA_PREFIX" else os.path.join(prefix, "Scripts" if windows else "bin")
     path = os.path.abspath(os.path.join(folder, "python.exe" if windows else "python"))
     return path if os.path.exists(path) else None
-
-
-def _on_path(environ: Mapping[str, str]) -> str | None:
-    found = (shutil.which(name, path=environ.get("PATH", "")) for name in ("python", "python3"))
-    return next((os.path.abspath(path) for path in found if path), None)
 
 
 # --- the server

@@ -23,7 +23,9 @@ def write(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
 
     `before`: text in front of the first line.
     """
-    spelled = [Part(part.kind, in_shell(part.text)) if part.kind in ("hint", "next") else part for part in parts]
+    spelled = [
+        Part(part.kind, _FIELD.sub(_option, part.text)) if part.kind in ("hint", "next") else part for part in parts
+    ]
     if file.isatty():
         _draw(spelled, file, before)
         return
@@ -58,12 +60,8 @@ def _draw(parts: Iterable[Part], file: TextIO, before: str) -> None:
             console.print(Text(shown, style=STYLES.get(part.kind, "")), soft_wrap=True)
 
 
-def in_shell(text: str) -> str:
-    """`requirements=['x']` -> `--requirement x`: the server spells the fields of its hints as Python does."""
-    return _FIELD.sub(_option, text)
-
-
 def _option(found: re.Match[str]) -> str:
+    """`requirements=['x']` -> `--requirement x`: the server spells the fields of its hints as Python does."""
     field, items, value, number = found.group("field", "items", "text", "number")
     if field not in JobSpec.model_fields:
         return found.group()

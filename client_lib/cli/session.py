@@ -76,11 +76,8 @@ class Session:
         raise ServerUnreachable("the session was cut off: its worker or the server was lost")
 
     def _send_all(self) -> None:
-        offset, data, put = (
-            0,
-            self._gathered(),
-            partial(self._rest.call, "PUT", self._path, headers=_BYTES, retry_s=0.0),
-        )
+        offset, data = 0, self._gathered()
+        put = partial(self._rest.call, "PUT", self._path, headers=_BYTES, retry_s=0.0)
         while not self._ended.is_set():
             try:
                 put(params={"offset": offset}, body=data)

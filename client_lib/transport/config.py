@@ -107,7 +107,7 @@ def resolve(
     environ = os.environ if environ is None else environ
     if endpoint is None and profile is None:
         endpoint = environ.get(ENDPOINT) or None
-    chosen = {} if endpoint else _profile(profile or environ.get(PROFILE) or None, config_file(environ))
+    chosen = {} if endpoint else profile_values(profile or environ.get(PROFILE) or None, config_file(environ))
     url = check_endpoint(endpoint or chosen.get("endpoint", LOCAL))
     return Config(
         url,
@@ -182,7 +182,8 @@ def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} has the wrong type")
 
 
-def _profile(name: str | None, path: Path) -> dict[str, Any]:
+def profile_values(name: str | None, path: Path) -> dict[str, Any]:
+    """The values of the profile, or with None of the one in use. Raises InvalidRequest: there is none of this name."""
     if name == LOCAL:
         return {}
     default, profiles = read_profiles(path)

@@ -53,6 +53,7 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
     pending = [first]
+    jitter = tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def next_try() -> T:
         if pending:  # the first try was made by call(); tenacity takes over with its failure
@@ -61,7 +62,7 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Transient),
-        wait=_at_least_what_was_asked(tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)),
+        wait=lambda state: max(_failure(state).retry_after_s, jitter(state)),
         stop=tenacity.stop_before_delay(bound_s),
         before_sleep=_say_once(bound_s),
         reraise=True,
@@ -71,10 +72,6 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     except Transient as last:
         last.error.message += f" (tried for {retrying.statistics['delay_since_first_attempt']:.1f} s)"
         raise last.error from last.__cause__
-
-
-def _at_least_what_was_asked(jitter: tenacity.wait.wait_base) -> Callable[[tenacity.RetryCallState], float]:
-    return lambda state: max(_failure(state).retry_after_s, jitter(state))
 
 
 def _say_once(bound_s: float) -> Callable[[tenacity.RetryCallState], None]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from client_lib.cli import printer
-from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, profile_names
+from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, key_value, profile_names
 from client_lib.errors import InvalidRequest
 from client_lib.transport import config
 from client_lib.transport.config import LOCAL
@@ -97,27 +98,19 @@ def set_profile(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
+    key, value = key_value(text)
     if not value:
         return key, None
     if key in ("token", "notify"):
         return key, _secret(key) if value == "-" else value
     if key == "endpoint":
         return key, config.check_endpoint(value) or LOCAL
-    return key, _typed(key, value)
-
-
-def _typed(key: str, value: str) -> str | bool | float:
     if key == "insecure":
-        return config.BOOLEANS.get(value.lower(), value)
+        return key, config.BOOLEANS.get(value.lower(), value)
     if key == "retry_s":
-        try:
-            return float(value)
-        except ValueError:
-            return value  # check_profile refuses it
-    return value
+        with suppress(ValueError):  # check_profile refuses the text
+            return key, float(value)
+    return key, value
 
 
 def _secret(key: str) -> str:
@@ -131,11 +124,7 @@ def _secret(key: str) -> str:
 def use(profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
-    profiles = config.read_profiles(path)[1]
-    if profile != LOCAL and profile not in profiles:
-        raise InvalidRequest(
-            f"no profile {profile!r} in {path}", hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}"
-        )
+    config.profile_values(profile, path)
     file = _parsed(path)
     file["profile"] = profile
     _write(path, file)

@@ -169,10 +169,8 @@ def _print_divergence(
 
 
 def _print_json(connection: Connection, name: str, params: dict[str, Any], *, several: bool) -> None:
-    open_logs, write = (
-        partial(connection.rest.open_logs, name),
-        printer.data_at_once if "follow" in params else printer.data,
-    )
+    open_logs = partial(connection.rest.open_logs, name)
+    write = printer.data_at_once if "follow" in params else printer.data
     for entry in settled_entries(log_entries(open_logs, params, retry_s=connection.config.retry_s)):
         write(_as_json(entry, {"job": name} if several else {}))
 

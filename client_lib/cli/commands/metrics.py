@@ -143,7 +143,7 @@ def compare(connection: Connection, names: WholeJobNames, output: TableJsonOrCsv
 
 def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list[Json]]]:
     """The jobs, and the members of groups in the place of these, each once, with their curves of rank 0."""
-    jobs = {job["name"]: job for job in connection.each_job(names)}
+    jobs = {job["name"]: job for name in names for job in connection.members(name) or [connection.job(name)]}
     return [(job, _curves(connection, name)) for name, job in jobs.items()]
 
 

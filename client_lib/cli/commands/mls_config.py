@@ -53,7 +53,10 @@ def mls_config(
         raise InvalidRequest(f"--mls-profile {name!r} can't be the name of a section")
     user = connection.server_info()["user"]  # starts the local server, and checks the token
     url, token, _ = connection.running()
-    files = {"config": _config(url, region), "credentials": _credentials(user, token or "")}
+    files = {
+        "config": {"region": region, "output": "json", "endpoint_url": f"{url}/public/v2"},
+        "credentials": {"key_id": user, "key_secret": token or "", "x_workspace_id": WORKSPACE, "x_api_key": OURS},
+    }
     if show:
         for file, values in files.items():
             printer.data(f"# ~/.mls/{file}\n{with_section('', name, values)}")
@@ -102,14 +105,6 @@ def _read(path: Path) -> str:
 
 
 # --- the files as text
-
-
-def _config(url: str, region: str) -> dict[str, str]:
-    return {"region": region, "output": "json", "endpoint_url": f"{url}/public/v2"}
-
-
-def _credentials(user: str, token: str) -> dict[str, str]:
-    return {"key_id": user, "key_secret": token, "x_workspace_id": WORKSPACE, "x_api_key": OURS}
 
 
 def section(text: str, name: str) -> dict[str, str]:

@@ -56,11 +56,8 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Also one that runs: it is stopped first.")] = False,
 ) -> int:
     """Remove jobs that have ended, and their logs."""
-
-    def delete_one(name: str) -> None:
-        printer.data(connection.api.delete_job(name, force=force))
-
-    return _change_each(connection, connection.each_member(names), delete_one)
+    every = connection.each_member(names)
+    return _change_each(connection, every, lambda name: printer.data(connection.api.delete_job(name, force=force)))
 
 
 @app.command(
