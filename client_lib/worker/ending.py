@@ -48,7 +48,9 @@ class Ending:
             return
         if self._grace_after_stacks is not None:
             self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
-        elif self.stacks is not None or not self._plan.observe or self._silent_s() < _STILL_S:
+            return
+        silent_s = min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
+        if self.stacks is not None or not self._plan.observe or silent_s < _STILL_S:
             self.end_ranks(grace_s)
         else:
             self._grace_after_stacks = grace_s
@@ -96,9 +98,6 @@ class Ending:
         grace_s, self._grace_after_stacks = self._grace_after_stacks, None
         self.stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
         self.end_ranks(grace_s)
-
-    def _silent_s(self) -> float:
-        return min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
 
     def _cause_is_open(self) -> bool:
         """True if a rank, here or in another worker, may have failed only because it lost one that runs here."""

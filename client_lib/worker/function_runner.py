@@ -74,7 +74,9 @@ def _run(header: Dict[str, Any], file: Any) -> None:
         result.write(REFUSED, str(refused))
         sys.exit(str(refused))
     except SystemExit as end:
-        result.write(EXITED, _exit_sentence(result.rank, end.code))
+        shown = "" if end.code is None else repr(end.code)
+        text = "the function on rank %d called sys.exit(%s) and so returned nothing" % (result.rank, shown)
+        result.write(EXITED, text)
         raise
     except BaseException as error:
         result.write_raised(error)
@@ -88,7 +90,9 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
     differs = difference(header, here(_version_of_cloudpickle(header)))
     if differs:
         raise CallRefused("worker %s can't read the function: %s" % (worker, differs))
-    _extend_path(header["sys_path"])
+    work = os.path.join(os.environ[_MARKER], "work")
+    paths = [os.path.normpath(os.path.join(work, entry)) for entry in header["sys_path"]]
+    sys.path[:0] = [path for path in paths if path not in sys.path]
     try:
         return _Call(file, header["fill"])
     except ModuleNotFoundError as error:
@@ -161,12 +165,6 @@ def difference(header: Dict[str, Any], mine: Versions) -> Optional[str]:
 
 def _dotted(version: List[int]) -> str:
     return ".".join(map(str, version))
-
-
-def _extend_path(entries: List[str]) -> None:
-    work = os.path.join(os.environ[_MARKER], "work")
-    paths = [os.path.normpath(os.path.join(work, entry)) for entry in entries]
-    sys.path[:0] = [path for path in paths if path not in sys.path]
 
 
 def _result(place: int, job: str) -> Any:
@@ -319,11 +317,6 @@ def traceback_of(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _exit_sentence(rank: int, code: object) -> str:
-    shown = "" if code is None else repr(code)
-    return "the function on rank %d called sys.exit(%s) and so returned nothing" % (rank, shown)
 
 
 def _run_as_module(namespace: Dict[str, Any]) -> None:

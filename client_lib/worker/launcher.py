@@ -61,7 +61,7 @@ class Launcher:
         self._writer = SegmentWriter(
             directory.log, plan.log_limit_bytes, plan.segment_bytes, (plan.log_offset, plan.log_seq)
         )
-        self._loop = Loop(self._flush)
+        self._loop = Loop(lambda: self._log.flush())
         self._log = WorkerLog(self._loop, self._writer)
         self._ranks = Ranks(system, self._log.add_pipe)
         self._preparation = Preparation(
@@ -88,7 +88,7 @@ class Launcher:
             disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self._loop.on_signal(signum, self._stop_by_signal)
+            self._loop.on_signal(signum, lambda: self._stop(self._plan.grace_s))
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
         )
@@ -205,9 +205,6 @@ class Launcher:
         except OSError:
             self._loop.call_later(_RETRY_S, self._record)
 
-    def _stop_by_signal(self) -> None:
-        self._stop(self._plan.grace_s)
-
     def _stop(self, grace_s: float) -> None:
         """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason."""
         if not self._gone:
@@ -317,9 +314,6 @@ class Launcher:
         if self._rank_pipes and exit.exit_code:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
-
-    def _flush(self) -> None:
-        self._log.flush()
 
 
 def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[], None] = lambda: None) -> int:

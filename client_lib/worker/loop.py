@@ -30,7 +30,7 @@ class Timer:
 class Loop:
     """Runs callbacks until `stop`. `after_round` is called once after each round of callbacks."""
 
-    def __init__(self, after_round: Callback) -> None:
+    def __init__(self, after_round: Callable[[], object]) -> None:
         self._after_round = after_round
         self._selector = selectors.DefaultSelector()
         self._callbacks: Dict[int, Callback] = {}

@@ -2,8 +2,9 @@
 checkpoints of an earlier job, and makes the ranks' processes.
 """
 
+import contextlib
 import os
-from typing import List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence, Tuple, Type
 
 from client_lib.worker import elastic
 from client_lib.worker.directory import Directory
@@ -34,11 +35,18 @@ def reason_of(error: Exception, otherwise: str) -> str:
 
 def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     """The ranks' processes, ready to be started. Raises CannotStart."""
+    with _refusing("the worker could not be prepared"), naming(directory.path):
+        return _prepare(plan, directory)
+
+
+@contextlib.contextmanager
+def _refusing(what: str, otherwise: str = START_FAILED, *errors: Type[Exception]) -> Iterator[None]:
+    """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its reason unless a disk is full."""
+    caught: Tuple[Type[Exception], ...] = (OSError, *errors)
     try:
-        with naming(directory.path):
-            return _prepare(plan, directory)
-    except OSError as error:
-        raise CannotStart(reason_of(error, START_FAILED), "the worker could not be prepared: %s" % error) from error
+        yield
+    except caught as error:
+        raise CannotStart(reason_of(error, otherwise), "%s: %s" % (what, error)) from error
 
 
 def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
@@ -54,7 +62,8 @@ def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         _check_script(script)
     _check_mount(plan.checkpoint_dir)
     if plan.checkpoints_from and plan.worker == 0:
-        _copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
+        with _refusing("the checkpoints of the job before can't be copied"):
+            copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
     for path in (directory.errors, plan.checkpoint_dir):
         _make(path)
     if plan.observe:
@@ -86,12 +95,8 @@ def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
 def _unpack(archive: str, target: str, keep_free: int) -> None:
     from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
 
-    try:
+    with _refusing("the code snapshot could not be unpacked", CODE_FETCH, ArchiveRefused):
         unpack(archive, target, keep_free=keep_free)
-    except (ArchiveRefused, OSError) as error:
-        raise CannotStart(
-            reason_of(error, CODE_FETCH), "the code snapshot could not be unpacked: %s" % error
-        ) from error
 
 
 def _check_script(script: str) -> None:
@@ -110,15 +115,6 @@ def _check_mount(folder: str) -> None:
         "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and the "
         "mode of the volume's top folder" % (os.geteuid(), folder),
     )
-
-
-def _copy_checkpoints(pattern: str, checkpoints: str, keep_free: int) -> None:
-    try:
-        copy_checkpoints(pattern, checkpoints, keep_free)
-    except OSError as error:
-        raise CannotStart(
-            reason_of(error, START_FAILED), "the checkpoints of the job before can't be copied: %s" % error
-        ) from error
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:

@@ -272,7 +272,9 @@ def _no_match(text: str) -> Optional[str]:
         return None
     versions = re.search(r"satisfies the requirement .+ \(from versions: (.+)\)", text)
     if versions and versions[1] != "none":
-        return "no version of %s is there; there are: %s" % (found[1], _last_few(versions[1]))
+        known = versions[1].split(", ")
+        shown = ", ".join((["..."] if len(known) > 5 else []) + known[-5:])
+        return "no version of %s is there; there are: %s" % (found[1], shown)
     if re.search(_UNREACHABLE, text):
         return "%s was not found: the package index can't be reached" % found[1]
     return "%s was not found: the package index has no such package for this interpreter" % found[1]
@@ -299,11 +301,6 @@ def _not_built(text: str) -> Optional[str]:
     errors = [line.strip() for line in text.splitlines() if re.match(r"\s*(\w*Error|error): ", line)]
     name = found[1] or found[2]
     return "%s could not be built%s" % (name, ": " + errors[-1] if errors else "; the log has the output of its build")
-
-
-def _last_few(versions: str) -> str:
-    known = versions.split(", ")
-    return ", ".join((["..."] if len(known) > 5 else []) + known[-5:])
 
 
 # --- the launcher's side

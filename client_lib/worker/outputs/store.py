@@ -99,7 +99,8 @@ class DirectoryStore:
         remove(temporary)
         try:
             sha256 = self._link(source, temporary, at_rest) or self._copy(source, temporary)
-            self.adopt(kept_of(source, sha256), temporary)
+            kept = Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable)
+            self.adopt(kept, temporary)
         finally:
             remove(temporary)
         self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
@@ -190,14 +191,17 @@ class Room:
         if size == self._taken:
             return True
         with locked(os.path.join(self._folder, _LOCK)):
-            sizes = _read_sizes(os.path.join(self._folder, _SIZES))
+            known = read_json(os.path.join(self._folder, _SIZES)) or {}
+            sizes = {name: size for name, size in known.items() if isinstance(size, int)}
             sizes[self._mine] = size
             while sum(sizes.values()) > self._limit:
                 earlier = [name for name in sizes if _attempt(name) < _attempt(self._mine)]
                 if not earlier:
                     self._others = sum(sizes.values()) - size
                     return False
-                self._remove(min(earlier, key=_attempt), sizes)
+                oldest = min(earlier, key=_attempt)
+                shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
+                del sizes[oldest]
             write_json(os.path.join(self._folder, _SIZES), sizes)
         self._taken = size
         return True
@@ -206,23 +210,11 @@ class Room:
         """(bytes kept at the last refusal, the limit), for people."""
         return disk.megabytes(self._others + max(self._taken, 0)), disk.megabytes(self._limit)
 
-    def _remove(self, name: str, sizes: Dict[str, int]) -> None:
-        shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
-        del sizes[name]
-
 
 def data_path(folder: str, sha256: str) -> str:
     """Path of the content with that digest in the folder of one worker."""
     return os.path.join(folder, _DATA, sha256)
 
 
-def kept_of(source: SourceFile, sha256: str) -> Kept:
-    return Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable)
-
-
 def _attempt(name: str) -> int:
     return int(name.partition(".")[0])
-
-
-def _read_sizes(path: str) -> Dict[str, int]:
-    return {name: size for name, size in (read_json(path) or {}).items() if isinstance(size, int)}

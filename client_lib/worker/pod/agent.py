@@ -277,7 +277,7 @@ class Agent:
             self._channel.send_state(event.launcher)
         elif event.stacks is not None:
             self._stacks_ordered = event.stacks
-            self._launcher.order_stacks()
+            self._launcher.instruct(control.order(control.STACKS), again=False)
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
             self._channel.send_stacks(self._stacks_ordered, taken.get("processes") or [])

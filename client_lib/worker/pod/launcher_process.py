@@ -74,18 +74,12 @@ class LauncherProcess:
                 sys.stderr.flush()  # Python 3.8 buffers it, and os._exit flushes nothing
             os._exit(code)
 
-    def instruct(self, line: bytes) -> None:
-        """Send it now, or as soon as there is a connection."""
+    def instruct(self, line: bytes, *, again: bool = True) -> None:
+        """Send it now, or as soon as there is a connection. `again` False: now or never."""
         with self._lock:
-            self._instructions.append(line)
+            self._instructions += [line] if again else []
             if self._connection is not None:
                 self._send(self._connection, line)
-
-    def order_stacks(self) -> None:
-        """Send the order for stacks; without a connection it is lost."""
-        with self._lock:
-            if self._connection is not None:
-                self._send(self._connection, control.order(control.STACKS))
 
     def kill(self) -> None:
         if self._pid and self.status is None:

@@ -126,10 +126,8 @@ class PeerChannel:
             if not data:
                 return
             for message in lines.feed(data):
-                self._obey(str(message.get("do")))
-
-    def _obey(self, do: str) -> None:
-        self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
+                do = str(message.get("do"))
+                self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
 
 
 # --- the side of worker 0
