@@ -226,9 +226,5 @@ def _decorated(function: Callable[..., Any], options: dict[str, Any]) -> RemoteF
     for name in ("script", "args", "kwargs"):
         if name in options:
             raise TypeError(f"remote() takes no {name}: the function and the arguments of its calls replace it")
-    Job(script=_nothing, **options)
+    Job(script=lambda: None, **options)  # only the options are checked
     return RemoteFunction(function, options)
-
-
-def _nothing() -> None:
-    """Stand-in without parameters: only the options are checked."""

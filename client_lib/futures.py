@@ -69,7 +69,7 @@ class Executor(concurrent.futures.Executor):
         for name in _NO_OPTIONS:
             if name in options:
                 raise TypeError(f"Executor() takes no {name}: each call of submit() has its own")
-        Job(script=_nothing, client=client, **options)
+        Job(script=lambda: None, client=client, **options)  # only the options are checked
         self._api, self._options = client or configured(), options
         self._lock = threading.Lock()
         self._shut = False
@@ -240,10 +240,6 @@ class Executor(concurrent.futures.Executor):
     def _fail(future: JobFuture[Any], error: BaseException) -> None:
         if future.begin() and not future.done():
             future.set_exception(error)
-
-
-def _nothing() -> None:
-    """Stand-in without parameters: only the options are checked."""
 
 
 def _each(fn: Callable[..., T]) -> Callable[[list[tuple[Any, ...]]], list[T]]:

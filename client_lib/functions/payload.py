@@ -290,16 +290,13 @@ def _modules_elsewhere(root: str) -> list[ModuleType]:
     for name, module in list(sys.modules.items()):
         if "." in name or name in ("__main__", "__mp_main__", _OURS):
             continue
-        path = _file_of(module)
-        if path is not None and not _installed(path) and not _below(os.path.realpath(path), root):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):  # of C, for example
+            continue
+        path = os.path.abspath(file)
+        if not _installed(path) and not _below(os.path.realpath(path), root):
             found.append(module)
     return found
-
-
-def _file_of(module: ModuleType) -> str | None:
-    """Path of a module written in Python; None for others."""
-    path = getattr(module, "__file__", None)
-    return os.path.abspath(path) if isinstance(path, str) and path.endswith(".py") else None
 
 
 def _installed(path: str) -> bool:

@@ -71,7 +71,8 @@ class Result:
     def value(self, job: str) -> Any:
         """The value of the function. Raises NoResult with the reason why there is none."""
         if self.outcome != VALUE:
-            raise NoResult(f"job {job}: {self._why_none()}")
+            raised = f"rank {self.rank} raised {self.text.rstrip().splitlines()[-1]}" if self.outcome == RAISED else ""
+            raise NoResult(f"job {job}: {raised or self.text}")
         return self._load(job)
 
     def failure(self, ended: JobEnded) -> BaseException:
@@ -92,9 +93,6 @@ class Result:
             return told
         error.__cause__ = told
         return error
-
-    def _why_none(self) -> str:
-        return f"rank {self.rank} raised {self.text.rstrip().splitlines()[-1]}" if self.outcome == RAISED else self.text
 
     def _load(self, job: str) -> Any:
         import cloudpickle

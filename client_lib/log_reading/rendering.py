@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 
 from client_lib.log_reading.reader import LogEntry
+from client_lib.spec.summary import spans
 from client_lib.worker.format import GOES_ON, PROGRESS
 
 COLLAPSE = timedelta(seconds=0.3)
@@ -157,13 +157,6 @@ class LogPrinter:
 def _in_colour(prefix: re.Match[str]) -> str:
     colour = _COLOURS[int(prefix.group("rank")) % len(_COLOURS)]
     return f"{prefix.group('stamp') or ''}\x1b[{colour}m{prefix.group('head')}\x1b[39m"
-
-
-def spans(ranks: Iterable[int | None]) -> str:
-    """Format ranks as `0-3,7`; "" for no rank."""
-    known = sorted(rank for rank in ranks if rank is not None)
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _place(entry: LogEntry) -> str:

@@ -139,12 +139,9 @@ def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
 
 
 def _job_cell(text: str) -> str:
-    shown, cut = (_coloured(text) if text in _COLOURS else html.escape(text)), "max-width:36em;overflow:hidden"
-    return f"<td style='{_CELL};{cut};text-overflow:ellipsis' title='{html.escape(text)}'>{shown}</td>"
-
-
-def _coloured(state: str) -> str:
-    return f"<b style='color:{_COLOURS.get(state, 'inherit')}'>{html.escape(state)}</b>"
+    shown, cut = html.escape(text), "max-width:36em;overflow:hidden;text-overflow:ellipsis"
+    inner = f"<b style='color:{_COLOURS[text]}'>{shown}</b>" if text in _COLOURS else shown
+    return f"<td style='{_CELL};{cut}' title='{shown}'>{inner}</td>"
 
 
 # --- a cell that follows a job

@@ -7,9 +7,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
 from typing import Any, NamedTuple
 
+from client_lib.spec.summary import spans
 from client_lib.spec.wire import Lenient
 
 _HEADER = re.compile(
@@ -244,9 +244,5 @@ def details(rank: RankStacks) -> list[str]:
 
 def named(numbers: Iterable[int], what: str = "rank") -> str:
     """`rank 1`, `ranks 0, 2-7`."""
-    one_each = sorted(set(numbers))
-    spans = []
-    for _, span in groupby(enumerate(one_each), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in span]
-        spans.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return f"{what if len(one_each) == 1 else f'{what}s'} {', '.join(spans)}"
+    one_each = set(numbers)
+    return f"{what if len(one_each) == 1 else f'{what}s'} {spans(one_each, ', ')}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from client_lib.spec.states import State
@@ -37,6 +39,13 @@ def _end_of_rank(failure: Failure | None) -> str | None:
 
 def in_brackets(words: str | None) -> str:
     return f" ({words})" if words else ""
+
+
+def spans(ranks: Iterable[int | None], between: str = ",") -> str:
+    """Format ranks as `0-3,7`; "" for no rank."""
+    known = sorted(rank for rank in ranks if rank is not None)
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])]
+    return between.join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def duration(seconds: float) -> str:

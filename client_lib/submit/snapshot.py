@@ -32,6 +32,7 @@ _BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
 _LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
 _LARGEST = 5  # files named when it is too much
+_KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
 
 
 class Entry(NamedTuple):
@@ -150,7 +151,8 @@ def _take(entry: os.DirEntry[str], name: str, root: str, listing: Listing) -> No
     elif stat.S_ISLNK(status.st_mode):
         _take_link(entry.path, name, root, listing)
     else:
-        listing.skipped.append(f"{name} was left out: a {_kind(status.st_mode)} can't be packed")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+        listing.skipped.append(f"{name} was left out: a {kind} can't be packed")
 
 
 def _take_link(path: str, name: str, root: str, listing: Listing) -> None:
@@ -163,11 +165,6 @@ def _take_link(path: str, name: str, root: str, listing: Listing) -> None:
     else:
         here = os.path.dirname(os.path.join(root, name))
         listing.entries.append(Entry(name, path, stat.S_IFLNK | 0o777, target=os.path.relpath(target, here)))
-
-
-def _kind(mode: int) -> str:
-    names = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
-    return names.get(stat.S_IFMT(mode), "special file")
 
 
 def check_size(listing: Listing, limit_bytes: int) -> None:
