@@ -105,14 +105,15 @@ def download():
 def slow_start(): pass
 def silent(): pass
 def pauses(): pass
+def long_steps(): pass
 
 if kind == "slow_start" and rank == 1:
     compute(20)
 dist.init_process_group("gloo")
 steps = 650 if kind == "silent" else 20  # for more than a minute
 for step in range(steps):
-    if kind == "pauses":
-        time.sleep(1.5)
+    if kind == "pauses" or kind == "long_steps" and rank == 1:
+        time.sleep(1.5 if kind == "pauses" else 3)
     if step == 5 and rank == 1:
         print("stands", time.time(), flush=True)
         globals()[kind]()
@@ -126,7 +127,17 @@ HANGS = (
     *("divergence", "early_return", "data_worker", "lock", "gil", "lone_barrier", "lone_receive"),
     *("sleeping_io", "stopped", "slow_disk", "thread", "lost_peer"),
 )
-HEALTHY = ("evaluation", "checkpoint", "uneven_data", "helper", "download", "slow_start", "silent", "pauses")
+HEALTHY = (
+    "evaluation",
+    "checkpoint",
+    "uneven_data",
+    "helper",
+    "download",
+    "slow_start",
+    "silent",
+    "pauses",
+    "long_steps",
+)
 STEPS = """
 import sys, time
 import torch, torch.distributed as dist

@@ -115,7 +115,7 @@ class Observer:
             if others_may_wait(self._plan):
                 from client_lib.worker.quiet import QuietRanks
 
-                self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet)
+                self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet, self._directory.stacks)
         except (OSError, ImportError):  # the latter: an upgrade has removed the module
             pass
 

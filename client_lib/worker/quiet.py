@@ -1,8 +1,10 @@
 """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write no files; their other
-threads and children do hardly anything. Bytes from a plain socket are not seen: Linux does not count them.
+threads and children do hardly anything; and they enter and end no collective. Bytes from a plain socket are not seen:
+Linux does not count them.
 
 A quiet rank waits for another one, or hangs. The server, which knows all workers, decides which of the two it is
-(server_stub.service.hangs). Nothing runs inside of a rank: a few small files of /proc are read each second.
+(server_stub.service.hangs). A few small files of /proc are read each second. A file of each rank shows that it enters
+collectives (rank_runner.py), if its PyTorch has a flight recorder.
 """
 
 import os
@@ -45,6 +47,8 @@ class Sample(NamedTuple):
     process: Use
     children: Optional[Use]
     """None: they were not read, because the rank itself has moved shortly before."""
+    entered: float = 0.0
+    """Changes when the rank enters or ends a collective (rank_runner.py), at most a second later."""
 
 
 def moved(before: Sample, after: Sample) -> bool:
@@ -71,10 +75,11 @@ class Stillness:
         self._pauses: Deque[float] = deque(maxlen=_PAUSES)
 
     def add(self, sample: Sample) -> None:
-        if moved(self._last, sample):
+        has_moved = moved(self._last, sample)
+        if has_moved or sample.entered != self._last.entered:
             if self.still_s >= _PAUSE_S:
                 self._pauses.append(self.still_s)
-            self._since = sample.at
+            self._since = sample.at if has_moved else self._last.at
         self._last = sample
 
     def begin_again(self, sample: Sample) -> None:
@@ -96,11 +101,12 @@ class QuietRanks:
     """Watches the ranks on the launcher's loop."""
 
     def __init__(
-        self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None]
+        self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None], folder: str
     ) -> None:
         """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
-        have been so, when others are quiet than before, and repeatedly while there are some."""
-        self._loop, self._pids, self._tell = loop, pids, tell
+        have been so, when others are quiet than before, and repeatedly while there are some. `folder` has the files of
+        the ranks."""
+        self._loop, self._pids, self._tell, self._folder = loop, pids, tell, folder
         self._ranks: Dict[int, Stillness] = {}
         self._told: Dict[int, float] = {}
         self._told_at = 0.0
@@ -131,10 +137,16 @@ class QuietRanks:
     def _samples(self) -> Dict[int, Sample]:
         still = {pid for pid, rank in self._ranks.items() if rank.still_s >= _CHILDREN_S}
         try:
-            found = {pid: take(pid, pid in still) for pid in self._pids()}
+            found = {pid: (take(pid, pid in still), self._entered(rank)) for pid, rank in self._pids().items()}
         except OSError:  # too many open files
             return {}
-        return {pid: sample for pid, sample in found.items() if sample is not None}
+        return {pid: sample._replace(entered=at) for pid, (sample, at) in found.items() if sample is not None}
+
+    def _entered(self, rank: int) -> float:
+        try:
+            return os.stat(os.path.join(self._folder, "entered-%d" % rank)).st_mtime
+        except OSError:  # it has entered none yet, or its PyTorch has no recorder
+            return 0.0
 
 
 def take(pid: int, with_children: bool) -> Optional[Sample]:

@@ -78,16 +78,22 @@ def _register_stacks() -> None:
     handler is C: it also runs while a thread holds the interpreter's lock."""
     import os
 
-    folder = os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks")
     try:
         import faulthandler
 
-        fd = os.open(os.path.join(folder, os.environ.get("RANK", "0")), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(_own_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(fd, _STACKS_FD, inheritable=False)
         os.close(fd)
         faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
     except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
         pass
+
+
+def _own_file(kind: str = "") -> str:
+    """Path of a file of this rank by which the launcher sees what it does."""
+    import os
+
+    return os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks", kind + os.environ.get("RANK", "0"))
 
 
 def _register_unwinding() -> None:
@@ -433,7 +439,9 @@ def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
 
 
 class _EntrySender:
-    """Sends the launcher the times at which this rank enters collectives; nothing if this PyTorch has no recorder."""
+    """Sends the launcher the times at which this rank enters collectives, and touches a file each second in which it
+    has entered or ended some, by which the launcher knows that it does not hang; nothing if this PyTorch has no
+    recorder."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -442,6 +450,9 @@ class _EntrySender:
         import pickle  # noqa: F401
 
         self._sent: dict[str, int] = {}
+        self._seen: list[Any] = []
+        self._touched = _own_file("entered-")
+        os.close(os.open(self._touched, os.O_WRONLY | os.O_CREAT, 0o600))
         self._fd = os.open(os.environ["CLIENT_LIB_METRICS"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -453,13 +464,25 @@ class _EntrySender:
             while True:
                 now = time.time()
                 interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
-                time.sleep(interval - now % interval)
+                due = now - now % interval + interval
+                while now < due:
+                    time.sleep(_OFTEN_S - now % _OFTEN_S)
+                    now = time.time()
+                    self._touch()
                 used = time.thread_time()
                 self.send()
                 while time.thread_time() - used > _ENTRIES_SHARE * interval:
                     interval *= 2
         except Exception:  # noqa: BLE001  (the recorder's functions are private: another torch may have others)
             pass
+
+    def _touch(self) -> None:
+        import os
+
+        counts = [dump.get("pg_status") for dump in _recorder(False)]
+        if counts != self._seen:
+            self._seen = counts
+            os.utime(self._touched)
 
     def send(self) -> None:
         import json
@@ -508,7 +531,7 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
     `sent`: the last number of each group that was sent.
     """
     groups: dict[str, dict[int, Any]] = {}
-    for entry in _recorded():
+    for entry in [each for dump in _recorder(True) for each in dump.get("entries", ())]:
         if not entry.get("is_p2p"):
             backend = entry["profiling_name"].partition(":")[0]
             of_group = groups.setdefault("%s:%s" % (backend, entry["process_group"][0]), {})
@@ -528,13 +551,13 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
     return [group, first, _period(kinds), times[0] / 1e4, deltas]
 
 
-def _recorded() -> list[Any]:
-    """The newest collectives, in PyTorch's flight recorder; those of NCCL have one of their own."""
+def _recorder(with_entries: bool) -> list[Any]:
+    """PyTorch's flight recorder, and that of NCCL: the state of each group, and the newest collectives."""
     import pickle
 
     torch = sys.modules["torch._C._distributed_c10d"]
     dumps = [getattr(torch, name, None) for name in ("_dump_fr_trace", "_dump_nccl_trace")]
-    return [entry for dump in dumps if dump for entry in pickle.loads(dump(True, False)).get("entries", ())]
+    return [pickle.loads(dump(with_entries, False)) for dump in dumps if dump]
 
 
 def _period(kinds: list[Any]) -> int:

@@ -36,17 +36,20 @@ def find(
     """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`: the snapshots, of all
     running ranks; `quiet`: the ranks that do nothing, and since when; `known`: the job has been found to hang; `ended`:
     workers that have ended, so that their ranks enter nothing any more."""
-    waited = {rank.rank: _collective(rank.processes[0]) for rank in before}
+    first = {rank.rank: rank.processes[0] for rank in before}
     waiting: dict[int, Place] = {}
     elsewhere: dict[int, ProcessStacks] = {}
     for rank in after:
-        place = _collective(rank.processes[0])
-        if str(place) != str(waited.get(rank.rank)):
+        then, now = first.get(rank.rank), rank.processes[0]
+        if then and rank.rank in quiet:  # one that has answered only once has not moved, as far as is known
+            then, now = then if then.threads else now, now if now.threads else then
+        place = _collective(now)
+        if str(place) != str(then and _collective(then)):
             return None  # it has entered or left a collective in between: small steps use hardly any CPU time
         if place is not None:
             waiting[rank.rank] = place
         else:
-            elsewhere[rank.rank] = rank.processes[0]
+            elsewhere[rank.rank] = now
     if not waiting or not quiet.keys() >= elsewhere.keys():
         return None
     if not known and quiet.keys().isdisjoint(waiting):

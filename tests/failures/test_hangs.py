@@ -107,6 +107,16 @@ def test_a_rank_that_has_entered_or_left_a_collective_does_not_hang(was: Place, 
     assert find([*others, rank(2, was)], [*others, rank(2, now)], quiet, known=True) is None
 
 
+def test_a_rank_that_has_not_answered_once_has_not_moved() -> None:
+    """As on a machine with too much to do."""
+    told = judged(rank(0, WAITS), rank(1, SLEEPS))
+    for slow in ([rank(0, STOPPED), rank(1, SLEEPS)], [rank(0, WAITS), rank(1, STOPPED)]):
+        once = [rank(0, WAITS), rank(1, SLEEPS)]
+        quiet = dict.fromkeys(range(2), SINCE)
+        assert find(slow, once, quiet) == find(once, slow, quiet) == told
+        assert find(once, slow, {1: SINCE}) is None, "rank 0 may be at work"
+
+
 places = st.sampled_from([WAITS, BARRIER, BACKWARD, SLEEPS, LOADS, STOPPED])
 jobs = st.lists(st.tuples(places, st.booleans()), max_size=12)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -86,6 +88,16 @@ def test_a_rank_that_usually_pauses_for_long_gets_more_patience() -> None:
     assert still(*steps, *[False] * 60).quiet_s > QUIET_S
 
 
+def test_a_rank_that_enters_collectives_is_not_quiet() -> None:
+    rank = Stillness(sample(0.0))
+    for second in range(1, 42):
+        rank.add(sample(float(second))._replace(entered=float(second // 4)))
+        assert rank.quiet_s == 0.0
+    for second in range(42, 64):
+        rank.add(sample(float(second))._replace(entered=10.0))
+    assert rank.quiet_s == 24.0, "since the sample before the one that showed the last entry"
+
+
 def test_what_was_done_for_us_is_no_move() -> None:
     rank = still(*[False] * 12)
     rank.begin_again(sample(13.0, work=5.0))
@@ -130,6 +142,38 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
     assert QUIET_S <= first["ranks"]["0"] < 14.0
     assert stacks == {"event": control.STACKS}
     assert last == {"event": control.QUIET, "ranks": {}}
+
+
+@pytest.mark.process
+def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(worker: Make) -> None:
+    """They use next to no CPU time, and one of them waits in the same call for most of the time."""
+    script = """
+        import os, sys, time
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        x = torch.ones(8)
+        for step in range(6):
+            if os.environ["RANK"] == "1":
+                time.sleep(3)
+            dist.all_reduce(x)
+        print("stands", time.time(), flush=True)
+        if os.environ["RANK"] == "1":
+            time.sleep(600)
+        dist.all_reduce(x)
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    one = worker(script, processes_per_worker=2, master_port=port).start().go()
+    assert one.connection
+    told: dict[str, float] = {}
+    while len(told) < 2:
+        message = one.connection.receive(60.0)
+        assert message is not None
+        told = message["ranks"]
+    stood = min(float(record.text.split()[1]) for record in one.records() if record.text.startswith("stands"))
+    assert time.time() - stood > 6 * 3 - 2, "the patience with ranks whose steps take 3 s"
+    assert all(still_s < time.time() - stood + 2 for still_s in told.values())
 
 
 def test_the_children_of_children_are_found() -> None:
