@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,26 @@ def test_an_error_is_logged_and_the_thread_goes_on_to_its_end() -> None:
     assert not thread.is_alive()
     assert [text.splitlines()[0] for text in said] == ["an error in the agent's thread carrier:"] * 2
     assert "ValueError: first" in said[0]
+
+
+def test_an_agent_whose_stderr_is_full_goes_on() -> None:
+    program = """
+from client_lib.worker.pod.agent import warn
+from client_lib.worker.pod.threads import AgentThread
+
+def work():
+    if left:
+        left.pop()
+        warn("the log waits for the server")
+        raise ValueError
+
+left = [1, 2]
+AgentThread("carrier", work, warn).run()
+print(left)
+"""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full)
+    assert (ended.returncode, ended.stdout) == (0, b"[]\n")
 
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}", b'"text"', b'{"length": null, "durable": 1}'])

@@ -7,12 +7,11 @@ or for few jobs, are imported where they are used.
 import os
 import queue
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_json
+from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_all, write_json
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -70,8 +69,10 @@ def main(root: str) -> int:
 
 
 def warn(text: str) -> None:
-    sys.stderr.write("client-lib: %s\n" % text)
-    sys.stderr.flush()
+    try:
+        write_all(2, ("client-lib: %s\n" % text).encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # stderr is full or closed; a thread that warns must go on
 
 
 class Agent:
