@@ -71,6 +71,8 @@ class Observer:
                 self._quiet.begin_again()
             on_taken()
 
+        if self._quiet:
+            self._quiet.pause()
         try:
             if self._stacks is None:
                 from client_lib.worker.stacks import StackTaker  # here: few jobs need it
@@ -78,7 +80,7 @@ class Observer:
                 self._stacks = StackTaker(self._loop, self._system, self._directory)
             self._stacks.take(self._ranks.pids(), taken)
         except (OSError, ImportError):
-            on_taken()
+            taken()
 
     def _read_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""

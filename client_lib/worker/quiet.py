@@ -110,17 +110,27 @@ class QuietRanks:
         self._ranks: Dict[int, Stillness] = {}
         self._told: Dict[int, float] = {}
         self._told_at = 0.0
+        self._paused = False
         self._round()
 
+    def pause(self) -> None:
+        """Look away until `begin_again`: the ranks get a signal, and what they write because of it is no move."""
+        self._paused = True
+
     def begin_again(self) -> None:
-        """Call it after a signal to the ranks: what they wrote because of it is no move."""
+        self._paused = False
         for pid, sample in self._samples().items():
             if pid in self._ranks:
                 self._ranks[pid].begin_again(sample)
 
     def _round(self) -> None:
-        pids = self._pids()
-        samples = self._samples()
+        if not self._paused:
+            self._look()
+        if self._pids():
+            self._loop.call_later(ROUND_S, self._round)
+
+    def _look(self) -> None:
+        pids, samples = self._pids(), self._samples()
         for pid, sample in samples.items():
             if pid in self._ranks:
                 self._ranks[pid].add(sample)
@@ -131,8 +141,6 @@ class QuietRanks:
         if quiet.keys() != self._told.keys() or (quiet and now - self._told_at >= REPEAT_S):
             self._told, self._told_at = quiet, now
             self._tell(quiet)
-        if pids:
-            self._loop.call_later(ROUND_S, self._round)
 
     def _samples(self) -> Dict[int, Sample]:
         still = {pid for pid, rank in self._ranks.items() if rank.still_s >= _CHILDREN_S}

@@ -145,6 +145,27 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
 
 
 @pytest.mark.process
+def test_ranks_stay_quiet_while_their_stacks_are_taken(worker: Make) -> None:
+    script = """
+        import os, signal, time
+        if os.environ["RANK"] == "0":  # it does not answer, so that taking them lasts for longer than a round
+            signal.pthread_sigmask(signal.SIG_BLOCK, [50])
+        time.sleep(600)
+    """
+    one = worker(script, processes_per_worker=2).start().go()
+    assert one.connection
+    told: dict[str, float] = {}
+    while len(told) < 2:
+        message = one.connection.receive(30.0)
+        assert message is not None
+        told = message["ranks"]
+    one.connection.send(control.order(control.STACKS))
+    assert one.connection.receive(10.0) == {"event": control.STACKS}
+    with pytest.raises(TimeoutError):
+        one.connection.receive(3.0)
+
+
+@pytest.mark.process
 def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(worker: Make) -> None:
     """They use next to no CPU time, and one of them waits in the same call for most of the time."""
     script = """
