@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Union, cast
 
-from pydantic import ValidationError
 from typing_extensions import TypeVar  # of the standard library from Python 3.13 on
 
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, JobFailed, WaitTimeout
@@ -34,7 +33,7 @@ from client_lib.spec.bounds import Scalar
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.states import State
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import validated
 from client_lib.spec.wire import (
     CodeInPlace,
     CodeSnapshot,
@@ -386,10 +385,7 @@ class Job(Generic[R]):
         asked: dict[str, Any] = {"name": group, "request": sent, "members": runs, "max_parallel": max_parallel}
         if stop_on_failure:
             asked["stop_on_failure"] = True
-        try:
-            order = GroupRequest.model_validate(asked)
-        except ValidationError as error:
-            raise invalid_request(error, GroupRequest) from None
+        order = validated(GroupRequest, asked)
         prepared = replace(prepared, spec=spec)
         if check:
             request.check_script(replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from pydantic import ValidationError
 
 from client_lib.cli import job_options, launch_line, printer, processes
 from client_lib.cli.connection import Connection
@@ -17,7 +16,7 @@ from client_lib.errors import JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import validated
 from client_lib.spec.wire import JobInfo
 
 NoCheck = Annotated[bool, typer.Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
@@ -82,10 +81,7 @@ def undeclared(source: str, options: list[str]) -> list[str]:
 
 def _check_names(fields: Mapping[str, Any]) -> None:
     unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
-    try:
-        JobSpec.model_validate({"script": "any", **unknown})
-    except ValidationError as error:
-        raise invalid_request(error, JobSpec) from None
+    validated(JobSpec, {"script": "any", **unknown})
 
 
 def submit(described: DescribedJob, check: bool) -> JobInfo:

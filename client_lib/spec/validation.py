@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,8 +16,17 @@ _FINDINGS_SHOWN = 20  # a request may hold thousands of unknown fields, each of 
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter", "notify"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
+M = TypeVar("M", bound=BaseModel)
 Place = Callable[[Sequence[int | str]], str]
 """Returns the text that a sentence begins with, such as `line 3: `, for the path of an entry."""
+
+
+def validated(model: type[M], values: Mapping[str, Any]) -> M:
+    """The model of these values. Raises InvalidRequest."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise invalid_request(error, model) from None
 
 
 def invalid_request(error: ValidationError, model: type[BaseModel], place: Place = lambda _: "") -> InvalidRequest:

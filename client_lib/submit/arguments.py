@@ -8,11 +8,9 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from pydantic import ValidationError
-
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import validated
 
 
 @cache  # pydantic inspects the signature of each factory at every call
@@ -31,10 +29,7 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
         given["requirements"] = [given["requirements"]]
     if "script" in given:
         given["script"] = _as_words(values["script"])
-    try:
-        return JobSpec.model_validate(given)
-    except ValidationError as error:
-        raise invalid_request(error, JobSpec) from None
+    return validated(JobSpec, given)
 
 
 def _plain(value: Any) -> Any:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import MASK, JobSpec
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import validated
 from client_lib.spec.wire import CodeInPlace, FunctionCode, JobInfo, SubmitRequest
 
 _CODE = ("script", "code", "working_dir")
@@ -44,10 +42,7 @@ def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | 
         changes = {**changes, "requirements": [fspath(requirements)]}
     kept = spec.model_dump(exclude_unset=True)
     given = {name: value for name, value in {**kept, **changes}.items() if value is not None or name == "log_file"}
-    try:
-        return JobSpec.model_validate(given)
-    except ValidationError as error:
-        raise invalid_request(error, JobSpec) from None
+    return validated(JobSpec, given)
 
 
 def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:

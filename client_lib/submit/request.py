@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import ValidationError
-
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
-from client_lib.spec.validation import invalid_request
+from client_lib.spec.validation import validated
 from client_lib.spec.wire import (
     DIFF_MAX,
     CodeInPlace,
@@ -109,10 +107,7 @@ def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | N
     found = requirements_of(spec.requirements, script, Path.cwd())
     if found == spec.requirements:
         return {}
-    try:
-        JobSpec.model_validate({"script": "any", "requirements": found})
-    except ValidationError as error:
-        raise invalid_request(error, JobSpec) from None
+    validated(JobSpec, {"script": "any", "requirements": found})
     return {"requirements": found}
 
 
