@@ -86,10 +86,6 @@ def _flag(text: str) -> tuple[str, str | None]:
     return (text, None) if text and "=" not in text else key_value(text)
 
 
-def _numbers(text: str) -> list[int]:
-    return [_whole(part) for part in text.split(",")]
-
-
 def _watchdog(text: str) -> dict[str, Any]:
     """`log_period=30,action=restart` -> the fields of HealthParams."""
     given: dict[str, Any] = dict(key_value(part) for part in text.split(","))
@@ -100,7 +96,7 @@ def _watchdog(text: str) -> dict[str, Any]:
     return given
 
 
-_NUMBERS = Reading(str, _numbers, "NUMBERS")
+_NUMBERS = Reading(str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS")
 _BY_NAME = {"env_variables": Reading(str, _variable, "NAME[=VALUE]"), "flags": Reading(str, _flag, "KEY[=VALUE]")}
 
 

@@ -135,7 +135,8 @@ class SplitLine:
 
     given: Mapping[str, str]
     """Option -> its value; of a flag ''."""
-    misspelt: tuple[str, ...]
+    misspelt: Mapping[str, str]
+    """Option as written -> the one that is meant."""
     rest: Sequence[str]
     """The program that the launcher starts: the script and its arguments."""
 
@@ -146,7 +147,7 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
     Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
     """
     given: dict[str, str] = {}
-    misspelt: list[str] = []
+    misspelt: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word, at = words[at], at + 1
@@ -155,7 +156,7 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
         written, value = _parted(word)
         name = _option(written, table)
         if written.lstrip("-").replace("_", "-") in table.misspelt:
-            misspelt.append(written)
+            misspelt[written] = name
         if name in table.flags:
             if value is not None:
                 raise InvalidRequest(f"{table.launcher}: {written} takes no value, and {value!r} is given")
@@ -163,7 +164,7 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
         elif value is None:
             value, at = _value(words, at, f"{table.launcher}: {written}"), at + 1
         given[name] = value
-    return SplitLine(given, tuple(misspelt), words[at:])
+    return SplitLine(given, misspelt, words[at:])
 
 
 def _parted(word: str) -> tuple[str, str | None]:

@@ -62,8 +62,9 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
     fields = what_runs(
         line.rest, launcher, module="module" in given, no_python="no-python" in given, python=python or "python"
     )
-    notices = [f"{word} is read as --{TABLE.misspelt[_dashed(word)]}" for word in line.misspelt]
-    notices += [f"{_variable(name)} of the environment is read as {_option(name, preset[name])}" for name in preset]
+    notices = [f"{word} is read as --{meant}" for word, meant in line.misspelt.items()]
+    for name, value in preset.items():
+        notices.append(f"{_variable(name)} of the environment is read as --{name} {value}".rstrip())
     counted, given_by = _counted(given, machine.cores, notices)
     return LaunchLine(
         launcher,
@@ -88,14 +89,6 @@ def _preset(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[st
 def _variable(option: str) -> str:
     """Source: torch 2.15, distributed/argparse_util.py, env."""
     return f"PET_{option.replace('-', '_').upper()}"
-
-
-def _option(name: str, value: str) -> str:
-    return f"--{name} {value}".rstrip()
-
-
-def _dashed(word: str) -> str:
-    return word.lstrip("-").replace("_", "-")
 
 
 def _counted(given: Mapping[str, str], cores: int | None, notices: list[str]) -> tuple[dict[str, Any], dict[str, str]]:

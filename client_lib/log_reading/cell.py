@@ -179,13 +179,11 @@ class _Areas:
                     self._changed.wait()
                     continue
                 self._draw_all()
-                self._changed.wait_for(lambda: self._closed, self._pause_s())
+                pause_s = max(_PAUSE_S, (time.monotonic() - self._began) / _SLOWER)
+                self._changed.wait_for(lambda: self._closed, min(pause_s, _LONGEST_PAUSE_S))
 
     def _draw_all(self) -> None:
         for area, bundle in self._wanted.items():
             if self._drawn.get(area) != bundle:
                 self._drawn[area] = bundle
                 self._handles[area].update(bundle, raw=True)
-
-    def _pause_s(self) -> float:
-        return min(max(_PAUSE_S, (time.monotonic() - self._began) / _SLOWER), _LONGEST_PAUSE_S)

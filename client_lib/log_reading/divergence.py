@@ -152,7 +152,8 @@ class _Stream:
 
     def divergence(self) -> Divergence | None:
         """None: there is none, or its lines have been removed since."""
-        first = min((rank.after[0] for rank in self._ranks.values() if rank.after), key=_time, default=None)
+        found = (rank.after[0] for rank in self._ranks.values() if rank.after)
+        first = min(found, key=lambda entry: entry.time, default=None)
         if self._place is None or first is None:
             return None
         same: defaultdict[str | None, list[int]] = defaultdict(list)
@@ -165,7 +166,3 @@ class _Stream:
             for shown in [self._ranks[ranks[0]]]
         ]
         return Divergence(first.stream, first.time, self._place, sides)
-
-
-def _time(entry: LogEntry) -> datetime:
-    return entry.time

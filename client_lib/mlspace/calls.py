@@ -63,7 +63,8 @@ def get_instance_types(
     `regions`: one or several; None: all of the platform's. The types are the same in each: one server has one
     catalogue. `cluster_type` INF: no row, because there is no inference here.
     """
-    kinds = [] if _is_inference(cluster_type) else configured().instance_types()
+    is_inference = cluster_type is not None and ClusterType(cluster_type) is ClusterType.INF
+    kinds = [] if is_inference else configured().instance_types()
     rows = [
         {"region": region, "instance_type": kind.name, "memory": kind.memory_gib, "cpu": kind.cpu, "gpu": kind.gpus}
         for region in _regions(regions)
@@ -94,10 +95,6 @@ def get_docker_images(cluster_type: ClusterType | str | None = None) -> list[str
         stacklevel=2,
     )
     return []
-
-
-def _is_inference(cluster_type: ClusterType | str | None) -> bool:
-    return cluster_type is not None and ClusterType(cluster_type) is ClusterType.INF
 
 
 def _regions(given: str | Sequence[str] | None) -> list[str]:

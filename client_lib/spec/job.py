@@ -341,7 +341,7 @@ class JobSpec(Strict):
     """Restarts of the ranks by the agents of `pytorch_elastic` within an attempt; None: 5."""
 
     # --- what it is called
-    name: Label | None = None
+    name: Annotated[Label, Bound(check_name)] | None = None
     """DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name."""
     job_desc: Text | None = None
     """Free text."""
@@ -371,13 +371,6 @@ class JobSpec(Strict):
         if image is not None and image.endswith(".py"):
             raise ValueError(f"{image!r} looks like a script; pass it as script={image!r}")
         return image
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_label(cls, name: str | None) -> str | None:
-        if name is not None:
-            check_name(name)
-        return name
 
     @field_validator("after")
     @classmethod

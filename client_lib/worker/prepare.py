@@ -14,7 +14,6 @@ from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.rank_environment import Process, has_ranks, processes, script_path, uses_rank_runner, working_dir
 
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
-_RUNNER = "rank_runner.py"
 _LOCAL_RANK = ("--local_rank", "--local-rank")
 _COPYING, _INCOMPLETE = ".copying", ".copying.new"
 
@@ -215,16 +214,9 @@ def _declares(function: object) -> bool:
 
 def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
     """The script by a path that is valid in the working directory, after the rank runner if that is used."""
-    python, name, arguments = argv[0], argv[1], argv[2:]
-    if plan.snapshot:
-        name = script
-    return [python] + _runner(plan, directory) + [name] + arguments
-
-
-def _runner(plan: WorkerPlan, directory: Directory) -> List[str]:
-    """Arguments before the script: torchrun's agent, which starts the rest, and the rank runner."""
-    agent = elastic.agent_arguments(plan) if plan.type == ELASTIC else []
-    return agent + ([runner_file(_RUNNER, directory)] if uses_rank_runner(plan) else [])
+    agent = elastic.agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
+    runner = [runner_file("rank_runner.py", directory)] if uses_rank_runner(plan) else []
+    return [argv[0], *agent, *runner, script if plan.snapshot else argv[1], *argv[2:]]
 
 
 def runner_file(name: str, directory: Directory) -> str:

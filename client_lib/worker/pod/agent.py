@@ -112,7 +112,8 @@ class Agent:
         os.makedirs(self._files.directory.path, exist_ok=True)
         try:
             failed = self._fork()
-            self._claim()
+            until_answered(self._channel.claim, self._check_stop, warn)
+            self._channel.start()
             if failed:
                 raise failed
             if self._is_elastic:
@@ -160,10 +161,6 @@ class Agent:
         except OSError as error:
             return error
         return None
-
-    def _claim(self) -> None:
-        until_answered(self._channel.claim, self._check_stop, warn)
-        self._channel.start()
 
     def _resume(self) -> None:
         """Continue after the last pod of this worker, or the last start of this container, has ended."""

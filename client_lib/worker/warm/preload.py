@@ -44,7 +44,8 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
     def judge(name: str) -> None:
         new = [other for other in sys.modules if other not in checked]
         checked.update(new)
-        changed = _changed(initial, _interpreter_state())
+        now = _interpreter_state()
+        changed = ", ".join(part for part in _STATE_OF if initial[part] != now[part])
         why = trouble() or _foreign(new) or (changed and "it changes " + changed)
         if why:
             raise Unfit(name, why)
@@ -159,13 +160,7 @@ _STATE_OF: Dict[str, Callable[[], Any]] = {
     "the umask": _umask,
     "limits of the process": lambda: [resource.getrlimit(limit) for limit in _RLIMITS],
 }
-State = Dict[str, Any]
 
 
-def _interpreter_state() -> State:
+def _interpreter_state() -> Dict[str, Any]:
     return {name: read() for name, read in _STATE_OF.items()}
-
-
-def _changed(before: State, now: State) -> Optional[str]:
-    """Names of the parts that differ."""
-    return ", ".join(name for name in _STATE_OF if before[name] != now[name]) or None
