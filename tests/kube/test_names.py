@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib.spec.job import NAME_MAX, WORKERS_MAX
+from client_lib.spec.job import WORKERS_MAX
+from client_lib.spec.names import NAME_MAX
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import manifest
 
