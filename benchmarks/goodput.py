@@ -2,9 +2,10 @@
 
     python benchmarks/goodput.py [--runs 1] [--ranks 3] [forward backward]
 
-DDP on gloo ranks with a step of 20 ms, in which one rank needs 50 ms more, in the forward or in the backward pass. Rank
-0 writes a checkpoint of 0.5 s now and then; the first attempt fails, and the second one repeats some steps. The script
-itself measures what it injects: beside each part of `job.goodput()` stands how many percentage points it is off.
+DDP on gloo ranks with a step of 20 ms, in which one rank needs 50 ms more, in the forward or in the backward pass.
+Rank 0 writes a checkpoint of 0.5 s now and then; the first attempt fails, and the second one repeats some steps. Each
+goes on for 0.5 s after its last step. The script itself measures what it injects: beside each part of `job.goodput()`
+stands how many percentage points it is off. At the end the same is told of a job of 1 s that shows no steps.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import re
 import time
 from pathlib import Path
 
-from own_server import INSTANCE_TYPE, own_server
+from own_server import INSTANCE_TYPE, own_server, run_job
 
 from client_lib import Job
+from client_lib.spec.states import State
 
 GUILTY, LIMIT_S = 1, 300.0
 SCRIPT = """
@@ -51,6 +53,7 @@ saved, first = 0.0, 101 if attempt > 1 else 1
 for step in range(first, 161 if attempt > 1 else 131):
     if step == first + 1:
         began, slept, saved = time.time(), 0.0, 0.0
+        print("first", began, flush=True)
     if step == 131:
         print("repeated", time.time() - began, saved, flush=True)
         began, slept, saved = time.time(), 0.0, 0.0
@@ -69,6 +72,8 @@ for step in range(first, 161 if attempt > 1 else 131):
                     time.sleep(0.1)
             saved += time.time() - before
 print("ran", time.time() - began, saved, slept, flush=True)
+print("last", time.time(), flush=True)
+time.sleep(0.5)
 sys.exit(attempt == 1)
 """
 
@@ -99,10 +104,26 @@ def run(folder: Path, part: str, ranks: int) -> None:
     repeated = max(each[0] for each in again) - max(each[1] for each in again)
     lag = sum(max(each[2] for each in group) for group in (ran[:ranks], ran[ranks:]))
     both = sum(max(each[0] for each in group) - max(each[1] for each in group) for group in (ran[:ranks], ran[ranks:]))
-    injected = {"checkpoints": saved, "repeated": repeated, "lag": lag, "steps": both - lag}
+    first, last = ([float(at) for at in re.findall(rf"{word} (\S+)\n", lines)] for word in ("first", "last"))
+    ends = [
+        event.time.timestamp()
+        for event in job.events()
+        if event.state in (State.RESTARTING, State.FAILED, State.SUCCEEDED)
+    ]
+    begins = [job.info().created_at.timestamp(), ends[0]]
+    injected = {
+        "queued": 0.0,
+        "starting": sum(min(first[at * ranks :][:ranks]) - begins[at] for at in (0, 1)),
+        "steps": both - lag,
+        "lag": lag,
+        "checkpoints": saved,
+        "repeated": repeated,
+        "script": 0.0,
+        "ending": sum(ends[at] - max(last[at * ranks :][:ranks]) for at in (0, 1)),
+        "unknown": 0.0,
+    }
     for name, share in told.parts().items():
-        off = f"{(share - injected[name] / told.wall_s) * 100:+.1f}" if name in injected else ""
-        print(f"    {name:12} {share:6.1%} {off}", flush=True)
+        print(f"    {name:12} {share:6.1%} {(share - injected[name] / told.wall_s) * 100:+.1f}", flush=True)
 
 
 def printed(job: Job) -> str:
@@ -124,6 +145,8 @@ def main() -> None:
         for _ in range(given.runs):
             for part in given.parts:
                 run(folder, part, given.ranks)
+        (folder / "short.py").write_text("import time\ntime.sleep(0.9)\n")
+        print(f"without steps: {run_job(script=folder / 'short.py').goodput()}")
 
 
 if __name__ == "__main__":

@@ -86,8 +86,12 @@ class JobGoodput(Lenient):
     """Pauses between steps in which the directory for checkpoints was written."""
     repeated_s: float = 0.0
     """Steps that an earlier attempt had made too."""
+    script_s: float = 0.0
+    """Attempts that show no steps, from the start of the script to its end."""
+    ending_s: float = 0.0
+    """Time from the last step of an attempt to the end of its processes."""
     unknown_s: float = 0.0
-    """Other pauses, and attempts that show no steps."""
+    """Other pauses."""
 
     def parts(self) -> dict[str, float]:
         """The share of each part: together 1."""
@@ -98,4 +102,4 @@ class JobGoodput(Lenient):
         return f"{duration(self.wall_s)}: {shares}"
 
 
-PARTS = ("queued", "starting", "steps", "lag", "checkpoints", "repeated", "unknown")
+PARTS = ("queued", "starting", "steps", "lag", "checkpoints", "repeated", "script", "ending", "unknown")

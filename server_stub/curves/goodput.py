@@ -2,7 +2,8 @@
 
 The events of a job tell when it waited, started and ran. Within a run its steps have marks: the entries of all ranks
 into collectives, or the steps that rank 0 prints. The time between two marks beyond the usual time of their steps is a
-checkpoint if the directory for checkpoints was written then; otherwise its use is unknown.
+checkpoint if the directory for checkpoints was written then; otherwise its use is unknown. A run without steps is time
+of the script, and after its last step a run is ending, unless it goes on or was stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from server_stub.curves.lag import SeenStep
 _WAITS = (Reason.QUEUED, Reason.UNSCHEDULABLE)
 _PAUSE = 0.2  # part of the usual time of some steps: a longer delay is a pause, and not a slow step
 _SLACK_S = 0.05  # between the clock of a file system and that of a process
+_AT_ONCE_S = 1.0  # by its events a job that starts at once is in the queue until it runs, or its start is reported
+_UNSENT_S = 20.0  # marks of so many seconds may be missing while a run goes on, or if it was stopped
 
 
 class Marks(NamedTuple):
@@ -37,15 +40,19 @@ class Marks(NamedTuple):
 def split(events: Sequence[Event], end: datetime, attempts: Mapping[int, Marks]) -> dict[str, float]:
     """Seconds by their use, the names of PARTS; together all from the first event until `end`, or that of the job."""
     spent, reached = dict.fromkeys(PARTS, 0.0), float("-inf")
-    starts = [next(same) for _, same in groupby(events, key=_phase)]
-    for event, until in zip(starts, [*(event.time for event in starts[1:]), end], strict=True):
-        (attempt, use), whole_s = _phase(event), max(0.0, (until - event.time).total_seconds())
-        marks = attempts.get(attempt)
-        if use == "running" and marks:
-            _add_run(spent, event.time.timestamp(), whole_s, marks, reached)
+    phases = [list(same) for _, same in groupby(events, key=_phase)]
+    for phase, until in zip(phases, [*(phase[0].time for phase in phases[1:]), end], strict=True):
+        (attempt, use), begin = _phase(phase[0]), phase[0].time
+        whole_s = max(0.0, (until - begin).total_seconds())
+        if use == "running":
+            marks = attempts.get(attempt, Marks((), (), ()))
+            stops = [event.time for event in phase if event.reason == Reason.STOPPING]
+            stop = stops[0] if stops else end if phase is phases[-1] else begin
+            _add_run(spent, begin.timestamp(), whole_s, stop.timestamp(), marks, reached)
             reached = max([reached, *(step for _, step in marks.printed)])
         elif use:
-            spent["unknown" if use == "running" else use] += whole_s
+            at_once = phase is phases[0] and len(phases) > 1 and whole_s < _AT_ONCE_S
+            spent["starting" if at_once else use] += whole_s
     return spent
 
 
@@ -58,13 +65,14 @@ def _phase(event: Event) -> tuple[int, str]:
     return event.attempt, ""
 
 
-def _add_run(spent: dict[str, float], begin: float, whole_s: float, marks: Marks, reached: float) -> None:
-    """Add the uses of one run. `reached`: the last step of the attempts before."""
+def _add_run(spent: dict[str, float], begin: float, whole_s: float, stop: float, marks: Marks, reached: float) -> None:
+    """Add the uses of one run. `stop`: the time until which steps are expected; `begin`: until the last that is seen.
+    `reached`: the last step of the attempts before."""
     end = begin + whole_s
     places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
     usual = _usual(places)
     if not usual:
-        spent["unknown"] += whole_s
+        spent["script"] += whole_s
         return
     if marks.seen:
         places.append((min(end, places[-1][0] + usual), places[-1][1] + 1))
@@ -90,7 +98,16 @@ def _add_run(spent: dict[str, float], begin: float, whole_s: float, marks: Marks
             spent["lag"] += lag * steps_s
             spent["steps"] += (1 - lag) * steps_s
     last = places[-1][0]
-    spent["checkpoints" if _wrote(written, last, end) else "unknown"] += end - last
+    if _wrote(written, last, end):
+        spent["checkpoints"] += end - last
+        return
+    more_s = max(0.0, min(stop, end) - last)
+    if more_s > max(usual, _UNSENT_S):
+        spent["unknown"] += more_s
+    else:
+        spent["lag"] += lag * more_s
+        spent["steps"] += (1 - lag) * more_s
+    spent["ending"] += end - last - more_s
 
 
 def _wrote(written: Sequence[float], begin: float, end: float) -> bool:

@@ -129,7 +129,7 @@ def test_what_the_time_of_a_job_was_used_for(place: Place) -> None:
     assert used.checkpoints_s == pytest.approx(5.0, abs=1.0)  # one in the first attempt is repeated in the second
     assert used.repeated_s == pytest.approx(1.0, abs=0.5)
     assert used.steps_s >= 3.5
-    assert used.unknown_s < 0.1 * used.wall_s
+    assert used.unknown_s <= 0.05 * used.wall_s
 
 
 def test_what_workers_use_is_known_and_is_no_metric_of_the_job(place: Place) -> None:

@@ -111,10 +111,35 @@ def test_any_marks_give_parts_that_sum_up_to_the_whole(
     assert min(found.values()) >= -1e-6
 
 
-def test_a_job_without_steps_is_not_known() -> None:
-    events = [event(0, State.PENDING, Reason.QUEUED), event(10, State.RUNNING, Reason.RUNNING)]
+@pytest.mark.parametrize(("waited", "first"), [(10.0, "queued"), (0.2, "starting")])
+def test_a_job_without_steps_has_time_of_its_script(waited: float, first: str) -> None:
+    events = [event(0, State.PENDING, Reason.QUEUED), event(waited, State.RUNNING, Reason.RUNNING)]
     found = split(events, CREATED + timedelta(seconds=30), {1: Marks((), (), ())})
-    assert {name: seconds for name, seconds in found.items() if seconds} == {"queued": 10, "unknown": 20}
+    assert {name: seconds for name, seconds in found.items() if seconds} == {first: waited, "script": 30 - waited}
+
+
+@given(st.floats(0, 60))
+def test_the_time_after_the_last_step_of_an_ended_run_is_its_ending(ending: float) -> None:
+    job = Simulated(collectives=True, lag_s=0.0)
+    job.run(1, 20)
+    job.spend("ending", ending)
+    assert job.split() == pytest.approx(job.expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(("after", "use"), [(15.0, "steps"), (600.0, "unknown")])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_the_time_after_the_last_step_of_a_stopped_or_running_job_is_no_ending(
+    after: float, use: str, stopped: bool
+) -> None:
+    job = Simulated(collectives=True, lag_s=0.0)
+    job.run(1, 20)
+    job.events.pop()
+    job.spend(use, after)
+    if stopped:
+        job.events.append(event(job.at, State.RUNNING, Reason.STOPPING))
+        job.spend("ending", 3.0)
+        job.events.append(event(job.at, State.CANCELLED, Reason.CANCELLED))
+    assert split(job.events, CREATED + timedelta(seconds=job.at), job.attempts) == pytest.approx(job.expected, abs=1e-3)
 
 
 def test_a_pause_that_writes_no_checkpoint_is_not_known() -> None:
