@@ -326,7 +326,7 @@ class JobProgress(WithNan):
     done: float | None = None
     """0 to 1."""
     left_s: float | None = None
-    """Seconds until all steps are done, by the usual speed so far."""
+    """Seconds until all steps are done, by the usual speed so far; None too while the job hangs."""
     left_from_s: float | None = None
     left_to_s: float | None = None
     """`left_s` by the upper and the lower quartile of the speeds so far."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 from client_lib.errors import ClientLibError, Conflict, NotSupported
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
-from client_lib.spec.states import State
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo, JobProgress
 from client_lib.worker.report import storable
 from server_stub.curves import CurveReader, Whose, goodput
@@ -35,6 +35,7 @@ _THREADS = 2  # that read logs for their metrics, for up to _LONGEST_S
 _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
 _SHARED_S = 5.0  # longest time for which an answer with metrics is kept for others that ask for the same
 _PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
+_NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
 
 
 class Observer:
@@ -88,7 +89,7 @@ class Observer:
             JobMetrics(
                 job=job.name,
                 attempt=job.attempt,
-                progress=self._progress([logs]).get(job.id) if job.state == State.RUNNING else None,
+                progress=self._progress([(job, logs)]).get(job.id) if job.state == State.RUNNING else None,
                 curves=curves,
                 complete=found.complete,
                 dropped=found.dropped,
@@ -116,9 +117,9 @@ class Observer:
         with suppress(ClientLibError):  # this user may not observe it
             self._check(user, job, "progress")
             if job.state == State.RUNNING:
-                return (await asyncio.to_thread(self._progress, [logs], True)).get(job.id)
+                return (await asyncio.to_thread(self._progress, [(job, logs)], True)).get(job.id)
             if job.state.final:
-                found = (await asyncio.to_thread(self._progress, [logs], True)).get(job.id)
+                found = (await asyncio.to_thread(self._progress, [(job, logs)], True)).get(job.id)
                 return JobProgress(nan=found.nan, slow=found.slow) if found and (found.nan or found.slow) else None
         return None
 
@@ -135,21 +136,23 @@ class Observer:
             with suppress(ClientLibError):  # one that this user may not observe is left out
                 if job.state == State.RUNNING:
                     self._check(user, job, "progress")
-                    chosen.append(logs)
+                    chosen.append((job, logs))
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
-    def _progress(self, jobs: Sequence[LoggedJob], with_slow: bool = False) -> dict[str, JobProgress]:
+    def _progress(self, jobs: Sequence[tuple[JobInfo, LoggedJob]], with_slow: bool = False) -> dict[str, JobProgress]:
         until, now = time.monotonic() + _PATIENCE_S, self._clock.now().timestamp()
         found = {}
-        for job in jobs:
+        for job, logs in jobs:
             try:
-                progress = self._curves.progress(job, now, until)
-                if with_slow and (slow := self._curves.straggler(job, until)):
+                progress = self._curves.progress(logs, now, until)
+                if progress and job.reason == Reason.HUNG:
+                    progress = progress.model_copy(update=_NO_ESTIMATE)
+                if with_slow and (slow := self._curves.straggler(logs, until)):
                     progress = (progress or JobProgress()).model_copy(update={"slow": str(slow)})
                 if progress:
-                    found[job.job_id] = progress
+                    found[job.id] = progress
             except Exception:  # a job may write anything to its log; others must be listed
-                log.exception("the progress of job %s can't be read", job.job_id)
+                log.exception("the progress of job %s can't be read", job.id)
         return found
 
     async def _read_log(self, read: Callable[[LoggedJob, float], T], logs: LoggedJob) -> T:

@@ -12,6 +12,8 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
+from server_stub.runtimes import log_dir
+from tests.logs.support import START, LogWriter
 from tests.service.bench import Bench
 
 
@@ -65,6 +67,27 @@ def test_the_rank_that_others_wait_for_is_named_and_that_it_moves_again(bench: B
         told = [reason for _, reason, _ in await bench.events("one")]
         assert told == ["Queued", "Running", "Hung", "Running", "Completed"]
         assert bench.runtime.stopped == []
+
+    with_two_ranks(bench, run)
+
+
+def test_a_job_that_hangs_has_no_time_left_until_it_moves_again(bench: Bench) -> None:
+    async def run(job_id: str) -> None:
+        found = await bench.service.lookup.by_id(job_id)
+        assert found
+        logs = bench.service.lookup.logs(found)
+        log = LogWriter(log_dir(logs.job_dir, 1, 0))
+        now = (bench.clock.now() - START).total_seconds()
+        for step in range(1, 11):
+            log.write(f"step {step}/100 loss={1 / step}", at=now - 10 + step)
+
+        hung = (await becomes(bench, Reason.HUNG)).progress
+        assert hung
+        assert (hung.done, hung.metrics, hung.left_s, hung.rate) == (0.1, {"loss": 0.1}, None, None)
+        bench.runtime.runs(job_id)
+        moves = (await becomes(bench, Reason.RUNNING)).progress
+        assert moves
+        assert (moves.left_s, moves.rate) == (pytest.approx(90, abs=15), pytest.approx(1))
 
     with_two_ranks(bench, run)
 
