@@ -3,9 +3,9 @@
 Between two collectives a rank works for itself, and in each the first ones wait for the last. A rank that is always
 the last costs the others that time, also in a backward pass: DDP's collectives are in PyTorch's recorder too.
 
-The clocks of several machines are trusted unless the collectives contradict them: no rank enters a step before all have
-entered the step before. Then the usual difference is taken for that of the clocks: a rank is compared with those of its
-worker, and a worker that is late as a whole is not found.
+The clocks of several machines are set right by what is known of them. Then they are trusted unless the collectives
+contradict them: no rank enters a step before all have entered the step before. Then the usual difference is taken for
+that of the clocks: a rank is compared with those of its worker, and a worker that is late as a whole is not found.
 """
 
 from __future__ import annotations
@@ -104,29 +104,33 @@ class Entries:
             self.size -= _size(old[1::2])
 
 
-def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]]) -> Straggler | None:
+def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> Straggler | None:
     """The straggler by the newest windows of all ranks, one mapping for each worker; only if these have too few steps,
-    by all windows."""
+    by all windows. `ahead`: see `steps`."""
     found: list[SeenStep] = []
     for most in (_NEWEST, _WINDOWS):
-        found = steps([{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers])
+        found = steps([{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers], ahead)
         if len(found) >= _STEPS:
             break
     return straggler(found, len(workers))
 
 
-def steps(workers: Sequence[Mapping[int, Sequence[Window]]]) -> list[SeenStep]:
-    """The steps that the windows of all ranks have in common, oldest first. One mapping for each worker."""
+def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> list[SeenStep]:
+    """The steps that the windows of all ranks have in common, oldest first. One mapping for each worker. `ahead`: the
+    seconds by which the clock of each is known to be ahead of the first."""
     group = _shared_group(workers)
     period = next((w.period for worker in workers for ws in worker.values() for w in ws[::-1] if w.group == group), 0)
-    times = [{rank: _times(windows, group) for rank, windows in worker.items()} for worker in workers]
+    times = [
+        {rank: _shifted(_times(windows, group), known) for rank, windows in worker.items()}
+        for worker, known in zip(workers, ahead or [0.0] * len(workers), strict=True)
+    ]
     own = {rank: entries for worker in times for rank, entries in worker.items() if entries}
     if len(own) < 2:
         return []
     numbers = sorted(set.intersection(*map(set, own.values())))
     for worker in times[1:]:
-        ahead = _ahead(times[0], worker, numbers, period)
-        own.update({rank: {n: t - ahead for n, t in each.items()} for rank, each in worker.items() if each})
+        more = _ahead(times[0], worker, numbers, period)
+        own.update({rank: _shifted(each, more) for rank, each in worker.items() if each})
     found: list[SeenStep] = []
     for run in _runs(numbers):
         found += _steps([(n, {rank: each[n] for rank, each in own.items()}) for n in run], period)
@@ -169,6 +173,10 @@ def _times(windows: Sequence[Window], group: str) -> dict[int, float]:
                 found.clear()  # else it was sent twice, by the thread and at the end of the rank
             found.update(enumerate(window.times, window.first))
     return found
+
+
+def _shifted(times: dict[int, float], ahead: float) -> dict[int, float]:
+    return {number: at - ahead for number, at in times.items()} if ahead else times
 
 
 def _ahead(here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int) -> float:

@@ -27,7 +27,8 @@ from server_stub.curves.points import Points
 from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
-from server_stub.runtimes import log_dir
+from server_stub.runtimes import log_dir, worker_dir
+from server_stub.worker_gateway import worker_clock
 
 FOLDER = "curves"
 """In the directory of the job."""
@@ -158,7 +159,7 @@ class CurveReader:
         newest = [{rank: windows[-1] for rank, windows in each.items()} for each in workers]
         known = trackers[0].slow
         if known is None or known[0] != newest:
-            known = trackers[0].slow = newest, slow_rank(workers)
+            known = trackers[0].slow = newest, slow_rank(workers, _ahead(job, job.attempt))
         return known[1]
 
     def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
@@ -169,7 +170,7 @@ class CurveReader:
                 entries.append(_windows(tracker))
                 printed += tracker.printed() if worker == 0 else []
                 written += tracker.written
-        return Marks(steps(entries), printed, written)
+        return Marks(steps(entries, _ahead(job, attempt)), printed, written)
 
     def first_steps(self, job: LoggedJob, until: float) -> str:
         """See `Tracker.first_steps`, of worker 0 in the newest attempt."""
@@ -238,6 +239,13 @@ class CurveReader:
 def _windows(tracker: Tracker) -> dict[int, list[Window]]:
     """A copy, for the time after the lock."""
     return {rank: list(windows) for rank, windows in tracker.entries.of_rank.items()}
+
+
+def _ahead(job: LoggedJob, attempt: int) -> list[float]:
+    """Seconds by which the clock of each worker is ahead of that of worker 0; 0.0: it is not, or is not known."""
+    clocks = [worker_clock.read(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)]
+    first = clocks[0]
+    return [clock.ahead_of(first) if clock and first else 0.0 for clock in clocks]
 
 
 def _records(data: bytes) -> Iterator[tuple[float, int | None, str, str, str]]:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest
 from client_lib.worker.directory import sync
-from client_lib.worker.format import parse, segment_name, segments
+from client_lib.worker.format import Record, parse, segment_name, segments
 from client_lib.worker.segments import end_of, middle
+from server_stub.worker_gateway.worker_clock import WorkerClock
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
 
@@ -49,6 +50,7 @@ class LogFile:
         """Size of each segment by its start offset, in order."""
         self._synced_at = 0.0
         self._durable = 0
+        self._clock = WorkerClock(folder.parent)
 
     def open(self) -> None:
         """Continue the files; half a record, which a crash has left, is cut off."""
@@ -73,12 +75,13 @@ class LogFile:
         new = data[max(0, self.length - offset) :]
         if not new:
             return 0
-        first, last = _sequences(new)
-        missing = max(0, first - self.next_seq)
+        first, last = _ends(new)
+        missing = max(0, first.seq - self.next_seq)
         if offset > self.length:
             self._begin(offset)
         self._append(new)
-        self.next_seq = last + 1
+        self.next_seq = last.seq + 1
+        self._clock.note(last.time, time.time())
         self._sync_now_and_then()
         return missing
 
@@ -170,18 +173,16 @@ def _write_all(descriptor: int, data: bytes) -> None:
         raise
 
 
-def _sequences(records: bytes) -> tuple[int, int]:
-    """The seq of the first and of the last record."""
+def _ends(records: bytes) -> tuple[Record, Record]:
+    """The first and the last record."""
     if not records.endswith(b"\n"):
         raise InvalidRequest("the log ends within a record")
-    return _sequence(records[: records.find(b"\n")]), _sequence(
-        records[records.rfind(b"\n", 0, len(records) - 1) + 1 :]
-    )
+    return _record(records[: records.find(b"\n")]), _record(records[records.rfind(b"\n", 0, len(records) - 1) + 1 :])
 
 
-def _sequence(line: bytes) -> int:
+def _record(line: bytes) -> Record:
     try:
-        return parse(line).seq
+        return parse(line)
     except ValueError as error:
         raise InvalidRequest(f"{line[:80]!r} is no record of a worker's log") from error
 

@@ -19,6 +19,7 @@ from client_lib.worker.report import Report
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.files.snapshots import batches
 from server_stub.worker_gateway import report as reports
+from server_stub.worker_gateway import worker_clock
 from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.sessions import SessionOrders
 from server_stub.worker_gateway.stacks import StackOrders
@@ -176,7 +177,7 @@ class RemoteWorker:
 
     def forget(self) -> None:
         """Remove everything that has been stored for this worker."""
-        for path in (self._folder / FACTS, Path(self._report_path)):
+        for path in (self._folder / FACTS, self._folder / worker_clock.FILE, Path(self._report_path)):
             path.unlink(missing_ok=True)
         for folder in (self._folder / "log", self._folder / RESULTS):
             shutil.rmtree(folder, ignore_errors=True)

@@ -74,6 +74,14 @@ def test_a_clock_that_is_wrong_makes_nobody_slow(ahead: float) -> None:
     assert found(job(2, 50, {}, ahead=ahead)) is None
 
 
+@pytest.mark.parametrize("skew", [0.015, 0.05, -3600.0])
+def test_clocks_that_are_known_are_set_right(skew: float) -> None:
+    for delays in ({}, {1: 0.05}):
+        workers = [worker.of_rank for worker in job(1, 50, delays, ahead=skew)]
+        slow = lag.slow_rank(workers, [0.0, skew + 0.002])
+        assert (slow.rank if slow else None) == next(iter(delays), None)
+
+
 def test_entries_of_a_long_job_are_few_and_can_be_saved() -> None:
     workers = job(1, 100_000, {1: 0.05})
     assert all(len(windows) <= 64 for worker in workers for windows in worker.of_rank.values())

@@ -16,7 +16,8 @@ from server_stub.curves import reader as curve_reader
 from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
-from server_stub.runtimes import log_dir
+from server_stub.runtimes import log_dir, worker_dir
+from server_stub.worker_gateway.worker_clock import WorkerClock
 from tests.curves.test_lag import line
 from tests.logs.support import LogWriter
 
@@ -251,9 +252,9 @@ def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
 ) -> None:
     searches, real = [], lag.steps
 
-    def steps(workers: Any) -> list[lag.SeenStep]:
-        searches.append(workers)
-        return real(workers)
+    def steps(*arguments: Any) -> list[lag.SeenStep]:
+        searches.append(arguments)
+        return real(*arguments)
 
     def slow(of: LoggedJob) -> tuple[int, int]:
         """Return how many of the last steps were looked at, and the number of searches."""
@@ -275,6 +276,21 @@ def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
     two = job(tmp_path, n_workers=2)
     other.write("no entries", at=1)
     assert [slow(two) for _ in range(2)] == [(39, 2), (39, 0)]
+
+
+def test_the_clock_of_a_worker_makes_no_rank_slow(tmp_path: Path) -> None:
+    two, reader = job(tmp_path, n_workers=2), CurveReader(10**6)
+    for worker, ahead in ((0, 0.0), (1, 0.05)):
+        times = [1e9 + 0.1 * n + ahead for n in range(20)]
+        writer(tmp_path, worker=worker).write(line(worker, 0, 1, times), rank="-", stream="metrics")
+    slow = CurveReader(10**6).straggler(two, time.monotonic() + 60)
+    assert slow
+    assert slow.rank == 1
+    for worker, ahead in ((0, 0.0), (1, 0.05)):
+        clock = WorkerClock(worker_dir(two.job_dir, 1, worker))
+        for n in range(60):  # requests of an agent, each 0.1 s
+            clock.note("1970-01-01T00:01:40.500000Z", 100.5 - ahead + 0.002 + n % 10 / 100)
+    assert reader.straggler(two, time.monotonic() + 60) is None
 
 
 def test_logs_with_many_entries_leave_the_memory_too(

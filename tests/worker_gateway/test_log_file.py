@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
+from server_stub.worker_gateway import worker_clock
 from server_stub.worker_gateway.log_file import LogFile
 
 
@@ -135,3 +138,17 @@ def test_whatever_is_sent_the_log_holds_each_record_once_and_in_order(
     assert log.next_seq == (seqs[-1] + 1 if seqs else 0)
     assert log.next_seq - len(seqs) == missing
     assert log.length == len(records(0, log.next_seq))
+
+
+def test_the_clock_of_the_worker_is_known_by_the_newest_records(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for seq in range(3):
+        stamp = datetime.fromtimestamp(time.time() + 60, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        old = record(2 * seq, "old")
+        log.put(log.length, old + f"{2 * seq + 1} {stamp} 0 stdout new\n".encode(), gap=False)
+    known = worker_clock.read(tmp_path)
+    assert known
+    assert known.ahead_s == pytest.approx(60, abs=0.5)
+    assert known.arrivals == 2  # each doubling is written
+    (tmp_path / worker_clock.FILE).write_text('{"ahead_s": []}')
+    assert worker_clock.read(tmp_path) is None
