@@ -111,9 +111,9 @@ $(FUNCTIONS_READY): $(READY) requirements/bench-functions.txt
 bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
 	@for file in $$(grep -l '__main__' benchmarks/*.py | grep -v /kube_); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
-bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine (root; minutes to build it the first time)
-	@for command in kube_start.py kube_logs.py kube_many.py "kube_many.py --hold"; do echo "== benchmarks/$$command"; \
-	  $(RUN)/python benchmarks/$$command || exit 1; done
+bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine, with both kinds of jobs (root; minutes to build it the first time)
+	@for kind in pytorchjob trainjob; do for command in kube_start.py kube_logs.py kube_many.py "kube_many.py --hold"; do \
+	  echo "== benchmarks/$$command --kind $$kind"; $(RUN)/python benchmarks/$$command --kind $$kind || exit 1; done; done
 
 docs: $(READY)  ## write what docs/ repeats of the code, and build the site in build/docs
 	@echo "== docs/openapi*.json, docs/*.schema.json"

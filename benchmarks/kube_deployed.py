@@ -1,6 +1,6 @@
 """A server in the deployed shape, for a benchmark: a pod of the cluster, made from the Dockerfile and `k8s/base`.
 
-Its data is on an emptyDir, and the training operator runs beside the API server; the rest is as `k8s/` has it.
+Its data is on an emptyDir, and the operators run beside the API server; the rest is as `k8s/` has it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ patches:
   - target: {{kind: Deployment, name: client-lib-server}}
     patch: |
       - {{op: replace, path: /spec/template/spec/volumes/0, value: {{name: data, emptyDir: {{}}}}}}
+      - op: add
+        path: /spec/template/spec/containers/0/env/-
+        value: {{name: CLIENT_LIB_SERVER_JOB_KIND, value: {kind}}}
 """
 
 
 class DeployedPlace(Place):
     """A server that is a pod. `types`: the instance types of its catalogue; jobs are of the first."""
 
-    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], **variables: str) -> None:
         builds.build(cluster.home, ["kubectl"], ["python"], print)
         cluster.load(str(image.build(cluster.home, folder, IMAGE)))
-        super().__init__(folder, cluster, types)
+        super().__init__(folder, cluster, types, **variables)
 
     @property
     def url(self) -> str:
@@ -50,7 +53,7 @@ class DeployedPlace(Place):
         overlay = self.folder / "k8s" / "overlays" / "bench"
         shutil.copytree(ROOT / "k8s" / "base", self.folder / "k8s" / "base")
         overlay.mkdir(parents=True)
-        (overlay / "kustomization.yaml").write_text(OVERLAY.format(namespace=NAMESPACE))
+        (overlay / "kustomization.yaml").write_text(OVERLAY.format(namespace=NAMESPACE, kind=self.kind.name.lower()))
         for name in ("users.toml", "bench.yaml"):
             shutil.copy(self.folder / name, overlay / name)
         return ServerPod(self.cluster, overlay)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kube_place import Place, becomes, own_cluster, own_place
+from kube_place import KINDS, Place, becomes, own_cluster, own_place
 
 from client_lib import Job
 from server_stub.runtimes.kube.api import Api, ApiError, Stream, connect
@@ -116,7 +116,7 @@ def restarting(place: Place, every_s: float) -> Iterator[None]:
 def by_raw_api(place: Place, pods: int, lines: int) -> Run:
     name, begins = f"raw-{time.time_ns()}", time.time() + STARTS_S[pods]
     command = ["python3", "-c", f"LINES, AT, STAY, PAUSE = {lines // pods}, {begins}, 100, 0{PRINT}"]
-    place.cluster.api.create(place.pytorch_jobs, place.by_hand(job_of(place, pods, lines), name, command))
+    place.cluster.api.create(place.jobs, place.by_hand(job_of(place, pods, lines), name, command))
     api = connect(place.cluster.kubeconfig, None)
     names = [f"{name}-master-0", *(f"{name}-worker-{number}" for number in range(pods - 1))]
     pieces: list[list[bytes]] = [[] for _ in names]
@@ -164,14 +164,13 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=400_000, help="of all pods; a multiple of 10000")
     parser.add_argument("--pods", type=int, nargs="+", default=[1, MANY])
     parser.add_argument("--name", default="bench", help="of the cluster")
-    parser.add_argument("--kind", choices=["pytorchjob", "trainjob"], default="pytorchjob")
+    parser.add_argument("--kind", choices=KINDS, default="pytorchjob")
     parser.add_argument("--restart", type=float, default=0, metavar="SECONDS")
     parser.add_argument("--for", type=float, default=0, metavar="SECONDS", dest="for_s")
     options = parser.parse_args()
-    layers = ["node", "trainer"] if options.kind == "trainjob" else ["node"]
     compared = options.kind == "pytorchjob" and not options.for_s
     with (
-        own_cluster(options.name, *layers) as cluster,
+        own_cluster(options.name, "node", *KINDS[options.kind]) as cluster,
         own_place(cluster, ONE_POD, MANY_PODS, JOB_KIND=options.kind) as place,
     ):
         print("| way | lines/s | lost |\n|---|---|---|", flush=True)

@@ -1,4 +1,4 @@
-"""A cluster and a server of one benchmark alone, and PyTorchJobs made by hand on it.
+"""A cluster and a server of one benchmark alone, and PyTorchJobs or TrainJobs made by hand on it.
 
 The cluster is that of tests/cluster: real programs on this machine, without Docker. The server runs beside it, as the
 service account of `k8s/base/role.yaml`, so that the API server's audit log has each of its requests.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import copy
 import json
 import os
 import signal
@@ -29,6 +28,8 @@ from tests.contract import places
 
 NAMESPACE = "bench"
 ACCOUNT = "client-lib-server"
+KINDS: dict[str, list[str]] = {"pytorchjob": [], "trainjob": ["trainer"]}
+"""Kinds of objects that run jobs, with the layers of the cluster that each needs beside its nodes."""
 OURS = "client-lib.io/"  # labels and annotations that the server's watches look for
 ROLE = Path(__file__).resolve().parents[1] / "k8s" / "base" / "role.yaml"
 CATALOGUE = """\
@@ -47,8 +48,6 @@ class Place(places.ClusterPlace):
         account.write_text(json.dumps(_kubeconfig_of_account(cluster)))
         settings = {"CATALOGUE": str(folder / "bench.yaml"), "KUBECONFIG": str(account)}
         (folder / "bench.yaml").write_text(CATALOGUE.format(types=json.dumps(types)))
-        self.cluster, self.namespace = cluster, NAMESPACE
-        self.clear()
         super().__init__(folder, cluster, NAMESPACE, **{**settings, **variables})
 
     @property
@@ -56,8 +55,9 @@ class Place(places.ClusterPlace):
         return self.server.process.pid
 
     @property
-    def pytorch_jobs(self) -> str:
-        return f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
+    def job_label(self) -> str:
+        """Label of the pods and services that the operator makes, with the name of its object."""
+        return self.kind.applied.label if self.kind.applied else "training.kubeflow.org/job-name"
 
     @property
     def key_file(self) -> Path:
@@ -65,45 +65,45 @@ class Place(places.ClusterPlace):
         return Path(self.server.facts()["data_dir"]) / "worker.key"
 
     def by_hand(self, job: Job, name: str, command: list[str] | None) -> dict[str, Any]:
-        """The PyTorchJob that a submit of `job` makes, as a user would write it: without what only our launcher reads.
-        `command`: instead of the launcher's; None: as it is, for pods that run nothing."""
-        objects = copy.deepcopy(job.render().objects)
-        made = next(each for each in objects if each["kind"] == "PyTorchJob")
+        """The object that a submit of `job` makes, as a user would write it: without what only our launcher reads. The
+        TrainingRuntime of a TrainJob is there afterwards. `command`: instead of the launcher's; None: as it is, for
+        pods that run nothing."""
+        objects = {each["kind"]: each for each in job.render().objects}
+        for kind, plural in self.kind.bases.items():
+            path = self.kind.collection(NAMESPACE, plural)
+            self.cluster.api.apply(f"{path}/{objects[kind]['metadata']['name']}", objects[kind])
+        shown = objects[self.kind.name]
+        made: dict[str, Any] = json.loads(json.dumps(shown).replace(shown["metadata"]["name"], name))
         made["metadata"] = {"name": name}
-        for replica in made["spec"]["pytorchReplicaSpecs"].values():
-            meta, spec = replica["template"]["metadata"], replica["template"]["spec"]
-            meta["labels"] = {}
-            meta["annotations"] = {key: text for key, text in meta["annotations"].items() if OURS not in key}
-            spec["volumes"] = [each for each in spec["volumes"] if not each.keys() & {"configMap", "secret"}]
-            kept = {each["name"] for each in spec["volumes"]}
-            container = spec["containers"][0]
-            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] in kept]
-            container["command"] = command or container["command"]
+        templates = _pod_templates(made)
+        for template in templates:
+            _remove_launcher(template)
+        for runs in (
+            [made["spec"]["trainer"]] if "trainer" in made["spec"] else [_container(each) for each in templates]
+        ):
+            runs["command"] = command or runs["command"]
         return made
 
     def delete_by_hand(self, name: str) -> None:
         """And wait until its pods are gone, too."""
-        self.cluster.api.delete(f"{self.pytorch_jobs}/{name}", "Foreground")
-        for _ in until(120, pause_s=0.3):
-            if self.workload(name) is None:
-                return
-        raise RuntimeError(f"PyTorchJob {name} is not gone after 120 s")
+        self.cluster.api.delete(f"{self.jobs}/{name}")
+        self.until_gone()
 
     def clear(self) -> None:
         """What a run that was broken off has left."""
-        self.cluster.api.delete(self.pytorch_jobs)
+        self.cluster.api.delete(self.jobs)
         self.until_gone()
 
     def until_gone(self) -> None:
         """Nothing of any job is left on the cluster."""
         core = f"/api/v1/namespaces/{NAMESPACE}"
-        of_operator = [f"{core}/{kind}?labelSelector=training.kubeflow.org%2Fjob-name" for kind in ("pods", "services")]
-        own = [f"{core}/{kind}?labelSelector={OURS}job-id" for kind in ("pods", "secrets")]
-        paths = [f"{self.pytorch_jobs}?", *of_operator, *own]
-        for _ in until(600, pause_s=0.5):
-            if not any(self.cluster.api.get(f"{path}&limit=1")["items"] for path in paths):
+        of_operator = [f"{core}/{plural}?labelSelector={self.job_label}" for plural in ("pods", "services")]
+        own = [f"{core}/{plural}?labelSelector={OURS}job-id" for plural in ("pods", "secrets")]
+        objects = [f"{path}?" for path in (self.jobs, self.kind.applied_collection(NAMESPACE)) if path]
+        for _ in until(1200, pause_s=0.5):
+            if not any(self.cluster.api.get(f"{path}&limit=1")["items"] for path in [*objects, *of_operator, *own]):
                 return
-        raise RuntimeError("objects of jobs are left after 600 s")
+        raise RuntimeError("objects of jobs are left after 1200 s")
 
     def requests(self) -> Counter[str]:
         """Of this server to the API server until now: verb and kind."""
@@ -148,9 +148,36 @@ def own_place(
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")
         made = place(Path(folder), cluster, list(types), **variables)
         try:
+            made.clear()
             yield made
         finally:
             made.close()
+
+
+def _pod_templates(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a PyTorchJob; of a TrainJob those of its patches."""
+    if made["kind"] == "PyTorchJob":
+        return [each["template"] for each in made["spec"]["pytorchReplicaSpecs"].values()]
+    jobs = [
+        each["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"] for each in made["spec"]["runtimePatches"]
+    ]
+    return [job["template"]["spec"]["template"] for (job,) in jobs]
+
+
+def _container(template: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = template["spec"]["containers"][0]
+    return found
+
+
+def _remove_launcher(template: dict[str, Any]) -> None:
+    """The labels of our server, and the volumes with files for the launcher."""
+    meta, spec = template.get("metadata", {}), template["spec"]
+    meta["labels"] = {}
+    meta["annotations"] = {key: text for key, text in meta.get("annotations", {}).items() if OURS not in key}
+    files = {each["name"] for each in spec.get("volumes", ()) if each.keys() & {"configMap", "secret"}}
+    spec["volumes"] = [each for each in spec.get("volumes", ()) if each["name"] not in files]
+    mounts = _container(template)["volumeMounts"]
+    _container(template)["volumeMounts"] = [each for each in mounts if each["name"] not in files]
 
 
 def final(job: Job, limit_s: float = 300) -> JobInfo:

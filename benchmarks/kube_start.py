@@ -1,10 +1,11 @@
-"""From the call to all ranks running on a cluster: `Job.submit()` beside creating the same PyTorchJob by hand.
+"""From the call to all ranks running on a cluster: `Job.submit()` beside creating the same object by hand.
 
-    python benchmarks/kube_start.py [-n 20] [--cores 0.6 0.2] [--file KEPT.json] [--name CLUSTER] [--beside]
+    python benchmarks/kube_start.py [--kind trainjob] [-n 20] [--cores 0.6 0.2] [--file KEPT.json] [--beside]
 
 A real kubelet; two pods of one process each, interleaved. The server is a pod, as `k8s/base` makes it; `--beside`: a
-process of this machine. By hand: the PyTorchJob that the submit makes, with the rank's own command instead of the
-launcher's. Goal: the median of ours at most 0.5 s over by hand.
+process of this machine. By hand: the PyTorchJob or TrainJob that the submit makes, with the rank's own command instead
+of the launcher's; a TrainJob uses the TrainingRuntime of the submit, which exists before the call. Goal: the median of
+ours at most 0.5 s over by hand.
 
 Each start is split into stages: seconds from the call until the slower of the two pods has reached the stage. A watch
 of the API server tells those of the objects; a rank tells those within its pod, by times of processes and files.
@@ -25,7 +26,7 @@ from typing import Any
 
 from interleave import Samples, joined, percentile, until_one_succeeds
 from kube_deployed import DeployedPlace
-from kube_place import Place, becomes, own_cluster, own_place
+from kube_place import KINDS, Place, becomes, own_cluster, own_place
 
 from client_lib import Job
 
@@ -88,12 +89,12 @@ Start = dict[str, float]
 
 
 class Watch:
-    """The time of each stage of PyTorchJobs and pods, by a watch of each from now on."""
+    """The time of each stage of objects of jobs and of pods, by a watch of each from now on."""
 
     def __init__(self, place: Place) -> None:
         self._seen: dict[str, dict[str, float]] = {}
         core = f"/api/v1/namespaces/{place.namespace}"
-        for path, stages in ((place.pytorch_jobs, _stages_of_job), (f"{core}/pods", _stages_of_pod)):
+        for path, stages in ((place.jobs, _stages_of_job), (f"{core}/pods", _stages_of_pod)):
             version = place.cluster.api.get(f"{path}?limit=1")["metadata"]["resourceVersion"]
             events = place.cluster.api.watch(f"{path}?watch=1&resourceVersion={version}")
             threading.Thread(target=self._follow, args=(events, stages), daemon=True).start()
@@ -105,18 +106,16 @@ class Watch:
                 self._seen.setdefault(stage, {}).setdefault(found["metadata"]["name"], now)
 
     def stages(self, job: str, began: float) -> Start:
-        """Seconds to each stage, of the objects whose names begin with that of the PyTorchJob."""
+        """Seconds to each stage, of the objects whose names begin with that of the job."""
         times = {stage: [at for name, at in seen.items() if name.startswith(job)] for stage, seen in self._seen.items()}
         return {stage: max(values) - began for stage, values in times.items() if values}
 
 
 def _stages_of_job(_: Any) -> list[str]:
-    return ["PyTorchJob is created"]
+    return ["object of the job is created"]
 
 
 def _stages_of_pod(pod: Any) -> list[str]:
-    if pod["metadata"]["labels"].keys().isdisjoint({"training.kubeflow.org/job-name"}):
-        return []
     running = pod["status"]["phase"] == "Running"
     return [
         "pods are created",
@@ -152,19 +151,23 @@ class Starts:
         place, name = self._place, f"by-hand-{self._type}-{self._number}"
         wanted, watch = place.by_hand(self.job(), name, ["python3", "-c", RANK]), Watch(place)
         began = time.time()
-        place.cluster.api.create(place.pytorch_jobs, wanted)
-        master = f"{name}-master-0"
-        becomes(lambda: _has_ended(place, master), f"{master} has ended")
-        log = place.cluster.api.get(f"/api/v1/namespaces/{place.namespace}/pods/{master}/log")
+        place.cluster.api.create(place.jobs, wanted)
+        becomes(lambda: bool(_ended_master(place, name)), f"the master of {name} has ended")
+        log = place.cluster.api.get(f"/api/v1/namespaces/{place.namespace}/pods/{_ended_master(place, name)}/log")
         became = watch.stages(name, began)
         place.delete_by_hand(name)
         told = _told(log.splitlines(), began)
         return {**became, **{stage: told[stage] for stage in (OF_RANKS["container"], RUNS, CPU)}}
 
 
-def _has_ended(place: Place, pod: str) -> bool:
-    found = place.cluster.api.get(f"/api/v1/namespaces/{place.namespace}/pods?fieldSelector=metadata.name%3D{pod}")
-    return any(each["status"]["phase"] in ("Succeeded", "Failed") for each in found["items"])
+def _ended_master(place: Place, job: str) -> str:
+    """Name of the pod of worker 0, if it has ended."""
+    path = f"/api/v1/namespaces/{place.namespace}/pods?labelSelector={place.job_label}%3D{job}"
+    for pod in place.cluster.api.get(path)["items"]:
+        worker = place.kind.worker_of(pod["metadata"]["labels"])
+        if worker == 0 and pod["status"]["phase"] in ("Succeeded", "Failed"):
+            return str(pod["metadata"]["name"])
+    return ""
 
 
 def _told(lines: list[str], began: float) -> Start:
@@ -179,6 +182,7 @@ def _told(lines: list[str], began: float) -> Start:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=KINDS, default="pytorchjob")
     parser.add_argument("-n", "--rounds", type=int, default=20)
     parser.add_argument("--cores", type=float, nargs="+", default=[0.6, 0.2], help="of a worker")
     parser.add_argument("--file", type=Path, help="keeps the samples, and goes on with those that it has")
@@ -187,9 +191,11 @@ def main() -> None:
     options = parser.parse_args()
     types = [{"name": f"cores-{cores * 1000:.0f}m", "cpu": cores, "memory_gib": 0.5} for cores in options.cores]
     with ExitStack() as stack:
-        cluster = stack.enter_context(own_cluster(options.name, "node"))
-        place = stack.enter_context(own_place(cluster, *types, place=Place if options.beside else DeployedPlace))
+        cluster = stack.enter_context(own_cluster(options.name, "node", *KINDS[options.kind]))
+        shape = Place if options.beside else DeployedPlace
+        place = stack.enter_context(own_place(cluster, *types, place=shape, JOB_KIND=options.kind))
         samples = measured(place, [str(each["name"]) for each in types], options.rounds, options.file)
+        print(f"\n{place.kind.name}")
     for each in types:
         print(report(str(each["name"]), samples))
     sys.stdout.flush()
@@ -206,7 +212,7 @@ def measured(place: Place, types: list[str], rounds: int, file: Path | None) -> 
                 stages = until_one_succeeds(f"{name}, {way}", start)
                 one |= {f"{name}/{way}/{stage}": [value] for stage, value in stages.items()}
         if number:
-            samples = joined(one, file, "kube_start", samples)
+            samples = joined(one, file, f"kube_start {place.kind.name}", samples)
         print({key: round(values[0], 2) for key, values in one.items() if RUNS in key}, file=sys.stderr, flush=True)
     return samples
 

@@ -33,11 +33,12 @@ from client_lib.worker.outcome import COMPLETED, Ended, WorkerOutcome
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.report import Report, as_json, termination_message, time_text
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.pytorchjob import manifest
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.worker_gateway.registry import Holder, Tokens
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
-OF_JOBS = "training.kubeflow.org/operator-name=pytorchjob-controller"
+KINDS = {each.name: each for each in (PYTORCHJOB, TRAINJOB)}
 WAIT_S = 30.0
 REQUESTS_AT_ONCE = 16  # of the kubelets, to the API server
 
@@ -61,6 +62,7 @@ class Seen:
 class Workers:
     def __init__(self, options: dict[str, Any], api: aiohttp.ClientSession, server: aiohttp.ClientSession) -> None:
         self._options, self._api, self._server = options, api, server
+        self._kind, self._job_label = KINDS[options["kind"]], options["job_label"]
         self._pods = f"{options['api']}/api/v1/namespaces/{options['namespace']}/pods"
         self._tokens = Tokens(Path(options["key_file"]))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,7 +78,12 @@ class Workers:
         """`begun` gets the metadata of each pod that the field selector begins to match."""
         version = ""
         while True:
-            query = {"watch": "true", "fieldSelector": selector, "labelSelector": OF_JOBS, "timeoutSeconds": "600"}
+            query = {
+                "watch": "true",
+                "fieldSelector": selector,
+                "labelSelector": self._job_label,
+                "timeoutSeconds": "600",
+            }
             if version:
                 query |= {"resourceVersion": version, "allowWatchBookmarks": "true"}
             async with self._api.get(self._pods, params=query, headers=METADATA) as answer:
@@ -92,7 +99,7 @@ class Workers:
                             begun(meta)
 
     def placed(self, meta: dict[str, Any]) -> None:
-        name = meta["labels"]["training.kubeflow.org/job-name"]
+        name = meta["labels"][self._job_label]
         if name not in self.seen.placed_at and self._options["server"] and name.rpartition("-")[2].endswith("0"):
             self._begin(name, self._follow(name))
         self.seen.placed_at[name] = time.time()
@@ -133,7 +140,7 @@ class Workers:
     # --- one pod
 
     async def _work_alone(self, meta: dict[str, Any]) -> None:
-        job = meta["labels"]["training.kubeflow.org/job-name"]
+        job = meta["labels"][self._job_label]
         there = self._running.setdefault(job, [])
         there.append(meta["name"])
         if len(there) < self._options["workers"]:
@@ -146,7 +153,7 @@ class Workers:
 
     async def _work(self, meta: dict[str, Any]) -> None:
         labels = meta["labels"]
-        key, worker = names.attempt_of(labels), manifest.worker_of(labels)
+        key, worker = names.attempt_of(labels), self._kind.worker_of(labels)
         assert key is not None
         assert worker is not None
         job = labels[names.JOB_NAME]
@@ -204,7 +211,7 @@ class Workers:
     async def _end_pod(self, name: str, message: bytes) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ended = {"exitCode": 0, "reason": "Completed", "message": message.decode(), "startedAt": now, "finishedAt": now}
-        container = {"name": manifest.CONTAINER, "image": "none", "imageID": "", "ready": False, "restartCount": 0}
+        container = {"name": self._kind.container, "image": "none", "imageID": "", "ready": False, "restartCount": 0}
         status = {"phase": "Succeeded", "containerStatuses": [container | {"state": {"terminated": ended}}]}
         headers = {"Content-Type": "application/merge-patch+json"}
         async with (

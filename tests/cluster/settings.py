@@ -169,6 +169,7 @@ def trainer(network: Network) -> dict[str, Any]:
         "leaderElection": {"leaderElect": False},
         "certManagement": {"enable": False},
         "webhook": {"port": TRAINER_WEBHOOK},
+        "clientConnection": {"qps": 500, "burst": 1000},  # as the training operator has
         "health": {"healthProbeBindAddress": f"{network.node_ip}:8082"},
         "metrics": {"bindAddress": "0"},
     }
