@@ -366,10 +366,10 @@ print(json.dumps({"entered": os.access(%r, os.R_OK) or os.access(os.path.dirname
 
 
 def test_outputs_of_a_job_are_copies_that_only_the_account_reads(ann: User, ben: User) -> None:
-    ann.submit("first", "open('line', 'w').write('one')")
-    ann.submit("second", READS, after=["first"])
-    assert ann.ended("second")["state"] == "SUCCEEDED", ann.ended("second")["message"]
-    said = ann.said("second")
+    ann.submit("writer", "open('line', 'w').write('one')")
+    ann.submit("reader", READS, after=["writer"])
+    assert ann.ended("reader")["state"] == "SUCCEEDED", ann.ended("reader")["message"]
+    said = ann.said("reader")
     assert said["read"] == "one"
     ben.submit("other", TRIES % ((said["path"],) * 2))
     assert ben.ended("other")["state"] == "SUCCEEDED"
