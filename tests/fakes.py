@@ -48,7 +48,7 @@ class FakeRuntime:
     _known: set[tuple[str, int]] = field(default_factory=set)
     last: dict[tuple[str, int], Observation] = field(default_factory=dict)
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
         if spec.n_workers > 64:
             raise NeverFits(f"n_workers {spec.n_workers}: this place has room for 64")
         return ["base_image is not used here"] if spec.base_image else []

@@ -158,8 +158,9 @@ class Runtime(Protocol):
 
     name: str
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
         """Notices for `owner`, who submits it, about fields that have no effect here, or another one than elsewhere.
+        `namespace`: that of the owner's team; None: the server's.
 
         Raises:
             NeverFits: larger than anything that this runtime can offer; the hint gives the largest that fits.

@@ -73,7 +73,8 @@ class Admission:
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         request = self.of_team(user, request)
-        notices = [*self._runtime.check(request.spec, user.name, request.submitter), *_watchdog_notice(request.spec)]
+        notices = self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
+        notices = [*notices, *_watchdog_notice(request.spec)]
         if request.function is not None:
             _check_function(request.spec)
         if not dry_run:

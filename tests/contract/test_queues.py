@@ -17,6 +17,7 @@ from tests.cluster.waiting import until
 from tests.contract.conftest import looked_over
 from tests.contract.places import ClusterPlace, becomes, ended, prints, says
 from tests.contract.test_promises import STAY, texts
+from tests.contract.test_teams import with_team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -147,5 +148,25 @@ def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlac
         if place.kind.is_queued(api, place.namespace):
             break
     assert not place.kind.is_queued(api, kube.namespace)
-    with pytest.raises(NotSupported, match="queue_name='team': this cluster has no Kueue"):
+    with pytest.raises(NotSupported, match="queue_name='team': no Kueue of this cluster takes "):
         kube.job(STAY, queue_name="team").submit()
+
+
+def test_the_namespace_of_a_team_decides_whether_its_jobs_may_name_a_queue(place: ClusterPlace) -> None:
+    team = with_team(place, "ann", f"{place.namespace}-past-kueue")
+    team.cluster.namespace(team.namespace)
+    team.run("print('the server knows the namespace from now on')")
+
+    def refusal() -> str:
+        job = team.job(STAY, queue_name="team")
+        try:
+            job.submit()
+        except NotSupported as error:
+            return str(error)
+        job.cancel()
+        ended(job)
+        return ""
+
+    message = next(filter(None, (refusal() for _ in until(60, pause_s=0.5))), "it was never refused")
+    kind, namespace = place.kind.name, team.namespace
+    assert message.startswith(f"queue_name='team': no Kueue of this cluster takes {kind}s of namespace {namespace}")

@@ -54,7 +54,7 @@ def test_what_is_not_asked_for_is_not_named(field: str) -> None:
     [
         ({"type": "pytorch_elastic", "script": "echo hi"}, "'pytorch_elastic' starts a .py file"),
         ({"gpus": [0]}, r"gpus=\[0\] chooses among the GPUs of one machine"),
-        ({"queue_name": "team"}, "queue_name='team': this cluster has no Kueue"),
+        ({"queue_name": "team"}, "queue_name='team': no Kueue of this cluster takes PyTorchJobs of namespace"),
         ({"env_variables": {"MASTER_ADDR": "x"}}, "MASTER_ADDR can't be given on a cluster"),
         ({"secrets": ["MASTER_PORT"]}, "MASTER_PORT can't be given on a cluster"),
     ],

@@ -76,7 +76,7 @@ class PodsHere:
         self._sink: Sink | None = None
         self._looks: asyncio.Task[None] | None = None
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
         return []
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:

@@ -104,8 +104,10 @@ def _queue(job: _Job) -> None:
     volcano = job.cluster.settings.gang_scheduler == "volcano"
     if job.spec.queue_name is not None and not job.cluster.kueue and not volcano:
         raise NotSupported(
-            f"queue_name={job.spec.queue_name!r}: this cluster has no Kueue that serves {kind.name}s",
-            hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}",
+            f"queue_name={job.spec.queue_name!r}: no Kueue of this cluster takes {kind.name}s of namespace "
+            f"{job.cluster.namespace}",
+            hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}, and let "
+            "Kueue's managedJobsNamespaceSelector select this namespace",
         )
 
 

@@ -81,9 +81,8 @@ class KubeRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
-        kueue = any(cluster.options.kueue for cluster in self._clusters.values())
-        return check(spec, owner, submitter, replace(self._cluster.options, kueue=kueue))
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+        return check(spec, owner, submitter, self._in(namespace).options)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         if storage.is_shared(path, storage.claims(spec, owner, self._cluster.options.catalogue)):

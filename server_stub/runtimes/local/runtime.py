@@ -63,7 +63,8 @@ class LocalRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter) -> list[str]:
+    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+        del namespace
         return self._host.check(spec, owner, submitter)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
