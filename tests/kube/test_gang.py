@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.files.room import Spare
 from server_stub.runtimes import RAN_IMAGE, Observation, attempt_dir
 from server_stub.runtimes.kube import names, record
+from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.observe import ending, parse
@@ -23,11 +25,13 @@ from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
+from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
 from server_stub.worker_gateway.worker import RemoteWorker
 from tests.kube.cases import CLUSTER, Builder, cluster_with
+from tests.kube.test_cluster import Recorded
 from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
@@ -256,3 +260,37 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     await site.until(lambda: site.said[-1].phase == "ended")
     assert site.said[-1].reason is Reason.COMPLETED
     await runtime.close()
+
+
+class TrainJobsAlone(Recorded):
+    """A cluster that has no kind but TrainJob, and that says so only once until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {})
+        self._asked: set[str] = set()
+        self.released = threading.Event()
+
+    def get(self, path: str, query: Any = None) -> Any:
+        if path.count("/") > 3:
+            return super().get(path, query)
+        if path in self._asked:
+            self.released.wait(30)
+        self._asked.add(path)
+        if TRAINJOB.group not in path:
+            raise ApiError(404, "there is no such group")
+        return {"resources": [{"name": TRAINJOB.plural}]}
+
+    def request(self, *_: Any, **__: Any) -> Any:
+        raise ApiError(403, "it may not")
+
+
+async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_has_started(tmp_path: Path) -> None:
+    api = TrainJobsAlone()
+    cluster = Cluster.of(cast(Any, api), cluster_with(job_kind="auto"), cast(Any, None), [TRAINJOB])
+    runtime = KubeRuntime(cluster, lambda _: tmp_path, namespaces=["vision"])
+    await runtime.start(lambda seen: None)
+    try:
+        assert [runtime._in(namespace).kind for namespace in (None, "vision")] == [TRAINJOB, TRAINJOB]
+    finally:
+        api.released.set()
+        await runtime.close()

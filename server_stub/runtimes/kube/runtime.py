@@ -96,9 +96,9 @@ class KubeRuntime:
 
     async def start(self, sink: Sink) -> None:
         self._sink = sink
-        for namespace in self._of_teams:
-            self._in(namespace)
         await self._watch(self._own)
+        for namespace in self._of_teams:
+            self._in(namespace)  # begins with the kind that was found just now
 
     async def _watch(self, namespace: str) -> None:
         await self._look_around(namespace)
