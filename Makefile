@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 BENCH_READY := $(BENCH_VENV)/.ready
 FUNCTIONS_VENV := .venv-bench-functions
 FUNCTIONS_READY := $(FUNCTIONS_VENV)/.ready
+SCRIPTS_VENV := .venv-bench-scripts
+SCRIPTS_READY := $(SCRIPTS_VENV)/.ready
 RUN := $(VENV)/bin
 JAVASCRIPT := requirements/javascript
 
@@ -108,7 +110,12 @@ $(FUNCTIONS_READY): $(READY) requirements/bench-functions.txt
 	@$(PYTHON) requirements/install.py $(FUNCTIONS_VENV) requirements/bench-functions.txt --behind $(VENV)
 	@touch $@
 
-bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
+$(SCRIPTS_READY): requirements/bench-scripts.txt requirements/bootstrap.txt requirements/install.py
+	@echo "== $(SCRIPTS_VENV): installing the frameworks whose curves are compared with their records"
+	@$(PYTHON) requirements/install.py $(SCRIPTS_VENV) requirements/bench-scripts.txt
+	@touch $@
+
+bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY) $(SCRIPTS_READY)  ## every benchmark, with its rivals, in quiet minutes; figures go to benchmarks/RESULTS.md by hand
 	@for file in $$(grep -l '__main__' benchmarks/*.py | grep -v /kube_); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
 bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine, with both kinds of jobs (root; minutes to build it the first time)
@@ -129,7 +136,7 @@ screenshots: $(READY)  ## the pictures of the pages in docs/images, taken by the
 	@SCREENSHOTS=$(CURDIR)/docs/images $(ONE_BY_ONE) -n 0 tests/page/test_screenshots.py
 
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev server bench bench-functions kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev server bench bench-functions bench-scripts kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
 	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
@@ -137,5 +144,5 @@ lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproje
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean:  ## remove the virtual environments and all caches
-	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) .venv-kubernetes-* .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) $(SCRIPTS_VENV) .venv-kubernetes-* .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
