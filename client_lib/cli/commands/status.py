@@ -106,6 +106,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
 Examples:
   client-lib stacks train-x7k2m                  what all ranks do, the same stacks as one line
   client-lib stacks train-x7k2m --rank 3         all threads of rank 3 and of its children
+  client-lib stacks train-x7k2m --rank 3 --native
   client-lib stacks train-x7k2m -o json | jq '.ranks[].processes[0].state'
 """
 )
@@ -113,6 +114,9 @@ def stacks(
     connection: Connection,
     name: JobOrNewest = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Show every thread of this rank.")] = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="Show the functions of C, too, by py-spy, if the workers have it.")
+    ] = False,
     output: TextOrJson = "text",
 ) -> None:
     """Show what a running job does: the functions in which its ranks are."""
@@ -122,7 +126,9 @@ def stacks(
     taken = connection.api.job_stacks(job["name"])
     if rank is not None:
         taken = taken.model_copy(update={"ranks": [_chosen(taken, rank)], "problems": []})
-    if output == JSON:
+    if native:
+        _show_native(connection, taken, output, every=rank is not None)
+    elif output == JSON:
         printer.data_json(taken.model_dump(mode="json"))
     elif rank is not None:
         printer.lines(details(taken.ranks[0]))
@@ -131,6 +137,21 @@ def stacks(
         for problem in taken.problems:
             printer.hint(problem)
         printer.hint(f"\n`client-lib stacks {job['name']} --rank N` shows every thread of a rank")
+
+
+def _show_native(connection: Connection, taken: JobStacks, output: str, *, every: bool) -> None:
+    """Show the stacks that py-spy takes of the ranks. `every`: of their children, too."""
+    from client_lib.cli import native
+
+    found = []
+    for rank in taken.ranks:
+        for process in rank.processes if every else rank.processes[:1]:
+            stacks = native.take(connection.rest, taken.job, rank.rank, process.pid)
+            found.append({"rank": rank.rank, "pid": process.pid, "native": stacks})
+            if output != JSON:
+                printer.lines([f"rank {rank.rank}", *(f"  {line}" for line in stacks)])
+    if output == JSON:
+        printer.data_json({"job": taken.job, "processes": found})
 
 
 def _chosen(taken: JobStacks, number: int) -> RankStacks:

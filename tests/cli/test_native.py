@@ -1,0 +1,89 @@
+"""`client-lib stacks --native`: a real py-spy in a session of a real job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client_lib.cli.native import COMMAND, check
+from client_lib.errors import Conflict, NotSupported
+from tests.cli.conftest import Run
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="the stacks of processes are taken on Linux alone"),
+]
+HOLDS_THE_LOCK = """
+import ctypes
+print("up", flush=True)
+while True:  # a signal, also that of `stacks`, ends one sleep
+    ctypes.PyDLL(None).sleep(600)
+"""
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to trace processes or to give the right up")
+
+
+@pytest.fixture
+def job(cli: Run, environment: dict[str, str], local_server: Path, tmp_path: Path) -> Iterator[str]:
+    """A job whose rank holds the lock of the interpreter in a function of C."""
+    environment |= {"VIRTUAL_ENV": sys.prefix, "CLIENT_LIB_STATE_DIR": str(local_server)}
+    (tmp_path / "train.py").write_text(HOLDS_THE_LOCK)
+    done = cli("submit", "-o", "name", "--grace-s", "1", "train.py")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.strip()
+    while "up" not in cli("logs", name).stdout:
+        pass
+    yield name
+    cli("cancel", name)
+
+
+@root
+def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
+    shown = cli("stacks", job, "--native")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "rank 0"
+    function, script = (next(i for i, line in enumerate(lines) if text in line) for text in ("sleep", "(train.py:5)"))
+    assert function < script
+    found = json.loads(cli("stacks", job, "--native", "--rank", "0", "-o", "json").stdout)["processes"]
+    assert [each["rank"] for each in found] == [0]
+    assert any("sleep" in line for line in found[0]["native"])
+
+
+def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) -> None:
+    (tmp_path / "wait").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
+    (tmp_path / "wait").chmod(0o755)
+    name = cli("submit", "-o", "name", "--type", "binary", "--grace-s", "1", "--env", "PATH=/usr/bin:/bin", "./wait")
+    other = name.stdout.strip()
+    while not json.loads(cli("stacks", other, "-o", "json").stdout or "{}").get("ranks"):
+        pass
+    shown = cli("stacks", other, "--native")
+    assert shown.returncode != 0
+    assert "there is no py-spy for process " in shown.stderr
+    assert "`pip install py-spy` in the job's environment or image" in shown.stderr
+    cli("cancel", other)
+
+
+@root
+def test_a_worker_that_may_not_trace_is_told_so() -> None:
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    done = subprocess.run(
+        [*nobody, *COMMAND, str(os.getpid())], capture_output=True, text=True, check=False, timeout=60
+    )
+    with pytest.raises(NotSupported, match=r"py-spy may not trace process 7 of rank 1") as refused:
+        check(done.returncode, done.stderr, "process 7 of rank 1")
+    assert "SYS_PTRACE" in str(refused.value.hint)
+
+
+def test_a_process_that_has_ended_is_a_conflict() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run([*COMMAND, str(gone.pid)], env=env, capture_output=True, text=True, check=False)
+    with pytest.raises(Conflict, match=r"py-spy took no stacks of process 7: .*No such file"):
+        check(done.returncode, done.stderr, "process 7")
