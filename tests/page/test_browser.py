@@ -195,6 +195,18 @@ def test_every_page_is_accessible_and_no_wider_than_the_screen(
     assert problems == []
 
 
+def test_the_top_bar_of_an_admin_has_one_line_on_a_phone(page: Any, server: Running) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    name = "a" * 50
+    new_job(server, "root", name=name)
+    login(page, server, "root")
+    for address in ("/", "/server", f"/jobs/{name}"):
+        page.goto(server.url + address)
+        assert page.evaluate("document.querySelector('.top').offsetHeight") < 60, address
+        assert page.inner_text(".who") == "root · admin\nLog out"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+
+
 def test_markup_in_names_of_things_is_text(page: Any, server: Running) -> None:
     alerts: list[str] = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))

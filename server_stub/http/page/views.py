@@ -5,6 +5,7 @@ Sentences are those of `client-lib explain` and `client-lib list`; the next step
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup, escape
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
@@ -36,6 +38,12 @@ SPELLING = {
 }
 """Next steps as a page offers them."""
 
+
+def _with_code(text: str) -> Markup:
+    """A sentence as HTML, in which what stands between backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(table.without_colours(text)))))
+
+
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.FileSystemLoader(FOLDER / "templates"),
     autoescape=True,
@@ -43,6 +51,7 @@ _ENVIRONMENT = jinja2.Environment(
     lstrip_blocks=True,
     finalize=lambda value: table.without_colours(value) if type(value) is str else value,  # no Markup
 )
+_ENVIRONMENT.filters["with_code"] = _with_code
 _ENVIRONMENT.globals.update(table=table, words=shlex.join, states=list(State))
 
 
