@@ -5,6 +5,7 @@ address of the master, sum tensors and compare what they measured. A rank that f
 names its worker; the launchers then stop the others. Slow workers are named in the log. Needs torch.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -20,6 +21,11 @@ _SLOW, _NOTABLE_S = 3.0, 0.5  # a measure is slow if it takes so many times the 
 _SKEW_S = 1.0  # clocks that differ by more are named
 _MEGABYTES = {"disk": 32, "link": 8, "sum": 64}
 _NAMED = 8  # slow workers in the log
+WARNING = "preflight warning: "
+"""Begin of a line that names a slow worker; the server shows it with the job."""
+PEER_LOST = 3
+"""Exit code of a rank that has failed because it lost another one."""
+_PEERS_END_S = 0.5  # so much later it ends, for the report of the lost one to be the first
 MEASURES = {
     "disk": "writes %d MB to its checkpoint folder" % _MEGABYTES["disk"],
     "matmul": "multiplies two matrices",
@@ -56,6 +62,10 @@ class Rank(NamedTuple):
 
 class Failed(Exception):
     """A check failed; the text says which, without the worker's name."""
+
+
+class LostPeer(Failed):
+    """A rank does not answer any more."""
 
 
 def this_rank() -> Rank:
@@ -155,7 +165,10 @@ def meet(here: Rank) -> Any:
         raise Failed("can't reach rank 0 at %s:%d: %s" % (here.master, here.port, _first_line(error))) from None
     missing = list(range(here.size))
     while True:
-        missing = [rank for rank in missing if not store.check(["rank/%d" % rank])]
+        try:
+            missing = [rank for rank in missing if not store.check(["rank/%d" % rank])]
+        except RuntimeError as error:
+            raise _lost(0, here, error) from None
         if not missing:
             return store
         if time.monotonic() > deadline:
@@ -204,8 +217,49 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
-        raise Failed("%s fails between the ranks: %s" % (here.backend, _first_line(error))) from None
+        _check_master(here, store)
+        raise LostPeer("%s fails between the ranks: %s" % (here.backend, _first_line(error))) from None
     return seconds
+
+
+def _check_master(here: Rank, store: Any) -> None:
+    """Raises LostPeer: rank 0, which has the store, is gone."""
+    try:
+        store.check(["rank/0"])
+    except RuntimeError as error:
+        raise _lost(0, here, error) from None
+
+
+def _lost(rank: int, here: Rank, error: BaseException) -> LostPeer:
+    return LostPeer("has lost %s: %s" % (_ranks([rank], here), _first_line(error)))
+
+
+def share(here: Rank, store: Any, measured: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """The measures of all ranks, for rank 0. Raises LostPeer."""
+    found: List[Dict[str, Any]] = []
+    try:
+        store.set("measured/%d" % here.rank, json.dumps(measured))
+        for rank in range(0 if here.rank else here.size):
+            found.append(json.loads(store.get("measured/%d" % rank)))
+    except RuntimeError as error:
+        raise _lost(len(found), here, error) from None
+    return found
+
+
+def leave(here: Rank, store: Any) -> None:
+    """Return when rank 0 has compared the measures; rank 0 when all others have returned. Raises LostPeer."""
+    until = time.monotonic() + MEET_S
+    try:
+        if here.rank:
+            store.get("compared")
+            with contextlib.suppress(RuntimeError):  # rank 0 waits for it no more
+                store.add("left", 1)
+            return
+        store.set("compared", "")  # the store ends with rank 0
+        while store.add("left", 0) < here.size - 1 and time.monotonic() < until:
+            time.sleep(0.01)
+    except RuntimeError as error:
+        raise _lost(0, here, error) from None
 
 
 def _receive(here: Rank, tensor: Any) -> float:
@@ -257,47 +311,56 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
-def _say(text: str) -> None:
-    sys.stdout.write("preflight: %s\n" % text)
+def _say(text: str, mark: str = "preflight: ") -> None:
+    sys.stdout.write("%s%s\n" % (mark, text))
     sys.stdout.flush()
 
 
-def _together(here: Rank, own: Dict[str, float]) -> None:
-    store = meet(here)
+def _together(here: Rank, own: Dict[str, float], imported_s: float) -> None:
     began = time.monotonic()
+    store = meet(here)
+    met = time.monotonic()
     seconds = {**own, **sum_tensors(here, store)}
-    store.set("measured/%d" % here.rank, json.dumps({**seconds, "worker": here.worker, "host": socket.gethostname()}))
-    if here.rank:
-        store.get("compared")  # the store ends with rank 0
-        store.add("left", 1)
-        return
-    measured = [json.loads(store.get("measured/%d" % rank)) for rank in range(here.size)]
-    _say(
-        "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
-        % (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
-    )
-    for line in compare(measured):
-        _say(line)
-    _say("passed in %.1f s" % (time.monotonic() - began + sum(own.values())))
-    store.set("compared", "")
-    while store.add("left", 0) < here.size - 1 and time.monotonic() < began + MEET_S:
-        time.sleep(0.01)
+    measured = share(here, store, {**seconds, "worker": here.worker, "host": socket.gethostname()})
+    if measured:
+        _say(
+            "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
+            % (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
+        )
+        lines = compare(measured)
+        _say(lines[0])
+        for line in lines[1:]:
+            _say(line, WARNING)
+        took = time.monotonic() - met + sum(own.values())
+        _say("passed in %.1f s, beside %.1f s for torch and the way to all ranks" % (took, imported_s + met - began))
+    leave(here, store)
 
 
-def main() -> None:
+def main() -> int:
     name = "worker %s (%s)" % (os.environ.get("NODE_RANK", "0"), socket.gethostname())
+    began = time.monotonic()
     try:
         here = this_rank()
+        imported_s = time.monotonic() - began
         own = own_measures(here)
         if here.size > 1:
-            _together(here, own)
+            _together(here, own, imported_s)
         else:
             _say("passed: %s" % ", ".join("%s %.3f s" % measure for measure in own.items()))
+        return 0
     except ImportError as error:
-        sys.exit("%s: preflight needs torch: %s" % (name, error))
+        problem: Exception = Failed("preflight needs torch: %s" % error)
     except Failed as failed:
-        sys.exit("%s: %s" % (name, failed))
+        problem = failed
+    sys.stderr.write("%s: %s\n" % (name, problem))
+    if isinstance(problem, LostPeer):
+        time.sleep(_PEERS_END_S)
+        return PEER_LOST
+    return 1
 
 
 if __name__ == "__main__":
-    main()
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the interpreter's own teardown of torch takes long, and may hang if a collective failed

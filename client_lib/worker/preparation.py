@@ -21,6 +21,7 @@ from client_lib.worker.worker_log import WorkerLog
 _OUTPUT_S = 1.0  # longest wait for the rest of an output: a process that was left behind may keep the pipes open
 _POLL_S = 0.01
 _PREFLIGHT_S = 180.0  # its own limits name the worker and end it earlier, unless a driver or file system hangs
+_HANGS = "preflight of worker %d hangs: it has not ended within %g s"
 _INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
 
 
@@ -68,7 +69,7 @@ class Preparation:
         """Check the machines of all workers, which are ready. `on_refused` is called if it fails."""
 
         def ended(exit: Exit) -> None:
-            self._check("preflight", exit, PREFLIGHT_FAILED)
+            self._check("preflight of worker %d" % self._plan.worker, exit, PREFLIGHT_FAILED)
             on_passed()
 
         def start() -> None:
@@ -77,7 +78,7 @@ class Preparation:
             self._run("preflight", checks, execute, self._log.add_pipe, ended)
 
         self._go_on(start)
-        late = CannotStart(PREFLIGHT_FAILED, "preflight hangs: it has not ended within %g s" % _PREFLIGHT_S)
+        late = CannotStart(PREFLIGHT_FAILED, _HANGS % (self._plan.worker, _PREFLIGHT_S))
         self._limit(_PREFLIGHT_S, late)
 
     def _go_on(self, step: Callable[[], None]) -> None:

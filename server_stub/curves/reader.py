@@ -79,9 +79,8 @@ class _Log:
                 if head["version"] == _VERSION:
                     bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
                     curves = _columns(head["curves"], source)
-                    self.tracker = Tracker(
-                        self._most, curves, head["dropped"], bars, head.get("entries", ()), head.get("written", ())
-                    )
+                    kept = [head.get(name, ()) for name in ("entries", "written", "warnings")]
+                    self.tracker = Tracker(self._most, curves, head["dropped"], bars, *kept)
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
@@ -121,6 +120,7 @@ class _Log:
             "bars": [self.tracker.bars[rank].saved() for rank in PROGRESS_OF],
             "entries": self.tracker.entries.saved(),
             "written": self.tracker.written,
+            "warnings": self.tracker.warnings,
             "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
         }
 
@@ -161,6 +161,11 @@ class CurveReader:
         if known is None or known[0] != newest:
             known = trackers[0].slow = newest, slow_rank(workers, _ahead(job, job.attempt))
         return known[1]
+
+    def slow_workers(self, job: LoggedJob, until: float) -> list[str]:
+        """The sentences of the preflight of the newest attempt about slow workers."""
+        with self._read(job, job.attempt, 0, until) as (tracker, _):
+            return list(tracker.warnings)
 
     def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
         """The facts that an attempt has shown in the part of its logs that can be read `until` then."""

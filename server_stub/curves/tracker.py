@@ -9,12 +9,13 @@ from typing import Any
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import GOES_ON, METRICS, WRITTEN
+from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
 from server_stub.curves.bars import Bars
 from server_stub.curves.points import POINT_BYTES, Axis, Points
 
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
-_CURVES_MAX, _NAME_MAX, _WRITTEN_MAX = 500, 200, 1000
+_CURVES_MAX, _NAME_MAX, _WRITTEN_MAX, _WARNINGS_MAX = 500, 200, 1000, 10
 POSTED = "posted"
 """The source of values that a library posts now and then: those of all other sources are more."""
 USED = "used"
@@ -36,6 +37,7 @@ class Tracker:
         bars: dict[int | None, Bars] | None = None,
         entries: Sequence[Sequence[Any]] = (),
         written: Sequence[float] = (),
+        warnings: Sequence[str] = (),
     ) -> None:
         self.dropped = dropped
         """Values that a script could not hand over."""
@@ -50,6 +52,8 @@ class Tracker:
         """Kept by worker 0: the newest windows of all workers at the last search for the slow rank, and its result."""
         self.written = list(written)
         """Times at which files of checkpoints were written, in seconds since 1970."""
+        self.warnings = list(warnings)
+        """Sentences of the preflight about slow workers."""
         self._nan = {key: step for key, curve in self.points.items() if (step := curve.first_nan()) is not None}
         """First step at which each curve was NaN."""
         self._begun: dict[tuple[int | None, str], str] = {}
@@ -120,6 +124,9 @@ class Tracker:
             return
         if stream == METRICS:
             self._exact(time, text)
+            return
+        if text.startswith(WARNING) and where == (None, "stdout") and len(self.warnings) < _WARNINGS_MAX:
+            self.warnings.append(text[len(WARNING) :])
             return
         if where in self._in_traceback:
             if not text.startswith((" ", "\t")) and text:

@@ -15,6 +15,7 @@ from client_lib.spec.stacks import RankStacks, groups, read_worker
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from client_lib.worker import outcome
+from client_lib.worker.preflight import PEER_LOST
 from client_lib.worker.report import Report, rank_as_json, rank_of_json
 from server_stub.runtimes import NO_RANK, FailingRank
 from server_stub.worker_gateway import Quiet
@@ -168,12 +169,18 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
     for worker in lost:
         if lost_first or (only_lost_peer and worker.lost_reason in _MACHINE):
             return Verdict(worker.lost_reason, worker.lost_because)
-    for number, report in ((worker.number, worker.report) for worker in workers if worker.failed and worker.report):
+    reports = [(worker.number, worker.report) for worker in workers if worker.failed and worker.report]
+    for number, report in sorted(reports, key=lambda each: _lost_peer(each[1])):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
         if first is None or only_lost_peer or _time(report) <= first.end.failed_at:
             return Verdict(Reason(report["reason"]), str(report["message"]), _failed_setup(number, report))
     return Verdict(lost[0].lost_reason, lost[0].lost_because) if lost and first is None else None
+
+
+def _lost_peer(report: Report) -> bool:
+    """True if the preflight of a worker failed because that of another one had ended."""
+    return (report["reason"], report["exit_code"]) == (Reason.PREFLIGHT_FAILED, PEER_LOST)
 
 
 def _failed_setup(worker: int, report: Report) -> FailingRank | None:

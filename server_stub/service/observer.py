@@ -147,13 +147,18 @@ class Observer:
                 progress = self._curves.progress(logs, now, until)
                 if progress and job.reason == Reason.HUNG:
                     progress = progress.model_copy(update=_NO_ESTIMATE)
-                if with_slow and (slow := self._curves.straggler(logs, until)):
-                    progress = (progress or JobProgress()).model_copy(update={"slow": str(slow)})
+                if with_slow and (slow := self._slow(logs, until)):
+                    progress = (progress or JobProgress()).model_copy(update={"slow": slow})
                 if progress:
                     found[job.id] = progress
             except Exception:  # a job may write anything to its log; others must be listed
                 log.exception("the progress of job %s can't be read", job.id)
         return found
+
+    def _slow(self, logs: LoggedJob, until: float) -> str:
+        """Sentences about slow workers and the slow rank; "": there are none."""
+        straggler = self._curves.straggler(logs, until)
+        return "; ".join([*self._curves.slow_workers(logs, until), *([str(straggler)] if straggler else [])])
 
     async def _read_log(self, read: Callable[[LoggedJob, float], T], logs: LoggedJob) -> T:
         """Call a method of the curves' reader in one of their threads, for at most `_LONGEST_S`."""

@@ -11,6 +11,7 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import metric_line
+from client_lib.worker.preflight import WARNING
 from server_stub.curves import lag
 from server_stub.curves import reader as curve_reader
 from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose
@@ -291,6 +292,14 @@ def test_the_clock_of_a_worker_makes_no_rank_slow(tmp_path: Path) -> None:
         for n in range(60):  # requests of an agent, each 0.1 s
             clock.note("1970-01-01T00:01:40.500000Z", 100.5 - ahead + 0.002 + n % 10 / 100)
     assert reader.straggler(two, time.monotonic() + 60) is None
+
+
+def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
+    log, ended = writer(tmp_path), job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    log.write(f"{WARNING}worker 2 (node-2) is slow", at=0, rank="-")
+    log.write(f"{WARNING}of the script", at=1)
+    for reader in (CurveReader(10**6), CurveReader(10**6)):  # the second one reads the file
+        assert reader.slow_workers(ended, time.monotonic() + 60) == ["worker 2 (node-2) is slow"]
 
 
 def test_logs_with_many_entries_leave_the_memory_too(

@@ -13,6 +13,7 @@ from client_lib import Client
 from client_lib.spec import paths
 from client_lib.spec.metrics import PARTS
 from client_lib.worker.format import metric_line
+from client_lib.worker.preflight import WARNING
 from server_stub.curves import goodput
 from server_stub.curves.reader import FOLDER
 from server_stub.runtimes import log_dir
@@ -58,8 +59,10 @@ def test_a_job_shows_its_slow_rank(running: str, server: Running, ann: Api) -> N
     log = LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0))
     for rank, late in enumerate((0.0, 0.0, 0.05)):
         log.write(line(rank, 1, 1, [1e9 + 0.1 * step + late for step in range(20)]), rank="-", stream="metrics")
+    log.write(f"{WARNING}worker 1 (node-1) is slow: it writes little", rank="-")
     expected = "rank 2 is slow: it enters collectives 50 ms after the others in 19 of the last 19 steps"
-    assert ann("GET", paths.job("train")).json()["progress"]["slow"].startswith(expected)
+    warning = "worker 1 (node-1) is slow: it writes little"
+    assert ann("GET", paths.job("train")).json()["progress"]["slow"].startswith(f"{warning}; {expected}")
     assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"]["slow"] is None
 
 

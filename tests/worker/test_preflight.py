@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,29 @@ def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         preflight.meet(rank(1, 2))
 
 
+@pytest.mark.process
+def test_the_loss_of_rank_0_after_the_meeting_is_a_sentence() -> None:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # takes a second
+
+    port = free_port()
+    master = f"import time; from torch.distributed import TCPStore; s = TCPStore('127.0.0.1', {port}, 2, True, "
+    master += "wait_for_workers=False); s.get('measured/1'); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", master], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        store = TCPStore("127.0.0.1", port, 2, False, wait_for_workers=False)
+        assert preflight.share(rank(1, 2), store, {"worker": 1}) == []
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        for lost in (
+            lambda: preflight.leave(rank(1, 2), store),
+            lambda: preflight.share(rank(1, 2), store, {}),
+            lambda: preflight._check_master(rank(1, 2), store),
+        ):
+            with pytest.raises(preflight.LostPeer, match=r"^has lost rank 0 \(worker 0\): "):
+                lost()
+
+
 def test_a_folder_without_room_and_a_missing_gpu_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CLIENT_LIB_CHECKPOINT_DIR", str(tmp_path / "no"))
     with pytest.raises(Failed, match=rf"^can't write 32 MB to {tmp_path}/no: No such file or directory$"):
@@ -80,7 +104,7 @@ def test_the_script_runs_after_it(worker: MakeWorker) -> None:
     assert one.run()["reason"] == "Completed"
     said = "\n".join(one.lines(rank=None))
     assert re.search(r"^preflight: 1 workers, 2 ranks: all_reduce of 1 KB [\d.]+ ms, of 64 MB [\d.]+ s$", said, re.M)
-    assert re.search(r"^preflight: passed in [\d.]+ s$", said, re.M)
+    assert re.search(r"^preflight: passed in [\d.]+ s, beside [\d.]+ s for torch and the way to all ranks$", said, re.M)
     assert [one.lines(rank=number) for number in (0, 1)] == [["trained"]] * 2
 
 
@@ -93,7 +117,7 @@ def test_a_failing_check_ends_the_worker_with_its_sentence(worker: MakeWorker, t
     report = checked(one).report()
     assert (report["reason"], report["ranks"]) == ("PreflightFailed", [])
     text = f"worker 0 ({HOST}): preflight needs torch: libcudart.so.12: cannot open shared object file"
-    assert report["message"] == f"preflight ended with exit code 1: {text}"
+    assert report["message"] == f"preflight of worker 0 ended with exit code 1: {text}"
     assert report["last_lines"] == [text]
     assert one.lines() == []
 
