@@ -5,6 +5,7 @@ Sentences are those of `client-lib explain` and `client-lib list`; the next step
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from jinja2.filters import do_mark_safe
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports import explanation, table
@@ -39,9 +40,9 @@ SPELLING = {
 """Next steps as a page offers them."""
 
 
-def _with_code(text: str) -> Markup:
+def _with_code(text: str) -> str:
     """A sentence as HTML, in which what stands between backticks is code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(table.without_colours(text)))))
+    return do_mark_safe(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(table.without_colours(text))))
 
 
 _ENVIRONMENT = jinja2.Environment(
