@@ -40,8 +40,6 @@ instance_types:
     "node_selector: {type: kwok}, tolerations: [{key: kwok, operator: Exists}], annotations: {cluster.test/fate: hang}",
 )
 GANG = "coscheduling"
-PODS = "/api/v1/namespaces/jobs/pods"
-GROUPS = f"/apis/{POD_GROUPS[GANG]}/namespaces/jobs/podgroups"
 kinds = pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB], ids=lambda kind: kind.name)
 
 pytestmark = pytest.mark.cluster
@@ -98,22 +96,22 @@ def _grant(cluster: Cluster, user: str) -> None:
         cluster.api.apply(f"/apis/{rbac}/v1/{kind.lower()}s/podgroups", made)
 
 
-def case(kind: WorkloadKind, instance_type: str, workers: int, **settings: Any) -> Case:
+def case(kind: WorkloadKind, instance_type: str, workers: int, namespace: str = "jobs", **settings: Any) -> Case:
     name = f"{instance_type}-{workers}-{kind.name.lower()}"
     spec = {"instance_type": instance_type, "n_workers": workers}
-    made = Builder(CATALOGUE, cluster=cluster_with(**settings), spec=spec).build(name)
+    made = Builder(CATALOGUE, cluster=replace(cluster_with(**settings), namespace=namespace), spec=spec).build(name)
     return replace(made, attempt=replace(made.attempt, job_id=uuid.uuid4().hex))
 
 
 def create(cluster: Cluster, kind: WorkloadKind, made: Case) -> str:
     """Name of the job."""
-    api, objects = connect(cluster.kubeconfig, None), made.objects(kind)
-    place, name = ObjectsApi(api, "jobs", kind), str(objects.workload["metadata"]["name"])
+    api, objects, namespace = connect(cluster.kubeconfig, None), made.objects(kind), made.cluster.namespace
+    place, name = ObjectsApi(api, namespace, kind), str(objects.workload["metadata"]["name"])
     if objects.base is not None:
         place.create_base(objects.base)
     for _ in until(30, pause_s=0.2):
         try:
-            cluster.api.create(kind.collection("jobs"), objects.workload)
+            cluster.api.create(kind.collection(namespace), objects.workload)
             break
         except ApiError as error:  # the webhooks know the runtime a moment later, and restart
             if "not found" not in str(error) and error.status != 500:
@@ -121,25 +119,26 @@ def create(cluster: Cluster, kind: WorkloadKind, made: Case) -> str:
     return name
 
 
-def pods(cluster: Cluster, job: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.api.get(f"{PODS}?labelSelector=client-lib.io%2Fjob-name%3D{job}")["items"]
+def pods(cluster: Cluster, job: str, namespace: str = "jobs") -> list[dict[str, Any]]:
+    path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=client-lib.io%2Fjob-name%3D{job}"
+    found: list[dict[str, Any]] = cluster.api.get(path)["items"]
     return found
 
 
-def placed(cluster: Cluster, job: str, count: int) -> Counter[str]:
+def placed(cluster: Cluster, job: str, count: int, namespace: str = "jobs") -> Counter[str]:
     """Numbers of pods by node, once so many have one."""
     nodes: list[str] = []
     for _ in until(60, pause_s=0.3):
-        nodes = [pod["spec"]["nodeName"] for pod in pods(cluster, job) if "nodeName" in pod["spec"]]
+        nodes = [pod["spec"]["nodeName"] for pod in pods(cluster, job, namespace) if "nodeName" in pod["spec"]]
         if len(nodes) == count:
             break
     return Counter(nodes)
 
 
-def remove(cluster: Cluster, kind: WorkloadKind, job: str) -> None:
-    cluster.api.delete(f"{kind.collection('jobs')}/{job}")
+def remove(cluster: Cluster, kind: WorkloadKind, job: str, namespace: str = "jobs") -> None:
+    cluster.api.delete(f"{kind.collection(namespace)}/{job}")
     for _ in until(60, pause_s=0.3):
-        if not pods(cluster, job):
+        if not pods(cluster, job, namespace):
             return
     raise AssertionError(f"{job} has pods")
 
@@ -155,26 +154,33 @@ def test_workers_are_placed_together_or_apart(cluster: Cluster, kind: WorkloadKi
 
 
 @kinds
-def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(gangs: Cluster, kind: WorkloadKind) -> None:
-    waits = create(gangs, kind, case(kind, "large", 5, gang_scheduler=GANG))
+@pytest.mark.parametrize("waiting_in", ["jobs", "team"])
+def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(
+    gangs: Cluster, kind: WorkloadKind, waiting_in: str
+) -> None:
+    """Also if another team's gang, in a namespace of its own, waits or runs."""
+    gangs.namespace("team")
+    running_in = {"jobs": "team", "team": "jobs"}[waiting_in]
+    waits = create(gangs, kind, case(kind, "large", 5, waiting_in, gang_scheduler=GANG))
     message = ""
     for _ in until(60, pause_s=0.5):
-        message = _seen(gangs, kind, waits, 5)
+        message = _seen(gangs, kind, waits, 5, waiting_in)
         if "PodGroup waits until coscheduling finds places" in message:
             break
     assert "its PodGroup waits until coscheduling finds places for all workers" in message
-    assert gangs.api.get(f"{GROUPS}/{waits}")["spec"]["minMember"] == 5
-    fits = create(gangs, kind, case(kind, "large", 3, gang_scheduler=GANG))
-    assert placed(gangs, fits, 3) == {"big-0": 3}, _seen(gangs, kind, fits, 3)
-    assert placed(gangs, waits, 0) == {}
-    remove(gangs, kind, waits)
-    remove(gangs, kind, fits)
+    group = gangs.api.get(f"/apis/{POD_GROUPS[GANG]}/namespaces/{waiting_in}/podgroups/{waits}")
+    assert group["spec"]["minMember"] == 5
+    fits = create(gangs, kind, case(kind, "large", 3, running_in, gang_scheduler=GANG))
+    assert placed(gangs, fits, 3, running_in) == {"big-0": 3}, _seen(gangs, kind, fits, 3, running_in)
+    assert placed(gangs, waits, 0, waiting_in) == {}
+    remove(gangs, kind, waits, waiting_in)
+    remove(gangs, kind, fits, running_in)
 
 
-def _seen(cluster: Cluster, kind: WorkloadKind, job: str, workers: int) -> str:
+def _seen(cluster: Cluster, kind: WorkloadKind, job: str, workers: int, namespace: str) -> str:
     """The message about what blocks the start of a job."""
-    workload = parse.workload(cluster.api.get(f"{kind.collection('jobs')}/{job}"), kind)
-    found = [parse.pod(each, (kind,)) for each in pods(cluster, job)]
+    workload = parse.workload(cluster.api.get(f"{kind.collection(namespace)}/{job}"), kind)
+    found = [parse.pod(each, (kind,)) for each in pods(cluster, job, namespace)]
     views = tuple(WorkerView(number) for number in range(workers))
     there = tuple(pod for pod in found if pod is not None)
     blocker = interpreted(ClusterState(workers, workload, there, views=views, gang_scheduler=GANG)).blocker
