@@ -165,6 +165,7 @@ class Runtime(Protocol):
         Raises:
             NeverFits: larger than anything that this runtime can offer; the hint gives the largest that fits.
             NotSupported, InvalidRequest: naming the field, its value and the way out.
+            Unavailable: what decides this is not known yet.
         """
         ...
 

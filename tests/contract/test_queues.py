@@ -142,12 +142,15 @@ def test_a_queue_that_does_not_exist_is_named(place: ClusterPlace) -> None:
     assert ended(job).info().state is State.CANCELLED
 
 
-def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlace) -> None:
+def is_taken(place: ClusterPlace, namespace: str) -> bool:
+    """True as soon as Kueue takes the place's kind of workload there."""
     api = connect(place.cluster.kubeconfig, None)
-    for _ in until(60, pause_s=0.2):
-        if place.kind.is_queued(api, place.namespace):
-            break
-    assert not place.kind.is_queued(api, kube.namespace)
+    return any(place.kind.is_queued(api, namespace) for _ in until(60, pause_s=0.2))
+
+
+def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlace) -> None:
+    assert is_taken(place, place.namespace)
+    assert not place.kind.is_queued(connect(place.cluster.kubeconfig, None), kube.namespace)
     with pytest.raises(NotSupported, match="queue_name='team': no Kueue of this cluster takes "):
         kube.job(STAY, queue_name="team").submit()
 
@@ -170,3 +173,13 @@ def test_the_namespace_of_a_team_decides_whether_its_jobs_may_name_a_queue(place
     message = next(filter(None, (refusal() for _ in until(60, pause_s=0.5))), "it was never refused")
     kind, namespace = place.kind.name, team.namespace
     assert message.startswith(f"queue_name='team': no Kueue of this cluster takes {kind}s of namespace {namespace}")
+
+
+def test_the_first_request_of_a_team_may_name_a_queue(kueue: Cluster, kube: ClusterPlace) -> None:
+    """Also where Kueue ignores the namespace of the server, which looks at that of the team from this request on."""
+    namespace = f"{kube.namespace}-queued"
+    kueue.namespace(namespace)
+    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {QUEUES: "true"}}})
+    assert is_taken(kube, namespace)
+    team = with_team(kube, "queued", namespace)
+    assert team.job(STAY, queue_name="team").render()

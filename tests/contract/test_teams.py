@@ -12,9 +12,11 @@ import pytest
 from client_lib import Client, list_jobs
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
+from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, becomes, ended, new_token, prints
 from tests.contract.test_promises import STAY, texts
+from tests.deploy.test_permissions import ACCOUNT, rules, server_api
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 COUNT = """
@@ -118,3 +120,80 @@ def test_a_namespace_that_is_missing_is_named(place: ClusterPlace) -> None:
         check.message for check in place.client.doctor().checks if check.name.endswith(" in nowhere") and not check.ok
     ]
     assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
+
+
+def test_a_job_whose_request_is_damaged_is_stopped_in_its_namespace(place: ClusterPlace) -> None:
+    team = with_team(place, "ann", f"{place.namespace}-damaged")
+    team.cluster.namespace(team.namespace)
+    job = team.job(STAY)
+    job.submit()
+    becomes(job, State.RUNNING)
+
+    def damage() -> None:
+        for file in (place.folder / "state" / "data" / "submissions").iterdir():
+            file.write_bytes(file.read_bytes().replace(b'"spec":', b'"spac":'))
+
+    place.restart(signal.SIGKILL, damage)
+    info = ended(job).info()
+    assert (info.state, info.reason) == (State.FAILED, Reason.SERVER_ERROR), info.message
+    assert f"what was submitted as {job.name} can't be read" in info.message
+    assert_nothing_is_left(team)
+
+
+def grant(cluster: Cluster, namespace: str, of: str) -> None:
+    """Give the account of namespace `of` the server's Role in another one."""
+    rbac = "rbac.authorization.k8s.io"
+    binding = {
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": of}],
+    }
+    for kind, more in (("Role", {"rules": rules("role.yaml", "Role")}), ("RoleBinding", binding)):
+        made = {"apiVersion": f"{rbac}/v1", "kind": kind, "metadata": {"name": ACCOUNT}, **more}
+        cluster.api.apply(f"/apis/{rbac}/v1/namespaces/{namespace}/{kind.lower()}s/{ACCOUNT}", made)
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
+    cluster: Cluster, tmp_path: Path, kind: str
+) -> None:
+    own, users = f"roles-{kind}", ("ann", "ben")
+    for namespace in (own, *(f"{own}-{user}" for user in users)):
+        cluster.namespace(namespace)
+        grant(cluster, namespace, own)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+    cluster.api.apply(f"/api/v1/namespaces/{own}/serviceaccounts/{ACCOUNT}", account)
+    server_api(cluster, tmp_path, own)
+    place = ClusterPlace(tmp_path, cluster, own, JOB_KIND=kind, KUBECONFIG=str(tmp_path / "kubeconfig"))
+    try:
+        teams = [with_team(place, user, f"{own}-{user}") for user in users]
+        jobs = [team.job(STAY, n_workers=2, name="one-name") for team in teams]
+        for job in jobs:
+            job.submit()
+        for team, job in zip(teams, jobs, strict=True):
+            prints(job, "up", times=2)
+            assert [each.id for each in list_jobs(client=team.client)] == [job.info().id]
+            assert job.explain()
+            job.cancel()
+        for team, job in zip(teams, jobs, strict=True):
+            assert ended(job).info().state is State.CANCELLED, job.info().message
+            assert_nothing_is_left(team)
+        assert permissions(place) == {"permissions": True} | {
+            f"permissions in {team.namespace}": True for team in teams
+        }
+        bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{teams[1].namespace}/rolebindings"
+        cluster.api.delete(f"{bindings}/{ACCOUNT}")
+        lacking = f"permissions in {teams[1].namespace}"
+        for _ in until(60, pause_s=0.5):
+            if not permissions(place)[lacking]:
+                break
+        (check,) = [check for check in place.client.doctor().checks if check.name == lacking]
+        assert check.message == f"the server may do nothing in namespace {teams[1].namespace}"
+        assert "with the Role and RoleBinding of k8s/base/role.yaml" in str(check.fix)
+        assert [name for name, ok in permissions(place).items() if not ok] == [lacking]
+    finally:
+        place.close()
+
+
+def permissions(place: ClusterPlace) -> dict[str, bool]:
+    """The checks of the server's rights in each namespace."""
+    return {each.name: each.ok for each in place.client.doctor().checks if each.name.startswith("permissions")}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge
+from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge, Unavailable
 from client_lib.spec.wire import CodeInPlace, Submitter
 from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.render import storage
-from tests.kube.cases import GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
+from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
 
 
 def of(catalogue: str = GPUS, **spec: Any) -> Case:
@@ -63,6 +63,15 @@ def test_what_a_cluster_can_not_do_is_refused_by_name(spec: dict[str, Any], sent
     with pytest.raises(NotSupported, match=sentence) as caught:
         of(**spec).notices()
     assert caught.value.hint
+
+
+def test_whether_a_queue_may_be_named_is_asked_again_while_it_is_not_known() -> None:
+    def notices(kueue: bool | None) -> list[str]:
+        return replace(Builder(spec={"queue_name": "team"}), cluster=replace(CLUSTER, kueue=kueue)).build("x").notices()
+
+    notices(True)
+    with pytest.raises(Unavailable, match="queue_name='team': the server is asking"):
+        notices(None)
 
 
 @pytest.mark.parametrize(

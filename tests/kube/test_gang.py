@@ -62,7 +62,8 @@ class Site:
         self.inventory.list_workloads(PYTORCHJOB.name, ())
         self.said: list[Observation] = []
         self._news = asyncio.Event()
-        self.gang = Gang(self.attempt, replace(cluster, objects=cast(Any, self), logs=cast(Any, self)), self._take)
+        self.cluster = replace(cluster, objects=cast(Any, self), logs=cast(Any, self))
+        self.gang = Gang(self.attempt, lambda _: self.cluster, self._take)
 
     def _take(self, seen: Observation) -> None:
         self.said.append(seen)
@@ -250,7 +251,7 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     record.write(folder, record.Record("made", end=end))
     written = (folder / "attempt.json").read_text()
     (folder / "attempt.json").write_text(written.replace('"Completed"', '"Later"'))
-    runtime = KubeRuntime(site.gang._cluster, lambda _: tmp_path)
+    runtime = KubeRuntime(site.cluster, lambda _: tmp_path)
     runtime._sink = site._take
     runtime.submit(site.attempt)
     await site.until(lambda: bool(site.said))

@@ -23,7 +23,10 @@ END = Observation(
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    for written in (record.Record(), record.Record("uid", "name", (Reason.CANCELLED, "stopped"), END, "TrainJob")):
+    for written in (
+        record.Record(),
+        record.Record("uid", "name", (Reason.CANCELLED, "stopped"), END, "TrainJob", "team"),
+    ):
         record.write(tmp_path, written)
         assert record.read(tmp_path, KEY) == written
     assert record.read(tmp_path / "none", KEY) == record.Record()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_lib.errors import NotSupported, TooLarge
+from client_lib.errors import NotSupported, TooLarge, Unavailable
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes import fields
@@ -39,6 +39,7 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
     Raises:
         NeverFits: more workers than a job may have.
         NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
+        Unavailable: what decides this is not known yet.
     """
     job, catalogue = _Job(spec, owner, cluster), cluster.catalogue
     for reject in (_type, _gpus, _outputs, _checkpoints, _own_variables, _queue, _size):
@@ -102,13 +103,20 @@ def _own_variables(job: _Job) -> None:
 def _queue(job: _Job) -> None:
     kind = job.cluster.kind
     volcano = job.cluster.settings.gang_scheduler == "volcano"
-    if job.spec.queue_name is not None and not job.cluster.kueue and not volcano:
-        raise NotSupported(
-            f"queue_name={job.spec.queue_name!r}: no Kueue of this cluster takes {kind.name}s of namespace "
-            f"{job.cluster.namespace}",
-            hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}, and let "
-            "Kueue's managedJobsNamespaceSelector select this namespace",
+    if job.spec.queue_name is None or job.cluster.kueue or volcano:
+        return
+    if job.cluster.kueue is None:
+        raise Unavailable(
+            f"queue_name={job.spec.queue_name!r}: the server is asking the cluster whether a Kueue takes {kind.name}s "
+            f"of namespace {job.cluster.namespace}",
+            hint="try again in a moment",
         )
+    raise NotSupported(
+        f"queue_name={job.spec.queue_name!r}: no Kueue of this cluster takes {kind.name}s of namespace "
+        f"{job.cluster.namespace}",
+        hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}, and let "
+        "Kueue's managedJobsNamespaceSelector select this namespace",
+    )
 
 
 def _size(job: _Job) -> None:

@@ -87,7 +87,7 @@ class Cluster:
 
     def in_namespace(self, namespace: str) -> Cluster:
         """Another namespace of the same cluster. Removals take turns in all, as they have one garbage collector."""
-        options = replace(self.options, namespace=namespace)
+        options = replace(self.options, namespace=namespace, kueue=None)
         found = Cluster.of(self.api, options, self.registry)
         return replace(found, kinds=self.kinds, removals=self.removals)
 

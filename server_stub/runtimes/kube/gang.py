@@ -35,9 +35,13 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 class Gang:
     """The workers of one attempt. `report` gets each observation of it; the last one is its end."""
 
-    def __init__(self, attempt: Attempt, cluster: Cluster, report: Callable[[Observation], None]) -> None:
-        self._attempt, self._cluster = attempt, cluster
-        self._reporter = Reporter(attempt, cluster, report)
+    def __init__(
+        self, attempt: Attempt, in_namespace: Callable[[str | None], Cluster], report: Callable[[Observation], None]
+    ) -> None:
+        """`in_namespace` returns the cluster with a namespace; None: with that of the server."""
+        self._attempt, self._in_namespace = attempt, in_namespace
+        self._cluster = in_namespace(attempt.namespace)
+        self._reporter = Reporter(attempt, self._cluster, report)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
         self._record = record.Record()
@@ -66,6 +70,8 @@ class Gang:
         """Continue from the current state to the end, and until no object is left on the cluster."""
         if not self._attempt.never_started:
             self._record = await asyncio.to_thread(record.read, self._folder, self._key)
+        if self._record.namespace is not None:
+            self._cluster = self._in_namespace(self._record.namespace)
         self._cluster = cluster = self._cluster.of_kind(self._record.kind)
         cluster.inventory.follow(self._key, self._changed.set)
         try:
@@ -128,7 +134,7 @@ class Gang:
         if self._record.removed_because is not None:
             return None
         if self._record.kind is None:
-            await self._write(kind=self._cluster.kind.name)
+            await self._write(kind=self._cluster.kind.name, namespace=self._cluster.options.namespace)
         creator = ObjectCreator(self._attempt, self._cluster, self._created, self._report_refusal, self._pause)
         token = self._cluster.registry.token(*self._id)
         given_up = await creator.create(token, self._record, lambda: self.stopped)

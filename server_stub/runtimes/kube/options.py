@@ -23,5 +23,6 @@ class ClusterOptions:
     """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
     server_ca: str | None = None
     """Certificates (PEM) of the authority that signed the server's certificate; None: those of the image."""
-    kueue: bool = False
-    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`."""
+    kueue: bool | None = False
+    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`; None: the server has
+    not asked yet."""

@@ -30,6 +30,9 @@ class Record:
     """The final observation of the attempt."""
     kind: str | None = None
     """Kind of the workload, written before the first try to create it; None: none was tried."""
+    namespace: str | None = None
+    """Namespace of the workload, written with its kind, as the request may be unreadable later. None: none was tried,
+    or an earlier version has written this."""
 
 
 FIRST_KIND = "PyTorchJob"

@@ -110,15 +110,16 @@ class KubeRuntime:
     async def _look_around(self, namespace: str) -> None:
         """Find out which kind of workload the cluster has, and if jobs may name a queue. Repeated, as an operator or a
         Kueue may be installed later."""
+        cluster = self._clusters[namespace]
         try:
-            cluster = self._clusters[namespace]
             if cluster.options.settings.job_kind == "auto":
                 cluster = self._clusters[namespace] = await call_in_thread(cluster.with_kind_there)
             found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
-            self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
         except ApiError as error:
             level = logging.ERROR if error.status in (403, 404) else logging.WARNING
             _log.log(level, "namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
+            found = bool(cluster.options.kueue)
+        self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
 
     async def close(self) -> None:
         for watch in itertools.chain(*self._watches.values()):
@@ -150,7 +151,7 @@ class KubeRuntime:
         key = AttemptKey(attempt.job_id, attempt.number)
         if key in self._gangs:
             return
-        self._gangs[key] = Gang(attempt, self._in(attempt.namespace), self._report)
+        self._gangs[key] = Gang(attempt, self._in, self._report)
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
@@ -171,7 +172,7 @@ class KubeRuntime:
                     )
                 await asyncio.sleep(DISK_PAUSE_S)
                 again = replace(attempt, never_started=False)
-                self._gangs[key] = Gang(again, self._in(attempt.namespace), self._report)
+                self._gangs[key] = Gang(again, self._in, self._report)
                 if gang.stopped:
                     self._gangs[key].stop(attempt.spec.grace_s)
         finally:
