@@ -134,7 +134,7 @@ class Job(Generic[R]):
             variables of a rank. stop_timer limits it too.
         preflight_check: True: check the machines before the script, in each attempt: all ranks meet and sum tensors;
             disks, shared memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed;
-            the log names a slow one.
+            `status` and the log name a slow one.
         smoke: True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s
             of running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed.
         instance_type: A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,

@@ -261,8 +261,8 @@ class JobSpec(Strict):
 
     preflight_check: bool = False
     """True: check the machines before the script, in each attempt: all ranks meet and sum tensors; disks, shared
-    memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; the log names a slow
-    one."""
+    memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; `status` and
+    the log name a slow one."""
 
     smoke: bool = False
     """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s of
