@@ -119,7 +119,7 @@ bench: $(READY) $(BENCH_READY) $(FUNCTIONS_READY) $(SCRIPTS_READY)  ## every ben
 	@for file in $$(grep -l '__main__' benchmarks/*.py | grep -v /kube_); do echo "== $$file"; $(RUN)/python $$file || exit 1; done
 
 bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine, with both kinds of jobs (root; minutes to build it the first time)
-	@for kind in pytorchjob trainjob; do for command in kube_start.py kube_logs.py kube_many.py "kube_many.py --hold"; do \
+	@for kind in pytorchjob trainjob; do for command in kube_start.py kube_logs.py kube_queue.py kube_many.py "kube_many.py --hold"; do \
 	  echo "== benchmarks/$$command --kind $$kind"; $(RUN)/python benchmarks/$$command --kind $$kind || exit 1; done; done
 
 docs: $(READY)  ## write what docs/ repeats of the code, and build the site in build/docs
