@@ -80,7 +80,9 @@ def _of_items(text: str) -> Reading | None:
     step, epoch = (next((found[name] for name in names if name in found), None) for names in (_STEPS, _EPOCHS))
     if step is None and epoch is None and not any(map(_is_usual, found)):
         return None
-    values = {name: value for name, value in found.items() if name not in (*_STEPS, *_EPOCHS) and not _is_other(name)}
+    values = {
+        name: value for name, value in found.items() if name not in (*_STEPS, *_EPOCHS) and not _is_other_item(name)
+    }
     return Reading(values, step, epoch=epoch) if values else None
 
 
@@ -142,6 +144,14 @@ def _is_usual(name: str) -> bool:
 @lru_cache(1024)
 def _is_other(name: str) -> bool:
     return not _OTHER.isdisjoint(_tokens(name)) and not _is_usual(name)
+
+
+@lru_cache(1024)
+def _is_other_item(name: str) -> bool:
+    """The name of an item, which a program has chosen as a whole, tells by its last word what it counts: `num_tokens`
+    are tokens. `eval_runtime` belongs to the record of transformers' Trainer."""
+    *before, last = _tokens(name) or [""]
+    return last in _OTHER and not _is_usual(name) and not (before and last == "runtime")
 
 
 def by_weight(names: Iterable[str]) -> list[str]:

@@ -18,6 +18,14 @@ LINES = {
     ),
     "{'loss': '0.5123', 'epoch': '0.1'}": Reading({"loss": 0.5123}, epoch=0.1),
     '{"step": 10, "loss": 0.25, "time": 17.5}': Reading({"loss": 0.25}, 10),
+    # TRL and Trainer: a dict's name tells by its last word what it counts
+    "{'loss': '0.5123', 'num_tokens': '512', 'epoch': '0.1'}": Reading({"loss": 0.5123, "num_tokens": 512}, epoch=0.1),
+    "{'eval_loss': '0.7', 'eval_runtime': '0.04', 'epoch': '1'}": Reading(
+        {"eval_loss": 0.7, "eval_runtime": 0.04}, epoch=1
+    ),
+    '{"step": 10, "loss": 0.25, "worker_id": 2, "gpu_mem": 5, "batch_size": 8, "runtime": 3}': Reading(
+        {"loss": 0.25}, 10
+    ),
     'INFO {"step": 10, "metrics": {"loss": 0.25}}': Reading({"loss": 0.25}, 10),
     # examples of PyTorch
     "Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.700": Reading({"loss": 1.7}, 640, 60000, 1),
