@@ -20,7 +20,7 @@ from client_lib.worker.format import WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
 
 _LOOK_S = 0.5
-_SEARCH_S, _SHARE = 2.0, 0.02  # shortest time between two searches, and the longest share of the time that they take
+_SHARE = 0.02  # longest share of the time that searches for files take
 _BLOCK, _ROWS = 2**20, 2**16  # bytes of an event file and of a table that are read at once
 _LAST_LOOKS = 64  # blocks that are read after the end
 _DEPTH, _ENTRIES = 3, 5000  # folders below each other, and entries, that one search sees
@@ -74,7 +74,7 @@ class MetricFiles:
         if begin >= self._search_at:
             self._search()
             now = time.monotonic()
-            self._search_at = now + max(_SEARCH_S, (now - begin) / _SHARE)
+            self._search_at = now + (now - begin) / _SHARE
         found = [self._pass(rank, events) for rank, events in self._events.values()]
         return any(found + ([self._pass(None, self._csv)] if self._csv else []))
 
@@ -95,10 +95,17 @@ class MetricFiles:
             if name == _CSV:
                 tables.add(path)
             for pid, rank in self._ranks.items():
-                if ".%s.%d." % (self._host, pid) in name + ".":
-                    self._events.setdefault(path, (rank if rank >= 0 else None, _Events(path)))
+                if ".%s.%d." % (self._host, pid) in name + "." and path not in self._events:
+                    self._events[path] = (rank if rank >= 0 else None, _Events(path, self._run(path, rank)))
         if self._csv is None and len(tables) == 1:
             self._csv = _Csv(tables.pop())
+
+    def _run(self, path: str, rank: int) -> str:
+        """Path of the folder of an event file below that of another file of the rank, and a slash: TensorBoard names a
+        run below a run so. "": there is no other."""
+        folder = os.path.dirname(path)
+        above = (os.path.dirname(known) for known, (of, _) in self._events.items() if of == rank)
+        return next((os.path.relpath(folder, each) + "/" for each in above if folder.startswith(each + os.sep)), "")
 
     def _send_writes(self) -> None:
         """Send the times at which checkpoints were written since the last ones."""
@@ -185,11 +192,12 @@ class _Csv:
 
 
 class _Events:
-    """An event file: records of TFRecord, each an Event of tensorflow/core/util/event.proto."""
+    """An event file: records of TFRecord, each an Event of tensorflow/core/util/event.proto. The names of its
+    values begin with `run`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, run: str = "") -> None:
         self.position = 0
-        self._path = path
+        self._path, self._run = path, run
 
     def read(self) -> Iterator[Values]:
         with open(self._path, "rb", opener=_opened) as file:
@@ -204,7 +212,8 @@ class _Events:
                 return
             if end > len(data):
                 break
-            yield _event(data[at + 12 : end - 4])
+            step, values = _event(data[at + 12 : end - 4])
+            yield step, {self._run + tag: value for tag, value in values.items()}
             at = end
             self.position += 16 + size
 

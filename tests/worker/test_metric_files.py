@@ -94,6 +94,15 @@ def test_values_behind_many_images_are_read_at_the_end(look: Look, tmp_path: Pat
     assert len(look()) == 4
 
 
+def test_files_of_runs_below_a_run_have_names_of_their_own(look: Look, tmp_path: Path) -> None:
+    """`SummaryWriter.add_scalars` writes one tag to a file per name, each in a folder below its own."""
+    for folder in ("runs/now/both_a", "runs/now/both_b", "runs/now"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / (NAME + ".0")).write_bytes(EVENTS)
+    names = {name for line in look() if isinstance(line, list) for name in line[-1]}
+    assert {"train/loss", "both_a/train/loss", "both_b/train/loss"} <= names
+
+
 def test_a_file_below_both_folders_is_read_once(tmp_path: Path) -> None:
     lines: list[bytes] = []
     (tmp_path / "out").mkdir()
