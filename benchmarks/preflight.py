@@ -4,7 +4,7 @@
 
 A job whose script prints at once, with `preflight_check=True`: the time of the checks as the preflight tells it, and
 from its last line to the first line of the script. That is the end of its processes and the start of the ranks; the
-import of torch and the way to all ranks are counted apart.
+import of torch and the rendezvous are counted apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
             until_first, until_last = ((at - passed[0].time).total_seconds() for at in (min(begins), max(begins)))
             print(
                 f"{given.workers} workers: checks {checks:.1f} s, then {until_first:.1f} s until the first rank has"
-                f" begun, and {until_last:.1f} s until the last; torch and the way to all ranks {beside:.1f} s",
+                f" begun, and {until_last:.1f} s until the last; import and rendezvous {beside:.1f} s",
                 flush=True,
             )
 

@@ -332,7 +332,10 @@ def _together(here: Rank, own: Dict[str, float], imported_s: float) -> None:
         for line in lines[1:]:
             _say(line, WARNING)
         took = time.monotonic() - met + sum(own.values())
-        _say("passed in %.1f s, beside %.1f s for torch and the way to all ranks" % (took, imported_s + met - began))
+        _say(
+            "passed in %.1f s, beside %.1f s for the import of torch and the rendezvous"
+            % (took, imported_s + met - began)
+        )
     leave(here, store)
 
 

@@ -463,7 +463,11 @@ def test_stacks_of_a_running_job(shell: dict[str, str], cli: Run, script: Path) 
 def test_the_machines_are_checked_without_a_script(shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
     done = cli("doctor", "--gang", "2")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"preflight: passed in [\d.]+ s$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"preflight: passed in [\d.]+ s, beside [\d.]+ s for the import of torch and the rendezvous$",
+        done.stdout,
+        re.MULTILINE,
+    )
     refused = cli("doctor", "-i", "a100.8gpu")
     assert (refused.returncode, "-i is for the workers of --gang N" in refused.stderr) == (2, True)
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')")

@@ -104,7 +104,9 @@ def test_the_script_runs_after_it(worker: MakeWorker) -> None:
     assert one.run()["reason"] == "Completed"
     said = "\n".join(one.lines(rank=None))
     assert re.search(r"^preflight: 1 workers, 2 ranks: all_reduce of 1 KB [\d.]+ ms, of 64 MB [\d.]+ s$", said, re.M)
-    assert re.search(r"^preflight: passed in [\d.]+ s, beside [\d.]+ s for torch and the way to all ranks$", said, re.M)
+    assert re.search(
+        r"^preflight: passed in [\d.]+ s, beside [\d.]+ s for the import of torch and the rendezvous$", said, re.M
+    )
     assert [one.lines(rank=number) for number in (0, 1)] == [["trained"]] * 2
 
 
