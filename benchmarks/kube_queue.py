@@ -25,7 +25,7 @@ from client_lib.spec.states import State
 from tests.cluster.objects import KUEUE, QUEUES
 
 CORES, LINE = 0.1, "line"
-_ABOUT = re.compile(r"about (\d+) (s|min)$")
+_ABOUT = re.compile(r"about (\d+) (s|min)\b")
 _SECONDS = {"s": 1.0, "min": 60.0}
 
 
