@@ -155,7 +155,7 @@ def own_place(
 
 
 def _pod_templates(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of a PyTorchJob; of a TrainJob those of its patches."""
+    """Return the pod templates of a PyTorchJob, or those of the patches of a TrainJob."""
     if made["kind"] == "PyTorchJob":
         return [each["template"] for each in made["spec"]["pytorchReplicaSpecs"].values()]
     jobs = [

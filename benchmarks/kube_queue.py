@@ -71,7 +71,7 @@ def make_queue(place: Place, slots: int) -> None:
 
 
 def measured(place: Place, sleeps: Sequence[float]) -> tuple[list[Told], dict[str, float]]:
-    """What waiting jobs have said, and when each job began to run: seconds since the first submit."""
+    """Return the times that waiting jobs have said, and when each job began to run: seconds since the first submit."""
     began, told, started = time.monotonic(), [], {}
     for number, seconds in enumerate(sleeps):
         script = f"import time\ntime.sleep({seconds})\n"

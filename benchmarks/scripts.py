@@ -71,7 +71,7 @@ Read = Callable[[Path, Sizes], Iterator[Point]]
 
 
 def trainer_state(folder: Path, _: Sizes) -> Iterator[Point]:
-    """What transformers keeps; it prints 4 digits."""
+    """Yield the points that transformers keeps; it prints 4 digits."""
     for entry in json.loads((folder / "out" / "trainer_state.json").read_text())["log_history"]:
         for name, value in entry.items():
             if name not in ("step", "epoch", "total_flos"):
@@ -80,7 +80,7 @@ def trainer_state(folder: Path, _: Sizes) -> Iterator[Point]:
 
 
 def event_files(folder: Path, sizes: Sizes) -> Iterator[Point]:
-    """What TensorBoard reads."""
+    """Yield the points that TensorBoard reads."""
     dumped = subprocess.run([PYTHON, "-c", EVENTS], cwd=folder, capture_output=True, text=True, check=True).stdout
     found = json.loads(dumped)
     first = min(found, key=lambda each: Path(each[1]).name)[0]  # the name begins with the time
@@ -102,7 +102,7 @@ def metrics_csv(folder: Path, sizes: Sizes) -> Iterator[Point]:
 
 
 def noted(folder: Path, _: Sizes) -> Iterator[Point]:
-    """What a script without a framework has noted beside its prints."""
+    """Yield the points that a script without a framework has noted beside its prints."""
     for line in (folder / "record.jsonl").read_text().splitlines():
         entry = json.loads(line)
         for name, text in entry["values"].items():

@@ -25,7 +25,7 @@ WARNING = "preflight warning: "
 """Begin of a line that names a slow worker; the server shows it with the job."""
 PEER_LOST = 3
 """Exit code of a rank that has failed because it lost another one."""
-_PEERS_END_S = 0.5  # so much later it ends, for the report of the lost one to be the first
+_PEERS_END_S = 0.5  # delay of its end, so that the report of the lost one is the first
 MEASURES = {
     "disk": "writes %d MB to its checkpoint folder" % _MEGABYTES["disk"],
     "matmul": "multiplies two matrices",

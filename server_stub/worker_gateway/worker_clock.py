@@ -35,7 +35,7 @@ class ClockDifference(NamedTuple):
 
 
 class WorkerClock:
-    """Writes the file of one worker. It begins anew with each server process."""
+    """Writes the file of one worker. Each server process starts a new measurement."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
