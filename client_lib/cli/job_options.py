@@ -50,10 +50,12 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 
 MORE_HELP = {
     "env_variables": "NAME alone passes on the value that it has here.",
-    "log_file": "'' turns it off.",
     "gpus": "As in 0,1.",
     "health_params": "As in log_period=30,action=restart.",
 }
+
+NONE = {"flags": "KEY alone", "log_file": "''"}
+"""The way in which an option gives the value None, for the fields where leaving it out gives another one."""
 
 
 class Reading(NamedTuple):
@@ -204,6 +206,8 @@ def _leaves(annotation: Any) -> list[Any]:
 def _help(name: str) -> str:
     field = JobSpec.model_fields[name]
     said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
+    if name in NONE:
+        said = said.replace("None:", f"{NONE[name]}:")
     said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
     default = field.get_default(call_default_factory=True)
     shown = default.value if isinstance(default, Enum) else default
