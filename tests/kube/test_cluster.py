@@ -13,7 +13,7 @@ import pytest
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from tests.kube.cases import Builder
 
 KEY = names.AttemptKey("j1", 1)
@@ -26,7 +26,7 @@ def found(uid: str, **labels: str) -> dict[str, Any]:
 
 
 def pod(uid: str) -> dict[str, Any]:
-    return found(uid, **{manifest.REPLICA_TYPE: "master", manifest.REPLICA_INDEX: "0"})
+    return found(uid, **{REPLICA_TYPE: "master", REPLICA_INDEX: "0"})
 
 
 class Recorded:

@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.observe import ending, parse
 from server_stub.runtimes.kube.options import ClusterOptions
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.trainjob import TRAINJOB
@@ -77,7 +77,7 @@ class Site:
     def put_pod(self, worker: int = 0, **status: Any) -> None:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
         replica = ("worker", str(worker - 1)) if worker else ("master", "0")
-        labels |= dict(zip((manifest.REPLICA_TYPE, manifest.REPLICA_INDEX), replica, strict=True))
+        labels |= dict(zip((REPLICA_TYPE, REPLICA_INDEX), replica, strict=True))
         container = {"name": PYTORCHJOB.container, "state": status, "imageID": "docker-pullable://x@sha256:1"}
         state = {"containerStatuses": [container]}
         meta = {"uid": f"pod-{worker}", "labels": labels}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from client_lib.spec.job import WORKERS_MAX
 from client_lib.spec.names import NAME_MAX
-from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.pytorchjob import manifest
+from server_stub.runtimes.kube import names, pytorchjob
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
@@ -24,7 +23,9 @@ def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
     made = [name + end for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)]
-    pods = [manifest.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)]
+    pods = [
+        pytorchjob.pod_name(name, worker, elastic=each) for worker in (0, WORKERS_MAX - 1) for each in (False, True)
+    ]
     for each in [name, *pods, *made]:
         assert LABEL.fullmatch(each), each
 
@@ -69,18 +70,18 @@ def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
 @pytest.mark.parametrize(
     ("labels", "worker"),
     [
-        ({manifest.REPLICA_TYPE: "master", manifest.REPLICA_INDEX: "0"}, 0),
-        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "0"}, 1),
-        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "11"}, 12),
-        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "0", manifest.ELASTIC: "true"}, 0),
-        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "3", manifest.ELASTIC: "true"}, 3),
+        ({pytorchjob.REPLICA_TYPE: "master", pytorchjob.REPLICA_INDEX: "0"}, 0),
+        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "0"}, 1),
+        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "11"}, 12),
+        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "0", pytorchjob.ELASTIC: "true"}, 0),
+        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "3", pytorchjob.ELASTIC: "true"}, 3),
         ({}, None),
-        ({manifest.REPLICA_TYPE: "ps", manifest.REPLICA_INDEX: "0"}, None),
-        ({manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: "x"}, None),
+        ({pytorchjob.REPLICA_TYPE: "ps", pytorchjob.REPLICA_INDEX: "0"}, None),
+        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "x"}, None),
     ],
 )
 def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | None) -> None:
-    assert manifest.worker_of(labels) == worker
+    assert pytorchjob.worker_of(labels) == worker
 
 
 def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:

@@ -16,7 +16,7 @@ from client_lib.spec.wire import WorkerInfo
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, observe, parse, reason_map, taken_away
 from server_stub.runtimes.kube.observe.reason_map import StatusField
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, manifest
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
 from tests.examples import examples
@@ -210,7 +210,7 @@ def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> Non
         job,
         conditions=(
             *job.conditions,
-            (parse.StatusReason("Failed", "1 Worker replica(s) failed."), manifest.CONDITIONS["Failed"]),
+            (parse.StatusReason("Failed", "1 Worker replica(s) failed."), PYTORCHJOB.conditions["Failed"]),
         ),
     )
     seen = observe(ClusterState(2, failed, views=(WorkerView(0), WorkerView(1))))
@@ -230,7 +230,7 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
     job = sight("running", 2).workload
     assert job is not None
     suspended = parse.StatusReason("Suspended", "", "2026-11-21T12:01:00Z")
-    job = replace(job, queue="team", suspended=True, conditions=((suspended, manifest.CONDITIONS["Suspended"]),))
+    job = replace(job, queue="team", suspended=True, conditions=((suspended, PYTORCHJOB.conditions["Suspended"]),))
     state = ClusterState(2, job, views=(WorkerView(0), WorkerView(1)))
     seen = observe(state)
     assert (seen.blocker.reason, seen.blocker.message) == (Reason.QUEUED, "waits for queue team; waits since 12:01 UTC")
@@ -468,7 +468,7 @@ POD = st.builds(
             "metadata": {
                 "name": "p",
                 "uid": uid,
-                "labels": LABELS | {manifest.REPLICA_TYPE: "worker", manifest.REPLICA_INDEX: str(index)},
+                "labels": LABELS | {REPLICA_TYPE: "worker", REPLICA_INDEX: str(index)},
             }
             | gone,
             "spec": spec,

@@ -15,8 +15,7 @@ from client_lib.errors import TooLarge
 from client_lib.spec.job import MASK
 from client_lib.spec.wire import CodeInPlace, Submitter
 from client_lib.worker.plan import from_json
-from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.pytorchjob import manifest
+from server_stub.runtimes.kube import names, pytorchjob
 from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object
@@ -112,7 +111,7 @@ def test_the_operators_world_is_ours(each: Case) -> None:
 def test_elastic_workers_are_told_what_the_operator_tells_them_of_no_master() -> None:
     (template,) = templates(case("elastic"))
     variables = {variable["name"]: variable for variable in template["spec"]["containers"][0]["env"]}
-    assert manifest.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert pytorchjob.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert variables["MASTER_ADDR"]["value"] == "elastic-worker-0"
     run = case("elastic").objects().workload["spec"]["runPolicy"]
     assert "backoffLimit" not in run  # it would count the containers that are started again

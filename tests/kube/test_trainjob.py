@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube import names, trainjob
 from server_stub.runtimes.kube.api import Api, ApiError, connect
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState, observe, parse
 from server_stub.runtimes.kube.render import Objects
-from server_stub.runtimes.kube.trainjob import TRAINJOB, manifest
-from server_stub.runtimes.kube.workload import SCHEDULERS, Object
+from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.kube.workload import SCHEDULERS, Object, is_missing
 from server_stub.worker_gateway import WorkerView
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
@@ -89,7 +89,7 @@ def test_every_worker_is_told_its_index_and_where_the_master_is(each: Case) -> N
     objects = each.objects(TRAINJOB)
     given = {variable["name"]: variable for variable in objects.workload["spec"]["trainer"]["env"]}
     name = objects.workload["metadata"]["name"]
-    assert manifest.INDEX in given["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert trainjob.INDEX in given["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert given["MASTER_ADDR"]["value"] == f"{name}-node-0-0.{name}"
     assert given["MASTER_PORT"]["value"] == "23456"
 
@@ -113,7 +113,7 @@ def test_jobs_share_a_runtime_if_its_content_is_the_same() -> None:
     assert one == other
     assert len({base["metadata"]["name"] for base in (one, elastic, gang) if base}) == 3
     assert elastic is not None
-    assert job_of(elastic)["backoffLimit"] == manifest.REPLACED
+    assert job_of(elastic)["backoffLimit"] == trainjob.REPLACED
     assert one is not None
     assert job_of(one)["backoffLimit"] == 0
 
@@ -140,10 +140,10 @@ def test_its_conditions_count_while_there_are_no_pods(word: str, reason: Reason,
 
 
 def test_pods_of_its_job_set_are_found_by_their_labels() -> None:
-    labels = {manifest.REPLICATED_JOB_LABEL: "node", manifest.INDEX: "3"}
-    assert manifest.worker_of(labels) == 3
-    assert manifest.worker_of(labels | {manifest.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
-    assert manifest.worker_of({manifest.INDEX: "3"}) is None
+    labels = {trainjob.REPLICATED_JOB_LABEL: "node", trainjob.INDEX: "3"}
+    assert trainjob.worker_of(labels) == 3
+    assert trainjob.worker_of(labels | {trainjob.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
+    assert trainjob.worker_of({trainjob.INDEX: "3"}) is None
 
 
 def test_an_event_of_its_job_says_why_there_are_no_pods() -> None:
@@ -181,7 +181,7 @@ def test_the_webhooks_accept_every_manifest(api: Api, each: Case) -> None:
             accepted = api.request("POST", place.workloads, objects.workload, query)
             break
         except ApiError as error:  # its webhook knows the runtime a moment later
-            if not manifest.lacks_runtime(error.message):
+            if not is_missing(objects.base, error.message):
                 raise
     assert accepted["spec"]["trainer"] == objects.workload["spec"]["trainer"]
 

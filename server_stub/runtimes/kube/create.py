@@ -6,7 +6,6 @@ A try whose response was lost may have created them nevertheless: the next try f
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from server_stub.runtimes.kube.observe import parse
 from server_stub.runtimes.kube.observe.reason_map import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.workload import Object, is_missing
 
 FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
@@ -101,9 +100,8 @@ class ObjectCreator:
                 return _USE_SECOND_NAME
             await self._create_all(objects)
         except ApiError as error:
-            base = objects.base  # the webhooks of Trainer and of Kueue quote its name in their own ways
-            if base is not None and re.search(rf"{base['metadata']['name']}[\"'] not found", error.message):
-                return await self._create_base(base)
+            if objects.base is not None and is_missing(objects.base, error.message):
+                return await self._create_base(objects.base)
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
             return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
         except BeingDeleted as error:

@@ -6,6 +6,7 @@ Everything that differs between such kinds is a field of `WorkloadKind`. The res
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,6 +85,12 @@ class Made(NamedTuple):
     """Object that must exist before the workload, and that other workloads share; it is named by its content."""
 
 
+def is_missing(base: Object, message: str) -> bool:
+    """True if a workload was refused with this message because its base is missing. The webhooks of Trainer and of
+    Kueue quote the name of the base in their own ways."""
+    return re.search(rf"{base['metadata']['name']}[\"'] not found", message) is not None
+
+
 class Applied(NamedTuple):
     """The object that an operator makes for a workload, under the same name."""
 
@@ -145,6 +152,10 @@ class WorkloadKind:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
+
+    def object(self, metadata: Object, spec: Object, kind: str | None = None) -> Object:
+        """An object of this kind, or of another kind of its group."""
+        return {"apiVersion": self.api_version, "kind": kind or self.name, "metadata": metadata, "spec": spec}
 
     def collection(self, namespace: str, plural: str | None = None) -> str:
         """Path of its objects in the API, or of those with another plural of its group."""

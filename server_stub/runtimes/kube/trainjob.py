@@ -1,5 +1,4 @@
-"""The manifests of a TrainJob and of the TrainingRuntime below it, the labels of its pods, and the meanings of its
-conditions. Pure.
+"""TrainJob of Kubeflow Trainer 2.2 or newer as a kind of workload, and the TrainingRuntime below it.
 
 A TrainJob patches the pod template of a TrainingRuntime, and can't patch all of its fields: the others, such as the
 PriorityClass, are fields of the runtime. A runtime is named by the hash of its content, and jobs with the same content
@@ -13,23 +12,38 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from client_lib.spec.states import Reason
+from client_lib.spec.wire import Check
+from server_stub.runtimes import checked
+from server_stub.runtimes.kube.api import Api, ApiError, serves
+from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE, QUEUE
-from server_stub.runtimes.kube.workload import SCHEDULERS, Made, Meaning, Object, WorkloadPlan, rank_variables
+from server_stub.runtimes.kube.workload import (
+    SCHEDULERS,
+    Applied,
+    Made,
+    Meaning,
+    Object,
+    WorkloadKind,
+    WorkloadPlan,
+    is_missing,
+    rank_variables,
+)
 
-NAME, GROUP, VERSION, PLURAL = "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"
-RUNTIME, RUNTIMES = "TrainingRuntime", "trainingruntimes"
+INSTALL = "install Kubeflow Trainer 2.2 or newer with JobSet: https://github.com/kubeflow/trainer"
+_NOTICED_TRIES, _NOTICED_S = 20, 0.25
+"""Tries, and seconds between them, until the webhook knows a new TrainingRuntime."""
+RUNTIME = "TrainingRuntime"
 CONTAINER = "node"  # the trainer's webhook refuses a runtime without a container of this name
 REPLICATED_JOB = "node"
 REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
-NAME_MAX = 63 - len("-node-0-9999-abcde")
-"""JobSet refuses a name with which the name of a pod would be longer than a label."""
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 MANAGER = "client-lib.io/server"
 """Key of the patches, each of which has one."""
@@ -49,19 +63,13 @@ _PATCHED = {
 _BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "securityContext", "volumeMounts"}
 """Fields of the container that a TrainJob may set, by its trainer or a patch."""
 
-CONDITIONS: Mapping[str, Meaning] = {
-    "Suspended": Meaning(Reason.QUEUED),
-    "Complete": Meaning(Reason.COMPLETED),
-    "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
-}
-
 
 def manifest(plan: WorkloadPlan) -> Made:
     template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
     container = template["spec"]["containers"][0]
     runtime = _runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
     spec: Object = {
-        "runtimeRef": {"apiGroup": GROUP, "kind": RUNTIME, "name": runtime["metadata"]["name"]},
+        "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": RUNTIME, "name": runtime["metadata"]["name"]},
         "trainer": {
             "image": container["image"],
             "command": container["command"],
@@ -73,8 +81,7 @@ def manifest(plan: WorkloadPlan) -> Made:
     }
     if QUEUE in plan.metadata["labels"]:
         spec["suspend"] = True  # until Kueue admits it
-    workload = {"apiVersion": f"{GROUP}/{VERSION}", "kind": NAME, "metadata": plan.metadata, "spec": spec}
-    return Made(workload, runtime)
+    return Made(TRAINJOB.object(plan.metadata, spec), runtime)
 
 
 def plain_runtime(namespace: str) -> Object:
@@ -84,23 +91,14 @@ def plain_runtime(namespace: str) -> Object:
 
 def probe(namespace: str, labels: Mapping[str, str]) -> Object:
     """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": NAME,
-        "metadata": {"name": PROBE, "labels": dict(labels)},
-        "spec": {
-            "runtimeRef": {"apiGroup": GROUP, "kind": RUNTIME, "name": plain_runtime(namespace)["metadata"]["name"]},
-            "trainer": {"image": "none", "numNodes": 1},
-            "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
-            "suspend": False,
-        },
+    runtime = plain_runtime(namespace)["metadata"]["name"]
+    spec = {
+        "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": RUNTIME, "name": runtime},
+        "trainer": {"image": "none", "numNodes": 1},
+        "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
+        "suspend": False,
     }
-
-
-def lacks_runtime(message: str) -> bool:
-    """True if the webhook of Trainer or of Kueue refused a TrainJob with this message because its TrainingRuntime is
-    missing."""
-    return re.search(r"client-lib-\w{10}[\"'] not found", message) is not None
+    return TRAINJOB.object({"name": PROBE, "labels": dict(labels)}, spec)
 
 
 def worker_of(labels: Mapping[str, str]) -> int | None:
@@ -126,12 +124,8 @@ def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
 
 def _runtime(namespace: str, spec: Object) -> Object:
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": RUNTIME,
-        "metadata": {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}},
-        "spec": spec,
-    }
+    metadata = {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}}
+    return TRAINJOB.object(metadata, spec, RUNTIME)
 
 
 def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
@@ -188,3 +182,62 @@ def _patch(number: int, template: Mapping[str, Any]) -> Object:
         "manager": f"{MANAGER}-{number}" if number else MANAGER,
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
     }
+
+
+# --- questions to the operator, of which only `_is_queued` creates something
+
+
+def _is_queued(api: Api, namespace: str) -> bool:
+    """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the probe, which jobs use, too."""
+    tries = _NOTICED_TRIES
+    while True:
+        try:
+            return bool(TRAINJOB.dry_run(api, namespace, {QUEUE: PROBE})["spec"].get("suspend"))
+        except ApiError as error:
+            tries -= 1
+            if not tries or not is_missing(plain_runtime(namespace), error.message):
+                raise
+        ObjectsApi(api, namespace, TRAINJOB).create_base(plain_runtime(namespace))
+        time.sleep(_NOTICED_S)
+
+
+def _check(api: Api, namespace: str) -> Check:
+    """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
+    kind, result = TRAINJOB, partial(checked, TRAINJOB.operator)
+    if not serves(api, kind.api_version, kind.plural):
+        return result(f"the cluster has no resource type {kind.name}", INSTALL)
+    if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
+        return result("the cluster has no resource type JobSet, which Trainer needs", INSTALL)
+    try:
+        kind.dry_run(api, namespace)
+    except ApiError as error:
+        fix = (
+            "start the server again, which makes it" if is_missing(plain_runtime(namespace), error.message) else INSTALL
+        )
+        return result(f"it refuses a {kind.name}: {error.message}", fix)
+    return result(f"it runs and takes a {kind.name} of this server's runtime")
+
+
+TRAINJOB = WorkloadKind(
+    name="TrainJob",
+    group="trainer.kubeflow.org",
+    version="v1alpha1",
+    plural="trainjobs",
+    container=CONTAINER,
+    operator="Kubeflow Trainer",
+    kueue_framework="trainer.kubeflow.org/trainjob",
+    conditions={
+        "Suspended": Meaning(Reason.QUEUED),
+        "Complete": Meaning(Reason.COMPLETED),
+        "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
+    },
+    manifest=manifest,
+    probe=probe,
+    worker_of=worker_of,
+    is_queued=_is_queued,
+    check=_check,
+    parts=parts,
+    name_max=63 - len("-node-0-9999-abcde"),  # JobSet refuses a longer name of a pod, as that is a label
+    applied=Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"),
+    bases={RUNTIME: "trainingruntimes"},
+)
