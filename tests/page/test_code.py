@@ -13,7 +13,7 @@ import pytest
 
 from client_lib.reports import difference
 from client_lib.spec import paths
-from server_stub.files import snapshot_files
+from server_stub.http.page import code
 from tests.http.conftest import Running
 from tests.http.test_provenance import submitted
 from tests.page.conftest import Visitor, new_job
@@ -87,12 +87,15 @@ def test_lines_of_large_files_are_not_compared(server: Running, visit: Visit) ->
     assert "...second\n</span>" in page
 
 
-def test_files_beyond_those_that_a_page_compares_are_counted(server: Running, visit: Visit) -> None:
+@pytest.mark.parametrize(("count", "said"), [(51, "1 more file that differs:"), (52, "2 more files that differ:")])
+def test_files_beyond_those_that_a_page_compares_are_counted(
+    server: Running, visit: Visit, count: int, said: str
+) -> None:
     for name in ("first", "second"):
-        of_snapshot(server, name, archive(**{f"file{n}": name.encode() for n in range(52)}))
+        of_snapshot(server, name, archive(**{f"file{n}": name.encode() for n in range(count)}))
     page = visit(server, "ann").get("/jobs/second/difference?with=first").text
     assert page.count('"added">+second') == 50
-    assert "2 more files that differ" in page
+    assert said in page
 
 
 def test_archives_are_read_and_compared_in_threads_of_their_own(
@@ -107,7 +110,7 @@ def test_archives_are_read_and_compared_in_threads_of_their_own(
 
         return call
 
-    monkeypatch.setattr("server_stub.http.page.code.files", recorded(snapshot_files.files))
+    monkeypatch.setattr("server_stub.http.page.code.files", recorded(code.files))
     monkeypatch.setattr(difference, "compare", recorded(difference.compare))
     for name in ("first", "second"):
         of_snapshot(server, name, archive(train_py=name.encode()))

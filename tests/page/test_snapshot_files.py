@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import NotSupported
-from server_stub.files.snapshot_files import FILES_MAX, files
+from server_stub.http.page.code import FILES_MAX, files
 
 MANY = FILES_MAX + 1
 
