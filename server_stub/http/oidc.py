@@ -143,12 +143,13 @@ def fetch_keys(issuer: str) -> Keys:
 
 def check(issuer: str) -> Check:
     """The check of the issuer for `doctor`. Blocks."""
-    fix = "let this server reach it, and give CLIENT_LIB_SERVER_OIDC_ISSUER the text of `issuer` in its metadata"
     try:
         keys = fetch_keys(issuer)
     except Unavailable as error:
+        fix = "let this server reach it, and give CLIENT_LIB_SERVER_OIDC_ISSUER the text of `issuer` in its metadata"
         return checked("issuer", error.message, fix)
     if not keys:
+        fix = "set up the issuer so that its keys and its tokens have a `kid`"
         return checked("issuer", f"none of the keys of the issuer {issuer} has an id (`kid`), as tokens name one", fix)
     return checked("issuer", f"{issuer} answers, and has {len(keys)} key{'s' * (len(keys) > 1)} for tokens")
 

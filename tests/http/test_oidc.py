@@ -149,6 +149,10 @@ def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Ru
     assert not other["ok"]
     assert f"its metadata name '{issuer.url}'" in other["message"]
     assert "CLIENT_LIB_SERVER_OIDC_ISSUER" in other["fix"]
+    issuer.keys = {"": next(iter(issuer.keys.values()))}
+    without_ids = check(issuer.url)
+    assert "has an id (`kid`)" in without_ids["message"]
+    assert "have a `kid`" in without_ids["fix"]
     issuer.keys = {}
     assert "gives no keys" in check(issuer.url)["message"]
     with socket.create_server(("127.0.0.1", 0)) as closed:
