@@ -20,7 +20,7 @@ from client_lib import __version__
 from server_stub.http.access_log import AccessLog
 from server_stub.http.api import answers, jobs, logs, outputs, server, sessions, snapshots, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
-from server_stub.http.auth import Authentication, CurrentTokens
+from server_stub.http.auth import Authentication, CurrentTokens, Users
 from server_stub.http.limits import Limits
 from server_stub.http.logins import Logins
 from server_stub.settings import is_loopback
@@ -64,14 +64,15 @@ def build(
         from server_stub.http.oidc import Oidc
 
         oidc = Oidc(parts.settings)
-    app.add_middleware(Authentication, tokens=tokens, workers=parts.workers, logins=logins, oidc=oidc)
+    users = Users(tokens, oidc)
+    app.add_middleware(Authentication, users=users, workers=parts.workers, logins=logins, error=answers.error)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache
     def public_v2() -> ASGIApp:
         from server_stub.http.api.public_v2.application import application  # most servers never need it
 
-        return application(parts, tokens)
+        return application(parts, users)
 
     @cache
     def pages() -> ASGIApp:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotFound, Unauthorized
 from client_lib.spec import paths
 from server_stub.http import users_file
-from server_stub.http.api.answers import error
 from server_stub.http.logins import CSRF_HEADER, Logins
 from server_stub.http.users_file import UserTokens, bearer
 from server_stub.service.values import User
@@ -94,38 +94,60 @@ def _accounts(tokens: UserTokens) -> dict[str, str]:
     return {user.name: user.account or user.name for user in tokens.values()}
 
 
-def authenticate(header: str | None, tokens: UserTokens) -> User:
-    """The user whose token the `Authorization` header carries. Raises Unauthorized."""
-    if not header:
-        raise Unauthorized("this server wants a token", hint="set CLIENT_LIB_TOKEN, or token= of a profile")
-    found = users_file.owner_of(bearer(header), tokens)
-    if found is None:
-        raise Unauthorized(
-            "the server does not know this token", hint="it may have been replaced; check CLIENT_LIB_TOKEN"
-        )
-    return found
+class Users:
+    """The users of all tokens that are valid now: of the users file or the one of a local server, and of the issuer."""
+
+    def __init__(self, tokens: CurrentTokens, oidc: Oidc | None = None) -> None:
+        self._current_tokens, self._oidc = tokens, oidc
+        self._tokens = UserTokens()
+        self._known: dict[str, tuple[User, float]] = {}
+        """Valid headers, each with the Unix time at which it is checked again; _HEADERS_KNOWN at most."""
+
+    async def of_header(self, header: str | None) -> User:
+        """The user whose token the `Authorization` header carries. A valid header is remembered until the tokens
+        change. Raises Unauthorized; Unavailable: the issuer does not answer."""
+        tokens = self._current_tokens()
+        if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
+            self._tokens, self._known = tokens, {}
+        user, ends = self._known.get(header or "", (None, 0.0))
+        if user is None or ends < time.time():
+            known = self._known  # the tokens may change meanwhile
+            user, ends = known[header or ""] = await self._found(header, tokens)
+        return user
+
+    async def _found(self, header: str | None, tokens: UserTokens) -> tuple[User, float]:
+        way_out = "`client-lib login` gets one" if self._oidc else "set CLIENT_LIB_TOKEN, or token= of a profile"
+        if not header:
+            raise Unauthorized("this server wants a token", hint=way_out)
+        token = bearer(header)
+        if user := users_file.owner_of(token, tokens):
+            return user, math.inf
+        if self._oidc is None or token.count(".") != 2:  # a JWT has three parts
+            way_out = way_out if self._oidc else "it may have been replaced; check CLIENT_LIB_TOKEN"
+            raise Unauthorized("the server does not know this token", hint=way_out)
+        user, groups, ends = await self._oidc.accept(token)
+        return replace(user, team=tokens.team_of(user.name, groups)), ends
 
 
 class Authentication:
-    """The ASGI layer."""
+    """The ASGI layer. `error` makes the response to a request that it refuses."""
 
     def __init__(
-        self, app: ASGIApp, tokens: CurrentTokens, workers: WorkerRegistry, logins: Logins, oidc: Oidc | None = None
+        self,
+        app: ASGIApp,
+        users: Users,
+        workers: WorkerRegistry,
+        logins: Logins,
+        error: Callable[[ClientLibError], Response],
     ) -> None:
-        self._app = app
-        self._oidc = oidc
-        self._current_tokens = tokens
-        self._logins = logins
-        self._workers = workers
-        self._tokens = UserTokens()
-        self._known: dict[str | None, tuple[User, float]] = {}
-        """Valid headers, each with the Unix time at which it is checked again; _HEADERS_KNOWN at most."""
+        self._app, self._users, self._workers, self._logins = app, users, workers, logins
+        self._error = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._authenticate(scope)
         except ClientLibError as problem:
-            await error(problem)(scope, receive, send)
+            await self._error(problem)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -140,26 +162,4 @@ class Authentication:
         elif "cookie" in headers and header is None and (user := self._logins.user(scope, headers.get(CSRF_HEADER))):
             scope["user"] = user
         else:
-            scope["user"] = await self._user(header)
-
-    async def _user(self, header: str | None) -> User:
-        """The user of this header. A valid header is remembered until the tokens change."""
-        tokens = self._current_tokens()
-        if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
-            self._tokens, self._known = tokens, {}
-        user, ends = self._known.get(header, (None, 0.0))
-        if user is None or ends < time.time():
-            known = self._known  # the tokens may change meanwhile
-            user, ends = known[header] = await self._found(header, tokens)
-        return user
-
-    async def _found(self, header: str | None, tokens: UserTokens) -> tuple[User, float]:
-        try:
-            return authenticate(header, tokens), math.inf
-        except Unauthorized as unknown:
-            if self._oidc is None:
-                raise
-            if not header or header.count(".") != 2:  # a JWT has three parts
-                raise Unauthorized(unknown.message, hint="`client-lib login` gets one") from unknown
-            user, groups, ends = await self._oidc.accept(bearer(header))
-            return replace(user, team=tokens.team_of(user.name, groups)), ends
+            scope["user"] = await self._users.of_header(header)

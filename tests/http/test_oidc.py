@@ -19,6 +19,7 @@ from server_stub.http.oidc import KEYS_S, Oidc
 from server_stub.settings import Settings
 from tests.http.conftest import Api, Running
 from tests.issuer import CLIENT_ID, Issuer, running_issuer
+from tests.mlspace.rest.conftest import AUTH, JOBS, Platform, platform
 
 
 @pytest.fixture
@@ -41,6 +42,16 @@ def test_a_token_of_the_issuer_is_its_user_beside_those_of_the_file(issuer: Issu
     assert server.as_user("ann")("GET", paths.INFO).json()["user"] == "ann"
     assert server.as_user("ann")("GET", paths.job(job["name"])).status_code == 404
     assert issuer.asked["/keys"] == 1
+
+
+def test_the_platform_s_api_takes_tokens_of_the_issuer(issuer: Issuer, server: Running) -> None:
+    pair = {"client_id": "zoe", "client_secret": issuer.token()}
+    answer = platform(server, None)("POST", AUTH, json=pair)
+    token = answer.json()["token"]["access_token"]
+    name = Platform(server.url, token).created()
+    assert Api(server.url, token)("GET", paths.job(name)).json()["owner"] == "zoe"
+    assert platform(server, None)("POST", AUTH, json=pair | {"client_id": "ann"}).status_code == 401
+    assert Platform(server.url, issuer.token(exp=time.time() - 60))("GET", JOBS).status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tokens are random, stored as digests alone, and a wrong file is refused with the place that is wrong."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Mapping
@@ -10,8 +11,13 @@ import pytest
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from server_stub.__main__ import main
 from server_stub.http import users_file
-from server_stub.http.auth import FileTokens, authenticate
+from server_stub.http.auth import FileTokens, Users
+from server_stub.http.users_file import UserTokens
 from server_stub.service.values import User
+
+
+def authenticate(header: str | None, tokens: UserTokens) -> User:
+    return asyncio.run(Users(lambda: tokens).of_header(header))
 
 
 def test_a_token_made_is_a_token_known(tmp_path: Path) -> None:

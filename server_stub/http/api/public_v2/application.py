@@ -1,14 +1,13 @@
 """`/public/v2` as an application of its own, with the platform's errors and authentication.
 
 Authentication exchanges a pair of client_id and client_secret for a token. The pair is the name of a user of this
-server and a token of that user: an admin adds and revokes one thing (`client-lib server token NAME`), and nothing has
-to be stored here.
+server and a token of that user, also one of the issuer: an admin adds and revokes one thing (`client-lib server token
+NAME`), and nothing has to be stored here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -20,13 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
-from server_stub.http import users_file
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
+from server_stub.http.auth import Users
 from server_stub.http.limits import Limits
-from server_stub.http.users_file import UserTokens
 from server_stub.service.values import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
@@ -66,11 +64,11 @@ def routes() -> FastAPI:
     return app
 
 
-def application(parts: Context, tokens: Callable[[], UserTokens]) -> FastAPI:
-    """The whole API with its layers. `tokens`: the tokens of users that are valid now."""
+def application(parts: Context, users: Users) -> FastAPI:
+    """The whole API with its layers."""
     app = routes()
-    app.state.context, app.state.tokens = parts, tokens
-    app.add_middleware(PlatformAuthentication, tokens=tokens)
+    app.state.context, app.state.users = parts, users
+    app.add_middleware(PlatformAuthentication, users=users)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=error)
     return app
 
@@ -78,8 +76,8 @@ def application(parts: Context, tokens: Callable[[], UserTokens]) -> FastAPI:
 @_service_auth.post(_SERVICE_AUTH, openapi_extra={"security": []})
 async def service_auth(request: Request, credentials: Credentials) -> Authenticated:
     """A token for a pair of client_id and client_secret."""
-    user = users_file.owner_of(credentials.client_secret, request.app.state.tokens())
-    if user is None or user.name != credentials.client_id:
+    user = await _user(request.app.state.users, credentials.client_secret)
+    if user.name != credentials.client_id:
         raise Unauthorized(_WRONG)
     return Authenticated(token=Token(access_token=credentials.client_secret))
 
@@ -87,26 +85,27 @@ async def service_auth(request: Request, credentials: Credentials) -> Authentica
 class PlatformAuthentication:
     """The ASGI layer in front of every route except service_auth; handlers find the user in `scope["user"]`."""
 
-    def __init__(self, app: ASGIApp, tokens: Callable[[], UserTokens]) -> None:
-        self._app, self._tokens = app, tokens
+    def __init__(self, app: ASGIApp, users: Users) -> None:
+        self._app, self._users = app, users
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != _SERVICE_AUTH:
-            try:
-                scope["user"] = self._user(Headers(scope=scope).get("authorization", "").strip())
-            except Unauthorized as problem:
+            header = Headers(scope=scope).get("authorization", "").strip()
+            kind, _, rest = header.partition(" ")
+            try:  # Platform: its document demands `Bearer <token>`, its own clients send the bare token
+                scope["user"] = await _user(self._users, rest.strip() if kind.lower() == "bearer" else header)
+            except ClientLibError as problem:
                 await error(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _user(self, header: str) -> User:
-        """The user of a token. Platform: its document demands `Bearer <token>`, its own clients send the bare token."""
-        kind, _, rest = header.partition(" ")
-        token = rest.strip() if kind.lower() == "bearer" else header
-        user = users_file.owner_of(token, self._tokens()) if token else None
-        if user is None:
-            raise Unauthorized(_WRONG)
-        return user
+
+async def _user(users: Users, token: str) -> User:
+    """The user of a token. Raises Unauthorized, always in the words of the platform; Unavailable."""
+    try:
+        return await users.of_header(f"Bearer {token}")
+    except Unauthorized as wrong:
+        raise Unauthorized(_WRONG) from wrong
 
 
 def _http_error(_: Request, problem: HTTPException) -> Response:
