@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from client_lib.cli import printer
-from client_lib.errors import ClientLibError, Conflict, NotFound, ServerUnreachable
+from client_lib.errors import ClientLibError, Conflict, NotFound, NotSupported, ServerUnreachable
 from client_lib.spec import paths
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import Rest, newer_path
@@ -193,3 +193,44 @@ def _carry(session: Session, peer: socket.socket) -> None:
         except ClientLibError as problem:
             printer.hint(problem.message)
         peer.shutdown(socket.SHUT_RDWR)  # `close` alone waits for the thread that reads
+
+
+# --- the stacks of a process, with its functions of C
+
+PY_SPY = ("py-spy", "dump", "--native", "--pid")
+"""The id of the process follows."""
+
+
+def native_stacks(rest: Rest, job: str, rank: int, pid: int) -> list[str]:
+    """The stacks of a process of a rank as py-spy prints them, which has to be installed in the worker.
+
+    Raises:
+        NotSupported: the worker has no py-spy, or not the right to trace; with the way out.
+        Conflict: py-spy failed, or there is no session.
+    """
+    output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
+    session = Session(rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})
+    session.send(link.frame(link.DATA))  # its stdin is empty
+    try:
+        code = session.run(lambda kind, data: (errors if kind == link.ERRORS else output).extend(data))
+    except Conflict as problem:
+        if not problem.message.startswith(f"{PY_SPY[0]}: "):
+            raise
+        raise NotSupported(
+            f"there is no py-spy for {process}: --native needs it in the worker",
+            hint="`pip install py-spy` in the job's environment or image; without --native nothing is needed",
+        ) from problem
+    check_py_spy(code, errors.decode(errors="replace"), process)
+    return output.decode(errors="replace").splitlines()
+
+
+def check_py_spy(code: int, errors: str, process: str) -> None:
+    """Raise as `native_stacks`. `code` is the exit code of py-spy, `errors` what it has written to stderr."""
+    if "permission denied" in errors.lower():
+        raise NotSupported(
+            f"py-spy may not trace {process}",
+            hint="it needs the capability SYS_PTRACE in a pod, and kernel.yama.ptrace_scope=0 or root elsewhere; "
+            "without --native no right is needed",
+        )
+    if code:
+        raise Conflict(f"py-spy took no stacks of {process}: {(errors.strip() or f'exit code {code}').splitlines()[0]}")

@@ -117,11 +117,14 @@ def _started(request: Request, processes: List[Process]) -> _Target:
 
 
 def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
-    """The environment of the wanted rank; without one, that of the worker."""
-    for process in processes:
-        if process.rank == request.get("rank"):
-            return without_rank_files(process.environment)
-    return of_no_rank(processes[0].environment)
+    """The environment of the wanted rank; without one, that of the worker. What is installed beside the interpreter of
+    the ranks, as py-spy, is found by its name."""
+    rank = next((process for process in processes if process.rank == request.get("rank")), None)
+    environment = without_rank_files(rank.environment) if rank else of_no_rank(processes[0].environment)
+    path, beside = environment.get("PATH", os.defpath), os.path.dirname((rank or processes[0]).argv[0])
+    if os.path.isabs(beside) and beside not in path.split(os.pathsep):
+        environment["PATH"] = path + os.pathsep + beside
+    return environment
 
 
 def _shell(environment: Mapping[str, str]) -> str:

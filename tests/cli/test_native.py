@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli.native import COMMAND, check
+from client_lib.cli.session import PY_SPY, check_py_spy
 from client_lib.errors import Conflict, NotSupported
 from tests.cli.conftest import Run
 
@@ -25,6 +25,7 @@ print("up", flush=True)
 while True:  # a signal, also that of `stacks`, ends one sleep
     ctypes.PyDLL(None).sleep(600)
 """
+WITH_PY_SPY = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to trace processes or to give the right up")
 
 
@@ -53,6 +54,8 @@ def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
     found = json.loads(cli("stacks", job, "--native", "--rank", "0", "-o", "json").stdout)["processes"]
     assert [each["rank"] for each in found] == [0]
     assert any("sleep" in line for line in found[0]["native"])
+    events = cli("status", job, "--events").stdout
+    assert f"runs `py-spy dump --native --pid {found[0]['pid']}` in rank 0" in events
 
 
 def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) -> None:
@@ -72,18 +75,17 @@ def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) 
 @root
 def test_a_worker_that_may_not_trace_is_told_so() -> None:
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    done = subprocess.run(
-        [*nobody, *COMMAND, str(os.getpid())], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = [*nobody, *PY_SPY, str(os.getpid())]
+    done = subprocess.run(command, env=WITH_PY_SPY, capture_output=True, text=True, check=False, timeout=60)
     with pytest.raises(NotSupported, match=r"py-spy may not trace process 7 of rank 1") as refused:
-        check(done.returncode, done.stderr, "process 7 of rank 1")
+        check_py_spy(done.returncode, done.stderr, "process 7 of rank 1")
     assert "SYS_PTRACE" in str(refused.value.hint)
 
 
 def test_a_process_that_has_ended_is_a_conflict() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run([*COMMAND, str(gone.pid)], env=env, capture_output=True, text=True, check=False)
+    command = [*PY_SPY, str(gone.pid)]
+    done = subprocess.run(command, env=WITH_PY_SPY, capture_output=True, text=True, check=False)
     with pytest.raises(Conflict, match=r"py-spy took no stacks of process 7: .*No such file"):
-        check(done.returncode, done.stderr, "process 7")
+        check_py_spy(done.returncode, done.stderr, "process 7")

@@ -141,12 +141,12 @@ def stacks(
 
 def _show_native(connection: Connection, taken: JobStacks, output: str, *, every: bool) -> None:
     """Show the stacks that py-spy takes of the ranks. `every`: of their children, too."""
-    from client_lib.cli import native
+    from client_lib.cli.session import native_stacks
 
     found = []
     for rank in taken.ranks:
         for process in rank.processes if every else rank.processes[:1]:
-            stacks = native.take(connection.rest, taken.job, rank.rank, process.pid)
+            stacks = native_stacks(connection.rest, taken.job, rank.rank, process.pid)
             found.append({"rank": rank.rank, "pid": process.pid, "native": stacks})
             if output != JSON:
                 printer.lines([f"rank {rank.rank}", *(f"  {line}" for line in stacks)])
