@@ -26,7 +26,6 @@ from typing_extensions import TypeVar  # of the standard library from Python 3.1
 
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
-from client_lib.mlspace import old_arguments
 from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.bounds import Scalar
@@ -192,7 +191,7 @@ class Job(Generic[R]):
     submit_raises: bool = True
     """False: `submit` returns the sentence of an error, as on the ML Space platform, in place of raising it."""
 
-    @old_arguments.shown_in_signature
+    @arguments.shown_in_signature
     def __init__(
         self,
         base_image: str | None = None,
@@ -251,7 +250,7 @@ class Job(Generic[R]):
         labels: Mapping[str, str] | None = None,
         logs_dir: str | os.PathLike[str] | None = None,
         client: Api | None = None,
-        **earlier: Unpack[old_arguments.OldArguments],
+        **earlier: Unpack[arguments.OldArguments],
     ) -> None:
         """Check the values and store them; neither disk nor network is touched.
 
@@ -265,7 +264,7 @@ class Job(Generic[R]):
             Conflict: a Job in `after` is not submitted yet.
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
-        old = old_arguments.translate(given, earlier)
+        old = arguments.translate(given, earlier)
         for message in old.warnings:
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         call = functions.taken_from(given)

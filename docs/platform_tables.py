@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 
 from client_lib.job import Job
-from client_lib.mlspace import old_arguments as legacy
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
+from client_lib.submit import arguments as legacy
 from server_stub.runtimes.fields import FIELDS, Support
 
 _OTHERWISE = {
@@ -48,12 +48,12 @@ _BESIDE = {
 
 def parameters() -> str:
     """A row for each argument of Job but those of earlier years."""
-    rows = [_row(name) for name in _arguments() if name not in legacy.NAMES]
+    rows = [_row(name) for name in _arguments() if name not in legacy.TODAY]
     return _table(("argument", "means", "on this machine", "on Kubernetes"), rows)
 
 
 def earlier_parameters() -> str:
-    rows = [(f"`{name}`", legacy.TODAY[name]) for name in _arguments() if name in legacy.NAMES]
+    rows = [(f"`{name}`", legacy.TODAY[name]) for name in _arguments() if name in legacy.TODAY]
     return _table(("argument", "today"), rows)
 
 

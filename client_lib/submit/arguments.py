@@ -1,16 +1,25 @@
-"""The spec of a Job made from its arguments."""
+"""The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space platform.
+
+Scripts still pass the latter. Each gives one DeprecationWarning that names today's argument; a few are refused.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
+from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import validated
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @cache  # pydantic inspects the signature of each factory at every call
@@ -50,3 +59,102 @@ def _as_words(script: Any) -> Any:
         except ValueError:
             return shlex.quote(script.strip())
     return script
+
+
+# --- arguments of earlier years
+
+
+class OldArguments(TypedDict, total=False):
+    """The arguments with their types. None counts as not given."""
+
+    n_gpus: int | None
+    detached: bool | None
+    warm_cache: bool | None
+    memory_limit: Any
+    cpu_limit: Any
+    spark_executor_memory: float | None
+    cuda11: bool | None
+    forbid_s3: bool | None
+    forbid_internet: bool | None
+    in_communal_cluster: bool | None
+
+
+TODAY = {
+    "cpu_limit": "the instance_type sets the cores of a worker, for example 'cpu.8C.32G'",
+    "cuda11": "the image brings its CUDA",
+    "detached": "submit() returns at once, and logs() follows",
+    "forbid_internet": "write internet=False",
+    "forbid_s3": "internet=False forbids all outbound access",
+    "in_communal_cluster": "priority_class and allocation_name say whose capacity it is",
+    "memory_limit": "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'",
+    "n_gpus": "write instance_type='gpu.4gpu' for 4 of any card",
+    "spark_executor_memory": "there is no Spark here",
+    "warm_cache": "images are cached by the nodes that have run them",
+}
+"""Each of them -> its replacement today."""
+
+
+def shown_in_signature(init: F) -> F:
+    """Make `inspect.signature` list the old arguments: tools for the platform drop the arguments that it lacks."""
+    signature = inspect.signature(init)
+    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    old = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TODAY]
+    init.__signature__ = signature.replace(parameters=[*kept, *old])  # type: ignore[attr-defined]
+    return init
+
+
+@dataclass
+class Translation:
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of the spec that they become."""
+    warnings: list[str] = field(default_factory=list)
+    """One warning for each argument that was given."""
+    attached: bool = False
+    """`detached=False`: submit() shows the log and returns when the job has ended."""
+
+
+def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translation:
+    """`given`: today's arguments of a Job, by name; `earlier`: all others.
+
+    Raises:
+        TypeError: an argument that Job never had.
+        NotSupported, InvalidRequest: an old argument asks for something that does not exist here.
+    """
+    unknown = sorted(earlier.keys() - TODAY.keys())
+    if unknown:
+        raise TypeError(f"Job() got an unexpected keyword argument {unknown[0]!r}")
+    result = Translation()
+    for name, value in sorted(earlier.items()):
+        if value is not None:
+            result.warnings.append(_read(name, value, given, result))
+    return result
+
+
+def _read(name: str, value: Any, given: Mapping[str, Any], result: Translation) -> str:
+    """Put the meaning of one argument into `result`; return the warning about it."""
+    if name == "n_gpus":
+        return _becomes(name, "instance_type", _type_of(value), given, result)
+    if name == "forbid_internet":
+        return _becomes(name, "internet", not value, given, result)
+    if name == "detached" and not value:
+        result.attached = True
+        return "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
+    if name == "warm_cache" and value:
+        raise NotSupported(
+            "warm_cache=True is not supported: images are cached by the nodes that ran them", hint="omit it"
+        )
+    return f"{name} is deprecated and has no effect: {TODAY[name]}"
+
+
+def _becomes(name: str, today: str, value: object, given: Mapping[str, Any], result: Translation) -> str:
+    if given[today] is not None:
+        return f"{name} is deprecated and ignored, because {today}={given[today]!r} is given"
+    result.fields[today] = value
+    return f"{name} is deprecated: write {today}={value!r}"
+
+
+def _type_of(n_gpus: object) -> str:
+    """An instance type with this number of GPUs of any card."""
+    if isinstance(n_gpus, bool) or not isinstance(n_gpus, int) or n_gpus < 0:
+        raise InvalidRequest(f"n_gpus={n_gpus!r} is no number of GPUs", hint="write instance_type='gpu.4gpu'")
+    return f"gpu.{n_gpus}gpu"

@@ -10,8 +10,8 @@ import pytest
 
 import client_lib
 from client_lib import errors
-from client_lib.mlspace import old_arguments as legacy
 from client_lib.spec.job import JobSpec
+from client_lib.submit import arguments
 
 HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "pathspec", "typer", "rich")
 
@@ -46,9 +46,7 @@ def test_a_star_import_gives_exactly_what_all_lists() -> None:
 
 def test_a_client_needs_no_module_that_windows_lacks() -> None:
     """The standard library, and the packages of others, are imported before the platform has the other name."""
-    others = (
-        "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, typer, yaml, zoneinfo"
-    )
+    others = "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, typer, yaml, zoneinfo"
     ours = "client, cli.app, futures, job, transport.logins"
     run(
         f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; sysconfig.get_config_vars()\n"
@@ -68,7 +66,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_keywords_of_job_are_the_fields_of_the_spec_those_of_earlier_years_and_client() -> None:
     parameters = inspect.signature(client_lib.Job.__init__).parameters
-    assert set(parameters) - {"self", "client", "kwargs"} == set(JobSpec.model_fields) | legacy.NAMES
+    assert set(parameters) - {"self", "client", "kwargs"} == set(JobSpec.model_fields) | arguments.TODAY.keys()
 
 
 def test_the_platform_s_positional_order() -> None:

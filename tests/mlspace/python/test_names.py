@@ -18,14 +18,13 @@ from client_lib.spec.job import REFUSED_TYPES
 
 
 def test_the_room_is_loaded_by_its_names_alone() -> None:
-    """Job needs the table of the arguments of earlier years, and nothing else of the room."""
     code = (
         "import sys, client_lib; client_lib.Job; client_lib.get_job\n"
         "room = lambda: [name for name in sys.modules if name.startswith('client_lib.mlspace.')]\n"
-        "print(room()); client_lib.PriorityClass; client_lib.RegionMT; print(room()[1:])"
+        "print(room()); client_lib.PriorityClass; client_lib.RegionMT; print(room())"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines() == ["['client_lib.mlspace.old_arguments']", "['client_lib.mlspace.constants']"]
+    assert shown.splitlines() == ["[]", "['client_lib.mlspace.constants']"]
 
 
 def test_the_distribution_s_version_is_found_by_the_module_s_name() -> None:

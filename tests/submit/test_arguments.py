@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_lib import InvalidRequest, Job, NotSupported
-from client_lib.mlspace.old_arguments import NAMES, TODAY
+from client_lib.submit.arguments import TODAY, OldArguments
 
 GIVEN: dict[str, Any] = {
     "n_gpus": 4,
@@ -26,7 +26,7 @@ GIVEN: dict[str, Any] = {
 
 
 def test_these_are_all() -> None:
-    assert set(GIVEN) == NAMES == set(TODAY)
+    assert set(GIVEN) == set(OldArguments.__annotations__) == set(TODAY)
 
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
@@ -51,8 +51,8 @@ def test_an_argument_that_job_never_had_is_a_type_error() -> None:
 
 
 def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signature_see_all() -> None:
-    assert not NAMES & set(Job.__init__.__code__.co_varnames)
-    assert set(inspect.signature(Job.__init__).parameters) >= NAMES
+    assert not TODAY.keys() & set(Job.__init__.__code__.co_varnames)
+    assert set(inspect.signature(Job.__init__).parameters) >= set(TODAY)
 
 
 def spec_of(**old: Any) -> Any:
