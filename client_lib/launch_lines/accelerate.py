@@ -1,18 +1,18 @@
-"""A line of `accelerate launch` as fields of a job. Pure.
+"""A line of `accelerate launch` and its configuration file as fields of a job. Pure.
 
-num_processes is the total, as accelerate counts. `accelerate_file` reads its configuration file, and
-`accelerate_variables` has what the library reads from its environment. Every option stands in a table of one of the
-modules, and a test compares with accelerate's parser.
+num_processes is the total, as accelerate counts. `accelerate_variables` has what the library reads from its
+environment. Every option and every key of the file stands in a table, and tests compare with accelerate 1.15: its
+parser, and commands/config/config_args.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
-from client_lib.launch_lines import accelerate_file, lines
 from client_lib.launch_lines import accelerate_variables as variables
+from client_lib.launch_lines import lines
 from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 LAUNCHER = "accelerate launch"
@@ -65,11 +65,11 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     given = line.given
     _check_paradigm(given)
     file = _file(given, machine)
-    config = accelerate_file.settings(file)
+    config = _settings(file)
     counted, given_by = _counted(given, config)
     fsdp, settings = _is_fsdp(given, config), {**config, **given}
     variables_set = variables.of(settings, fsdp=fsdp, line=given)
-    inert = accelerate_file.without_effect(file, fsdp=fsdp, precision=variables.precision(settings))
+    inert = _without_effect(file, fsdp=fsdp, precision=variables.precision(settings))
     fields = what_runs(
         line.rest, LAUNCHER, module="module" in given, no_python="no-python" in given, python=python or "python"
     )
@@ -78,7 +78,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
         {**fields, **counted, **({"env_variables": variables_set} if variables_set else {})},
         {"type": "nogpu"} if "cpu" in given else {},
         {**given_by, "env_variables": f"the {LAUNCHER} line"},
-        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + accelerate_file.FILE)],
+        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
         python,
     )
 
@@ -97,7 +97,7 @@ def _file(given: Mapping[str, str], machine: Machine) -> Mapping[str, Any]:
     if path is None and "cpu" in given:
         return {}
     content = machine.accelerate_config(path)
-    accelerate_file.check_place(content, given, REFUSED)
+    _check_place(content, given)
     return content
 
 
@@ -153,3 +153,102 @@ def _share(total: int, machines: int) -> int:
 def _where(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> str:
     option = name.replace("-", "_")
     return f"--{option} {given[name]}" if name in given else f"{option}: {config[name]} of accelerate's config file"
+
+
+# --- the configuration file: its settings by the names of the options, and its keys without effect
+
+FILE = "accelerate's config file"
+
+FILE_READ = frozenset(
+    {"compute_environment", "distributed_type", "num_processes", "num_machines", "gpu_ids", "mixed_precision", "fp16"}
+    | {"use_cpu", "debug", "enable_cpu_affinity", "dynamo_backend"}
+)
+SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
+    # key: (prefix of its options, those options, who reads it)
+    "fsdp_config": ("fsdp_", variables.FSDP, "distributed_type: FSDP"),
+    "fp8_config": ("fp8_", {*variables.FP8, variables.FP8_LINEAR}, "mixed_precision: fp8"),
+    "dynamo_config": ("dynamo_", {*variables.DYNAMO, "dynamo-backend"}, ""),
+}
+FILE_DROPPED = lines.by_name(
+    {
+        lines.ONE_SUBMIT: "machine_rank",
+        lines.RENDEZVOUS: "main_process_ip main_process_port rdzv_backend same_network mpirun_config",
+        lines.TPU: "main_training_function downcast_bf16 commands command_file "
+        "tpu_name tpu_zone tpu_vm tpu_env tpu_use_cluster tpu_use_sudo",
+        "only distributed_type: DEEPSPEED reads it": "deepspeed_config",
+        "only distributed_type: MEGATRON_LM reads it": "megatron_lm_config",
+        "the line has an option that excludes it": "parallelism_config",  # else it is refused
+    }
+)
+_USUAL = {"rdzv_backend": "static", "main_training_function": "main", "same_network": True}
+"""Values that `accelerate config` writes into each file."""
+_UNKNOWN = "accelerate has no such setting, or a newer one has it"
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= {option: inner for _, option, inner in _inner(name, value)}
+        else:
+            found[_dashed(name)] = value
+    if _is_fp16(config):
+        found["mixed-precision"] = "fp16"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Key, option and value of each setting in a section."""
+    prefix = SECTIONS[section][0] if section in SECTIONS else ""
+    for key, value in values.items():
+        yield f"{section}.{key}", _dashed(key if key.startswith(prefix) else prefix + key), value
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _is_fp16(config: Mapping[str, Any]) -> bool:
+    """True if the older key `fp16` is on, and the newer one is missing."""
+    return bool(config.get("fp16")) and "mixed_precision" not in config
+
+
+def _check_place(config: Mapping[str, Any], given: Mapping[str, str]) -> None:
+    """Raises NotSupported: the file asks for a service or library that does not exist here. `given`: the options of the
+    line."""
+    if str(config.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise NotSupported(
+            f"{FILE} asks for compute_environment={config['compute_environment']}",
+            hint="give another file with --config_file",
+        )
+    if {"multi-gpu", "use-fsdp"} & given.keys():
+        return
+    kinds = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
+    kind = kinds.get(str(config.get("distributed_type")))
+    if kind:
+        raise NotSupported(
+            f"{FILE} asks for distributed_type={config['distributed_type']}, and that is not supported here",
+            hint=REFUSED[kind],
+        )
+    if config.get("parallelism_config"):
+        raise NotSupported(
+            f"{FILE} has a parallelism_config, and that is not supported here", hint=REFUSED["use-parallelism-config"]
+        )
+
+
+def _without_effect(config: Mapping[str, Any], *, fsdp: bool, precision: str) -> dict[str, str]:
+    """Keys that have no effect, with the reason for each. Keys with their usual value are left out."""
+    reasons: dict[str, str] = {}
+    in_use = {"fsdp_config": fsdp, "fp8_config": precision == "fp8"}
+    for name, value in config.items():
+        if value in (None, False, 0, "", "no", [], {}, _USUAL.get(name)) or name in FILE_READ:
+            continue
+        if not in_use.get(name, True):
+            reasons[name] = f"only {SECTIONS[name][2]} reads it"
+        elif name in SECTIONS and isinstance(value, Mapping):
+            reasons |= {key: _UNKNOWN for key, option, _ in _inner(name, value) if option not in SECTIONS[name][1]}
+        else:
+            reasons[name] = FILE_DROPPED.get(name, _UNKNOWN)
+    if config.get("fp16") and not _is_fp16(config):
+        reasons["fp16"] = "mixed_precision is given, too"
+    return reasons

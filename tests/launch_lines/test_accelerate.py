@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
-from client_lib.launch_lines import LaunchLine, Machine, accelerate_file, read
-from client_lib.launch_lines.accelerate import DROPPED, REFUSED, TABLE
-from client_lib.launch_lines.accelerate_file import SECTIONS
+from client_lib.launch_lines import LaunchLine, Machine, read
+from client_lib.launch_lines.accelerate import DROPPED, FILE_DROPPED, FILE_READ, REFUSED, SECTIONS, TABLE
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
 
@@ -202,10 +201,7 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
 
 def test_every_key_of_the_file_has_a_meaning() -> None:
     keys = set(config_args.ClusterConfig.__dataclass_fields__)
-    assert keys == (accelerate_file.READ | SECTIONS.keys() | accelerate_file.DROPPED.keys()) - {
-        "fp16",
-        "dynamo_backend",
-    }
+    assert keys == (FILE_READ | SECTIONS.keys() | FILE_DROPPED.keys()) - {"fp16", "dynamo_backend"}
 
 
 @pytest.mark.parametrize(
