@@ -22,7 +22,7 @@ from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names
 from client_lib.spec.descriptions import descriptions
-from client_lib.spec.job import HealthParams, JobSpec
+from client_lib.spec.job import HealthParams, JobSpec, defaults
 from client_lib.transport.config import BOOLEANS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -204,12 +204,11 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def _help(name: str) -> str:
-    field = JobSpec.model_fields[name]
     said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
     if name in NONE:
         said = said.replace("None:", f"{NONE[name]}:")
     said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
-    default = field.get_default(call_default_factory=True)
+    default = defaults()[name]
     shown = default.value if isinstance(default, Enum) else default
     return said if default in (None, [], {}) else f"{said} Default: {shown}."
 

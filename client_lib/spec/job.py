@@ -8,6 +8,7 @@ the machine: what needs one (does the script exist, does the job fit) is checked
 
 import re
 import shlex
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -456,6 +457,12 @@ class JobSpec(Strict):
         if secret:
             masks["env_variables"] = self.env_variables | dict.fromkeys(secret, MASK)
         return self.model_copy(update=masks) if masks else self
+
+
+@cache  # pydantic inspects the factory of a default at each call
+def defaults() -> dict[str, Any]:
+    """The default of each field."""
+    return {name: field.get_default(call_default_factory=True) for name, field in JobSpec.model_fields.items()}
 
 
 def split_dependency(entry: str) -> tuple[Condition, str]:

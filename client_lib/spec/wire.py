@@ -9,7 +9,7 @@ server: unknown fields are ignored, and unknown states and reasons are kept as t
 import textwrap
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -25,7 +25,7 @@ from pydantic import (
 
 from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
 from client_lib.spec.descriptions import Described
-from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec, Strict, empty
+from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec, Strict, defaults, empty
 from client_lib.spec.states import Reason, State, as_sent
 
 A = TypeVar("A", bound="Lenient")
@@ -104,12 +104,7 @@ def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHand
 
 def newer_defaults(spec: JobSpec) -> set[str]:
     """Fields of `SINCE_0_1` that have their default."""
-    return {name for name, default in _defaults_since_0_1().items() if getattr(spec, name) == default}
-
-
-@cache  # pydantic inspects the factory of a default at each call, and every answer with a spec asks
-def _defaults_since_0_1() -> dict[str, Any]:
-    return {name: JobSpec.model_fields[name].get_default(call_default_factory=True) for name in SINCE_0_1}
+    return {name for name in SINCE_0_1 if getattr(spec, name) == defaults()[name]}
 
 
 SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]

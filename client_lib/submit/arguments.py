@@ -11,20 +11,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from typing import Any, TypedDict, TypeVar
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import JobSpec, defaults
 from client_lib.spec.validation import validated
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@cache  # pydantic inspects the signature of each factory at every call
-def _defaults() -> dict[str, Any]:
-    return {name: field.get_default(call_default_factory=True) for name, field in JobSpec.model_fields.items()}
 
 
 def checked_spec(values: dict[str, Any]) -> JobSpec:
@@ -32,7 +26,7 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
     given = {
         name: _plain(value)
         for name, value in values.items()
-        if (value is not None or name == "log_file") and value != _defaults()[name]
+        if (value is not None or name == "log_file") and value != defaults()[name]
     }
     if isinstance(given.get("requirements"), str):  # a file, or a single requirement
         given["requirements"] = [given["requirements"]]

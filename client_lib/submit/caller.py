@@ -71,10 +71,15 @@ def _expand(listed: str) -> list[str]:
 
 def _that_can_travel(environ: Mapping[str, str]) -> dict[str, str]:
     """Without our own token, and without variables that hold no text: JSON can't carry their bytes."""
-    text = {name: value for name, value in environ.items() if is_storable(name + value)}
-    lost = sorted(map(repr, environ.keys() - text.keys()))
+    text: dict[str, str] = {}
+    lost: list[str] = []
+    for name, value in environ.items():
+        if is_storable(name + value):
+            text[name] = value
+        else:
+            lost.append(repr(name))
     if lost:
-        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
+        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(sorted(lost)))
     text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
     return text
 

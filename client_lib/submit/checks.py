@@ -39,7 +39,7 @@ def check(script: Path, arguments: Sequence[str], python: str | None, *, imports
     source = script.read_bytes()
     if len(source) > BYTES_MAX:
         return []
-    is_ours = python is not None and _place(python) == _place(sys.executable)
+    is_ours = python == sys.executable or (python is not None and _place(python) == _place(sys.executable))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run of the script shows them

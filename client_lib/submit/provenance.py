@@ -42,16 +42,17 @@ class GitReading:
     def __init__(self, folder: Path) -> None:
         self._root = next((each for each in (folder, *folder.parents) if _is_root(each)), None)
         self._printed = [b""] * len(_PARTS)
-        self._threads = [Thread(target=self._read, args=part, daemon=True) for part in enumerate(_PARTS)]
+        parts = enumerate(_PARTS) if self._root else ()
+        self._threads = [Thread(target=self._read, args=part, daemon=True) for part in parts]
         with suppress(RuntimeError):  # no thread is free
-            for thread in self._threads if self._root is not None else ():
+            for thread in self._threads:
                 thread.start()
 
     @cached_property
     def result(self) -> Provenance:
         """All that is known by now, or after PATIENCE_S."""
         until = time.monotonic() + PATIENCE_S
-        for thread in self._threads if self._root is not None else ():
+        for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, until - time.monotonic()))
         whole = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
