@@ -661,9 +661,9 @@ class Job(Generic[R]):
 
         Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept; and as `provenance`.
         """
-        from client_lib.transport import code
+        from client_lib.transport import download as downloads
 
-        return code.fetch(self.client, self.info(), self.provenance(), Path(folder).absolute())
+        return downloads.fetch_code(self.client, self.info(), self.provenance(), Path(folder).absolute())
 
     def diff(self, other: Job[Any] | str) -> JobDiff:
         """Compare this job with another: code, arguments, variables, packages, hardware, metrics. Raises
@@ -673,7 +673,7 @@ class Job(Generic[R]):
     def _diff(self, second: Job[Any], *, is_brief: bool = False) -> JobDiff:
         """`is_brief`: without metrics, and of large snapshots only their digests."""
         from client_lib.reports import difference
-        from client_lib.transport import code
+        from client_lib.transport import download as downloads
 
         ran = [difference.Ran(job.info(), job.provenance()) for job in (self, second)]
         with suppress(ClientLibError):  # one was submitted with observe=False
@@ -684,7 +684,7 @@ class Job(Generic[R]):
         packed = [each.info.code for each in ran if isinstance(each.info.code, CodeSnapshot)]
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
             if len({each.sha256 for each in packed}) == 2:
-                texts = [code.texts(self.client, each) for each in packed]
+                texts = [downloads.texts_of_code(self.client, each) for each in packed]
                 ran = [each._replace(texts=found) for each, found in zip(ran, texts, strict=True)]
         return difference.compare(*ran)
 

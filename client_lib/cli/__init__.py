@@ -3,7 +3,7 @@
 app          the group of commands; a command's module is loaded when the command runs
 commands/    a module per command, or per group of similar commands
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
-submit_steps what submit, render and run share;  job_file  `-c job.yaml`;  launch_line  `submit torchrun ...`
+submit_steps what submit, render and run share, `-c job.yaml`;  launch_line  `submit torchrun ...`
 connection   the server of a command: reads as plain dicts, all other calls by the SDK
 session      the user's end of exec, shell and port-forward
 first_runs   advice for beginners

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,7 +13,7 @@ import typer
 
 from client_lib.cli import job_options, launch_line, printer, processes
 from client_lib.cli.connection import Connection
-from client_lib.errors import JobFailed
+from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
@@ -43,9 +44,7 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     """
     fields = line = job_options.given(values)
     if config:
-        from client_lib.cli import job_file  # loads yaml, 20 ms
-
-        fields = job_options.merged(job_file.read(config), line)
+        fields = job_options.merged(read_job_file(config), line)
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
     _check_names(fields)
@@ -55,6 +54,51 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     for notice in [*read.notices, *_misplaced(ctx, read.fields)]:
         printer.hint(notice)
     return DescribedJob(Job(**read.fields, client=connection.api), read.python)
+
+
+def read_job_file(path: str) -> dict[str, Any]:
+    """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to refuse; relative
+    paths (`script`, `working_dir`) are relative to the file, so that it works from every folder.
+
+    Raises InvalidRequest naming the file, and the line where YAML is broken.
+    """
+    import yaml  # 20 ms
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands there twice; YAML would take the last one."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            doubled = next((key for key in keys if keys.count(key) > 1), None)
+            if doubled is not None:
+                problem = f"the key {doubled!r} stands there twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    try:
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
+    except OSError as error:
+        raise InvalidRequest(f"can't read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
+    folder, (script, working_dir) = Path(path).parent, map(content.get, ("script", "working_dir"))
+    if isinstance(script, str):
+        content["script"] = _script_from(script, folder)
+    if isinstance(working_dir, str):
+        content["working_dir"] = str(folder / working_dir)
+    return content
+
+
+def _script_from(script: str, folder: Path) -> str:
+    """A script that lies in the folder gets its path; a command that is found by PATH stays as it is."""
+    if (folder / script).is_file():
+        return shlex.quote(str(folder / script))
+    first, space, rest = script.partition(" ")
+    if first and (folder / first).is_file():
+        return shlex.quote(str(folder / first)) + space + rest
+    return script
 
 
 def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:

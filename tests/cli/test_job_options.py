@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from client_lib.cli import app, job_file, job_options, submit_steps
+from client_lib.cli import app, job_options, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, with_job_options
 from client_lib.cli.parameters import CommandApp
@@ -222,7 +222,7 @@ def test_a_wrong_file_is_explained(tmp_path: Path, text: str, about: str) -> Non
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no-such"):
-        job_file.read(str(tmp_path / "no-such.yaml"))
+        submit_steps.read_job_file(str(tmp_path / "no-such.yaml"))
 
 
 def test_merging_leaves_both_sides_as_they_were() -> None:

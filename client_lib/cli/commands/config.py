@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without
 from client_lib.errors import InvalidRequest
 from client_lib.transport import config
 from client_lib.transport.config import LOCAL
+from client_lib.worker.directory import write_file
 
 if TYPE_CHECKING:
     import tomlkit
@@ -145,18 +145,6 @@ def _write(path: Path, file: tomlkit.TOMLDocument) -> None:
     """Raises InvalidRequest: it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(path, file.as_string())
+        write_file(os.path.realpath(path), file.as_string().encode())  # a link to a file kept elsewhere stays a link
     except OSError as error:
         raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace the file by `text`, whole or not at all; 0600, as it may hold tokens. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, os.path.realpath(path))  # a link to a file kept elsewhere stays a link
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Annotated
 import typer
 
 from client_lib.cli import printer
-from client_lib.cli.commands.config import replace_file
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import Conflict, InvalidRequest
+from client_lib.worker.directory import write_file
 
 OURS = "client-lib"
 """x_api_key of a profile that this command has written, so that a later call may replace it. The server wants none."""
@@ -75,7 +76,7 @@ def _write(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], forc
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         for file, values in files.items():
-            replace_file(folder / file, with_section(texts[file], name, values))
+            write_file(os.path.realpath(folder / file), with_section(texts[file], name, values).encode())
     except OSError as error:
         raise InvalidRequest(f"{folder} can't be written: {error.strerror}") from error
     printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
