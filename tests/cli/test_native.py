@@ -87,5 +87,5 @@ def test_a_process_that_has_ended_is_a_conflict() -> None:
     gone.wait()
     command = [*PY_SPY, str(gone.pid)]
     done = subprocess.run(command, env=WITH_PY_SPY, capture_output=True, text=True, check=False)
-    with pytest.raises(Conflict, match=r"py-spy took no stacks of process 7: .*No such file"):
+    with pytest.raises(Conflict, match=r"py-spy took no stacks of process 7: .*Check that the process is running"):
         check_py_spy(done.returncode, done.stderr, "process 7")
