@@ -211,6 +211,13 @@ def call(process: ProcessStacks) -> Place | None:
     return Place(function, f"{_base(frames[own])}:{frames[own].line or '?'}", below)
 
 
+def has_left(process: ProcessStacks) -> bool:
+    """True if the script has ended, and the interpreter waits for its other threads."""
+    thread = process.main_thread
+    first = thread.frames[-1] if thread and thread.frames else None
+    return first is not None and (_base(first), first.function) == ("threading.py", "_shutdown")
+
+
 def _since_start(frames: Sequence[Frame]) -> Sequence[Frame]:
     """The frames above multiprocessing's own: a forked child has all frames of the call that has forked it."""
     of_process = [frame.file.endswith("/multiprocessing/process.py") for frame in frames]

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from client_lib.spec.stacks import Place, ProcessStacks, RankStacks, call, named
+from client_lib.spec.stacks import Place, ProcessStacks, RankStacks, call, has_left, named
 
 _COLLECTIVE = re.compile(
     r"/torch/(distributed/(distributed_c10d|rendezvous|_functional_collectives|utils)|nn/parallel/distributed"
     r"|autograd/(graph|__init__))\.py$"  # a backward pass waits for the gradients of other ranks
 )
 _NAMED = 8  # places that a sentence lists
+_LEFT = "left the script"
 
 
 class Hang(NamedTuple):
@@ -68,7 +69,7 @@ def _collective(process: ProcessStacks) -> Place | None:
 def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended: Sequence[int]) -> Hang | None:
     """No rank is elsewhere: some have ended, or the smallest group is in another collective than the others."""
     if ended:
-        who = f"{named(ended, 'worker')} {'has' if len(ended) == 1 else 'have'} ended"
+        who = f"{named(ended, 'worker')} {_have(ended)} ended"
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
     groups = sorted(_grouped(waiting).values(), key=lambda ranks: (len(ranks), ranks))
     if len(waiting) == 1:
@@ -84,9 +85,8 @@ def _waits(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> str:
     since = min((quiet[rank] for rank in waiting if rank in quiet), default=max(quiet.values()))
     groups = sorted(_grouped(waiting).items(), key=lambda group: (-len(group[1]), group[1]))
     (first, ranks), *rest = groups[:_NAMED]
-    have = "has" if len(ranks) == 1 else "have"
     others = "".join(f", {named(others)} {_are(others)} in {place}" for place, others in rest)
-    return f"{named(ranks)} {have} waited in {first} since {since:%H:%M:%S} UTC{others}"
+    return f"{named(ranks)} {_have(ranks)} waited in {first} since {since:%H:%M:%S} UTC{others}"
 
 
 def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
@@ -94,10 +94,14 @@ def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
     places: dict[int, str] = {}
     for rank, process in elsewhere.items():
         place = call(process)
-        places[rank] = f"in {place}" if place else process.state
+        places[rank] = _LEFT if has_left(process) else f"in {place}" if place else process.state
     groups = sorted(_grouped(places).items(), key=lambda group: (-len(group[1]), group[1]))
-    told = [f"{named(ranks)} {_are(ranks)} {place}" for place, ranks in groups[:_NAMED]]
-    return f"{', '.join(told)} and {'has' if len(elsewhere) == 1 else 'have'} not entered it"
+    told = [f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}" for place, ranks in groups[:_NAMED]]
+    return f"{', '.join(told)} and {_have([*elsewhere])} not entered it"
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _are(ranks: Sequence[int]) -> str:

@@ -30,6 +30,7 @@ BACKWARD: Place = [
 SLEEPS: Place = [("/s/train.py", "validate"), ("/s/train.py", "main")]
 LOADS: Place = [("/usr/lib/python3.12/selectors.py", "poll"), ("/s/data.py", "load")]
 STOPPED: Place = []
+LEFT: Place = [("/usr/lib/python3.12/threading.py", "_shutdown")]
 
 
 def rank(number: int, place: Place, line: int = 41, state: str = "sleeping") -> RankStacks:
@@ -51,6 +52,11 @@ def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
             [rank(0, WAITS), rank(1, SLEEPS, 38)],
             {1},
             f"rank 0 has waited in {REDUCE}; rank 1 is in validate (train.py:38) and has not entered it",
+        ),
+        (
+            [rank(0, WAITS), rank(1, LEFT)],
+            {1},
+            f"rank 0 has waited in {REDUCE}; rank 1 has left the script and has not entered it",
         ),
         (
             [rank(0, WAITS), rank(1, STOPPED, state="stopped"), rank(2, WAITS)],
