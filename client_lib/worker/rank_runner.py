@@ -7,12 +7,15 @@ script to TORCHELASTIC_ERROR_FILE, in torch's format, makes torch start and end 
 hand: the interpreter's own teardown of torch would take half a second.
 
 One difference from `python script.py` remains: its frames are below the script's (inspect.stack()). Standard library
-only, Python >= 3.8; few modules are imported before the script runs.
+only, Python >= 3.8; before the script runs hardly a module is imported that an interpreter has not loaded itself.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import time
 
 TYPE_CHECKING = False  # typing itself takes 4 ms to import
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OUR_FRAMES = globals()
+_signal: Any = sys.modules["_signal"]  # the part of `signal` in C, which takes no time to import
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a failure, by itself
 _PAUSE_S = 0.002
@@ -51,8 +55,21 @@ def main() -> None:
     _end(_run(module))
 
 
+def _begin() -> None:
+    """Note the rank and its master, and answer the launcher's questions from now on."""
+    global _PID, _master
+    _PID = os.getpid()
+    several = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
+    _master = os.environ.get("MASTER_ADDR", "") if several else ""
+    _register_stacks()
+    try:
+        _signal.signal(_UNWINDING_SIGNAL, _answer_unwinding)
+    except (OSError, ValueError):  # no such signal here
+        pass
+
+
 def hook_imports() -> None:
-    sys.meta_path.insert(0, _Hooks({"torch": _TorchImport, "torch.distributed.distributed_c10d": _Rendezvous}))
+    sys.meta_path.insert(0, _Hooks({"torch": _import_torch, "torch.distributed.distributed_c10d": _import_distributed}))
 
 
 def run_forked(argv: list[str]) -> None:
@@ -60,13 +77,9 @@ def run_forked(argv: list[str]) -> None:
 
     The process always ends by hand: the callers of this function are not the script's.
     """
-    import os
-
-    global _PID, _forked
-    _PID, _forked = os.getpid(), True
-    _register_stacks()
-    _register_unwinding()
-    _note_master()
+    global _forked
+    _forked = True
+    _begin()
     sys.argv = argv
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path.insert(0, "")
@@ -76,8 +89,6 @@ def run_forked(argv: list[str]) -> None:
 def _register_stacks() -> None:
     """Write the stacks of all threads to a file of this rank at each signal of the launcher, if it requests that. The
     handler is C: it also runs while a thread holds the interpreter's lock."""
-    import os
-
     try:
         import faulthandler
 
@@ -91,35 +102,19 @@ def _register_stacks() -> None:
 
 def _own_file(kind: str = "") -> str:
     """Path of a file of this rank by which the launcher sees what it does."""
-    import os
-
     return os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks", kind + os.environ.get("RANK", "0"))
 
 
-def _register_unwinding() -> None:
-    """Write the exception from which the main thread unwinds to the error file at a signal of the launcher, which comes
-    before SIGTERM: a `finally` may take longer than the other ranks need to fail, and they only say that they lost this
-    one."""
-    try:
-        _signals().signal(_UNWINDING_SIGNAL, _answer_unwinding)
-    except (OSError, ValueError):  # no such signal here
-        pass
-
-
-def _signals() -> Any:
-    return sys.modules["_signal"]  # the part of `signal` in C, which takes no time to import
-
-
 def _answer_unwinding(signum: int, frame: Any) -> None:
-    import time
-
+    """Write the exception from which the main thread unwinds to the error file. The launcher asks before it sends
+    SIGTERM: a `finally` may take longer than the other ranks need to fail, which only say that they lost this one."""
     try:
         error = _unwinding(frame)
         if error is not None:
             _write_error_file(error, time.time() - _UNWINDS_S)
     except Exception:  # noqa: BLE001  (it must not reach the script)
         pass
-    _signals().signal(signum, _signals().SIG_IGN)  # the answer: the launcher waits until there is no handler
+    _signal.signal(signum, _signal.SIG_IGN)  # the answer: the launcher waits until there is no handler
 
 
 def _unwinding(frame: Any) -> BaseException | None:
@@ -179,13 +174,9 @@ def _goes_on(statement: Any) -> bool:
 
 def _bring_own_output() -> None:
     """Replace stdout and stderr by pipes of this rank if the launcher requests and opens them."""
-    import os
-
     folder = os.environ.pop("CLIENT_LIB_RANK_PIPES", "")
     if not folder:
         return
-    import time
-
     name = "%s-%d" % (os.environ["RANK"], os.getpid())
     paths = [os.path.join(folder, "%s.%s" % (name, stream)) for stream in ("stdout", "stderr")]
     fds = []
@@ -211,8 +202,6 @@ def _bring_own_output() -> None:
 
 def _main_module(own: Any, path: str) -> ModuleType:
     """The script's module `__main__`, made as the interpreter makes it. Sets sys.path[0] in the same way."""
-    import os
-
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if sys.version_info >= (3, 9):
@@ -297,13 +286,10 @@ def _write_error_file(error: BaseException, raised_at: float | None = None) -> s
 
     `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not written.
     """
-    import os
-
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != _PID:
         return None
     import json
-    import time
     import traceback
 
     now = time.time() if raised_at is None else raised_at
@@ -318,107 +304,82 @@ def _write_error_file(error: BaseException, raised_at: float | None = None) -> s
     return path
 
 
-def _remove(path: str | None) -> None:
-    import os
-
-    try:
-        if path:
-            os.unlink(path)
-    except OSError:  # the worker's directory was removed
-        pass
-
-
 class _Hooks:
-    """A finder that wraps the first import of some modules, which other finders find."""
+    """A finder that lets a function run the first import of some modules, which other finders find."""
 
-    def __init__(self, wrappers: dict[str, Callable[[ModuleType], Any]]) -> None:
-        self._wrappers = wrappers
+    def __init__(self, of: dict[str, Callable[[Any, Callable[[Any], None]], None]]) -> None:
+        """`of`: functions that get the module and the loader's exec_module."""
+        self._of = of
         self._searched: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._wrappers or name in self._searched:
+        if name not in self._of or name in self._searched:
             return None
         self._searched.add(name)  # another finder may search all of them, too
         try:
             for finder in list(sys.meta_path):
                 spec: Any = finder.find_spec(name, path, target) if finder is not self else None
                 if spec is not None:
-                    self._wrap(name, spec.loader)
+                    self._hook(name, spec.loader)
                     return spec
         finally:
             self._searched.discard(name)
         return None
 
-    def _wrap(self, name: str, loader: Any) -> None:
-        """Make the loader's next exec_module run inside of the wrapper, unless another import was the first."""
+    def _hook(self, name: str, loader: Any) -> None:
+        """Change the loader's next exec_module, unless another import is the first."""
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
-            if name not in self._wrappers:
+            if name in self._of:
+                self._of[name](module, loader.exec_module)
+                self._of.pop(name, None)  # only now: an import that fails, as in the warm pool, is repeated
+            else:
                 loader.exec_module(module)
-                return
-            with self._wrappers[name](module):
-                loader.exec_module(module)
-            self._wrappers.pop(name, None)  # only now: an import that fails, as in the warm pool, is repeated
 
         if hasattr(loader, "__dict__"):
             loader.exec_module = exec_module
 
 
-class _TorchImport:
-    """Disables garbage collection: the import makes half a million objects and no garbage, and collecting takes 0.4
-    s."""
+def _import_torch(module: Any, load: Callable[[Any], None]) -> None:
+    """Disable garbage collection: the import makes half a million objects and no garbage; collecting takes 0.4 s."""
+    import gc
 
-    def __init__(self, _: ModuleType) -> None:
-        self._enabled = True
-
-    def __enter__(self) -> None:
-        import gc
-
-        self._enabled = gc.isenabled()
-        gc.disable()
-        _kept.extend(_open_files(gc.get_objects()))  # before the freeze: frozen objects are not listed
-
-    def __exit__(self, *exception: object) -> None:
-        import gc
-
+    enabled = gc.isenabled()
+    gc.disable()
+    _kept.extend(_open_files(gc.get_objects()))  # before the freeze: frozen objects are not listed
+    try:
+        load(module)
+    finally:
         gc.freeze()
-        if self._enabled:
+        if enabled:
             gc.enable()
 
 
-class _Rendezvous:
-    """Wraps init_process_group: waits for the master before it, as torch delays early ranks by up to 0.7 s, and keeps
-    the groups that it makes to the end of the process: gloo's threads race with a teardown. Wraps
-    destroy_process_group, too."""
+def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
+    """Wrap init_process_group: wait for the master before it, as torch delays early ranks by up to 0.7 s, and keep the
+    groups that it makes to the end of the process: gloo's threads race with a teardown. Wrap destroy_process_group,
+    too."""
+    import functools
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    load(module)
+    theirs = getattr(module, "init_process_group", None)
+    if theirs is None:
+        return
 
-    def __enter__(self) -> None:
-        pass
+    @functools.wraps(theirs)
+    def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("store") is None:
+            _refuse_own_master(init_method or "env://")
+            if init_method in (None, "env://"):
+                _wait_for_master()
+        result = theirs(backend, init_method, *args, **kwargs)
+        _kept.extend(_process_groups(module))
+        _begin_entries()
+        return result
 
-    def __exit__(self, *exception: object) -> None:
-        import functools
-
-        module = self._module
-        theirs = getattr(module, "init_process_group", None)
-        if theirs is None:
-            return
-
-        @functools.wraps(theirs)
-        def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("store") is None:
-                _refuse_own_master(init_method or "env://")
-                if init_method in (None, "env://"):
-                    _wait_for_master()
-            result = theirs(backend, init_method, *args, **kwargs)
-            _kept.extend(_process_groups(module))
-            _begin_entries()
-            return result
-
-        module.init_process_group = init_process_group
-        module.destroy_process_group = _noting_errors(module.destroy_process_group)
+    module.init_process_group = init_process_group
+    module.destroy_process_group = _noting_errors(module.destroy_process_group)
 
 
 def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
@@ -433,7 +394,10 @@ def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
         try:
             destroy(*args, **kwargs)
         finally:
-            _remove(path)
+            try:
+                os.unlink(path or "")
+            except OSError:  # it was not written, or the worker's directory was removed
+                pass
 
     return destroy_process_group
 
@@ -446,7 +410,6 @@ class _EntrySender:
     def __init__(self) -> None:
         """Raises OSError."""
         import json  # noqa: F401  # for the thread, whose own import could delay one of the script
-        import os
         import pickle  # noqa: F401
 
         self._sent: dict[str, int] = {}
@@ -457,8 +420,6 @@ class _EntrySender:
 
     def run(self) -> None:
         """Send the newest entries at the same moments in all ranks, as these then send the same collectives."""
-        import time
-
         begin, interval = time.time(), _OFTEN_S
         try:
             while True:
@@ -477,8 +438,6 @@ class _EntrySender:
             pass
 
     def _touch(self) -> None:
-        import os
-
         counts = [dump.get("pg_status") for dump in _recorder(False)]
         if counts != self._seen:
             self._seen = counts
@@ -486,7 +445,6 @@ class _EntrySender:
 
     def send(self) -> None:
         import json
-        import os
 
         found = _newest_entries(self._sent)
         if found:
@@ -499,8 +457,6 @@ class _EntrySender:
 
 def _begin_entries() -> None:
     """Start the thread. It is not one of `threading`, whose list has only the threads of the script."""
-    import os
-
     global _sender
     if _sender or os.environ.get("WORLD_SIZE", "1") == "1" or "CLIENT_LIB_METRICS" not in os.environ:
         return
@@ -515,8 +471,6 @@ def _begin_entries() -> None:
 
 def _end_entries() -> None:
     """Send what was not sent yet."""
-    import os
-
     try:
         if _sender and os.getpid() == _PID:
             _sender.send()
@@ -577,19 +531,8 @@ def _process_groups(module: Any) -> list[Any]:
     return list(world.pg_map if world else getattr(module, "_pg_map", ()))
 
 
-def _note_master() -> None:
-    """Note MASTER_ADDR before the script can change it."""
-    import os
-
-    global _master
-    several = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
-    _master = os.environ.get("MASTER_ADDR", "") if several else ""
-
-
 def _refuse_own_master(init_method: str) -> None:
     """Fail if a script for one machine sets its own master: the workers would wait half an hour for each other."""
-    import os
-
     by_variable = init_method.startswith("env://")
     own = os.environ.get("MASTER_ADDR", "") if by_variable else init_method.partition("tcp://")[2].lstrip("[")
     if _master and own.startswith(_LOOPBACK) and not _master.startswith(_LOOPBACK):
@@ -601,9 +544,7 @@ def _refuse_own_master(init_method: str) -> None:
 
 
 def _wait_for_master() -> None:
-    import os
     import socket
-    import time
 
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK", "0") == "0" or not host or not port.isdigit():
@@ -621,8 +562,6 @@ def _wait_for_master() -> None:
 
 def _end(status: int) -> None:
     """End the process with `status`; by hand if the interpreter's own teardown would be slow."""
-    import os
-
     _note_imports()
     _end_entries()
     if "torch" not in sys.modules and status != _INTERRUPTED and not _forked:
@@ -640,17 +579,13 @@ def _end(status: int) -> None:
     _release_objects()
     status = _flush() or status
     if status == _INTERRUPTED:
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)  # shows the parent the cause, as Python does since 3.8
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        os.kill(os.getpid(), _signal.SIGINT)  # shows the parent the cause, as Python does since 3.8
     os._exit(status)
 
 
 def _note_imports() -> None:
     """Write the names of installed modules, in the order in which their imports ended, if the launcher requests it."""
-    import os
-
     if os.environ.get("LOCAL_RANK", "0") != "0" or os.getpid() != _PID:
         return
     try:
@@ -688,21 +623,15 @@ def _release_objects() -> None:
 
 
 def _open_files(objects: Iterable[object]) -> list[Any]:
-    import io
-
     return [thing for thing in objects if issubclass(type(thing), io.IOBase)]
 
 
 def _flush_text(files: list[Any]) -> None:
-    import io
-
     _call("flush", [file for file in files if type(file) is io.TextIOWrapper])
 
 
 def _close_files(files: list[Any]) -> None:
     """Flush text, then close compressed files (gzip), then flush the buffers below."""
-    import io
-
     _flush_text(files)
     _call("close", [file for file in files if type(file).__module__ in ("gzip", "bz2", "lzma")])
     _call("flush", [file for file in files if type(file) in (io.BufferedWriter, io.BufferedRandom)])
@@ -733,11 +662,6 @@ def _flush() -> int:
 
 
 if __name__ == "__main__":
-    import os
-
-    _register_stacks()
-    _register_unwinding()
-    _PID = os.getpid()
+    _begin()
     _bring_own_output()
-    _note_master()
     main()
