@@ -37,7 +37,8 @@ _STACKS_FD = 100  # high: files of the script get the same numbers as under `pyt
 _LOOPBACK = ("localhost", "127.", "::1")
 _ENTRIES_MAX = 128  # collectives in one line of the pipe for metrics
 _OFTEN_S, _OFTEN_FOR_S, _SELDOM_S = 1.0, 60.0, 16.0  # between two lines: in the first minute, and later
-_ENTRIES_SHARE = 0.005  # largest part of the time that reading the recorder may take
+_TOUCHES = 64  # of the file that shows that the rank enters collectives, between two lines; at most each second
+_ENTRIES_SHARE = 0.005  # largest part of the time that both may take
 _master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
 _PID = 0  # of the process that runs the script, to tell it from its forks
 _forked = False
@@ -423,14 +424,13 @@ class _EntrySender:
         begin, interval = time.time(), _OFTEN_S
         try:
             while True:
-                now = time.time()
+                now, used = time.time(), time.thread_time()
                 interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
-                due = now - now % interval + interval
+                due, pause = now - now % interval + interval, max(_OFTEN_S, interval / _TOUCHES)
                 while now < due:
-                    time.sleep(_OFTEN_S - now % _OFTEN_S)
+                    time.sleep(pause - now % pause)
                     now = time.time()
                     self._touch()
-                used = time.thread_time()
                 self.send()
                 while time.thread_time() - used > _ENTRIES_SHARE * interval:
                     interval *= 2

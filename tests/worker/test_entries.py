@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from client_lib.worker import rank_runner
 from server_stub.curves import lag
 from tests.worker.conftest import Worker
 
@@ -53,3 +56,41 @@ def test_the_rank_that_is_late_is_named(worker: Callable[..., Worker], part: str
     assert slow
     assert slow.rank == 1
     assert slow.share > 0.5
+
+
+class Clocks(SimpleNamespace):
+    """In the place of `time`; `run` breaks off after an hour."""
+
+    now = used = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return self.used
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > 3600:
+            raise TimeoutError
+
+
+@pytest.mark.parametrize(("touch_s", "send_s"), [(1e-5, 1e-3), (1e-3, 0.5), (0.01, 1e-3)])
+def test_touching_and_sending_share_one_limit_of_their_time(
+    touch_s: float, send_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks, touched = Clocks(), []
+    sender = object.__new__(rank_runner._EntrySender)
+
+    def uses(seconds: float) -> None:
+        clocks.used += seconds
+        if seconds == touch_s:
+            touched.append(clocks.now)
+
+    monkeypatch.setattr(rank_runner, "time", clocks)
+    monkeypatch.setattr(sender, "_touch", lambda: uses(touch_s), raising=False)
+    monkeypatch.setattr(sender, "send", lambda: uses(send_s), raising=False)
+    sender.run()
+    assert clocks.used <= 0.005 * 3600
+    pauses = [after - before for before, after in pairwise(touched)]
+    assert max(pauses) <= 4.0  # a rank that enters none for 10 s is quiet
