@@ -13,7 +13,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, NamedTuple, Optional
 
 from client_lib.worker.loop import Loop
-from client_lib.worker.system import content
+from client_lib.worker.system import content, stat
 
 ROUND_S = 1.0
 QUIET_S = 10.0
@@ -194,8 +194,3 @@ def _use(path: str) -> Optional[Use]:
         return None
     size = sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
     return Use((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), size)
-
-
-def stat(path: str) -> List[str]:
-    """Fields 3 and up of a stat file; []: the process has ended."""
-    return content(path + "/stat").rpartition(b")")[2].decode().split()

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, remove, write_json
 from client_lib.worker.loop import Loop
-from client_lib.worker.system import System, catches, content, open_files, signal_mask
+from client_lib.worker.system import System, catches, content, open_files, signal_mask, stat
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
 LIMIT_S = 1.8  # for all processes together
@@ -120,12 +120,11 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
 
 def _look(pid: int, folder: str) -> Optional[_Process]:
     """Read a process from /proc; None: there is no such process."""
-    before, _, after = _read("/proc/%d/stat" % pid).rpartition(")")
-    fields = after.split()
+    fields = stat("/proc/%d" % pid)
     if not fields or fields[0] in "ZX":
         return None
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    name = before.partition("(")[2]
+    name = _read("/proc/%d/comm" % pid).rstrip("\n")
     return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, name, _open_file(pid, folder))
 
 

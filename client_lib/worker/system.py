@@ -73,7 +73,7 @@ class Linux:
             return []
         children: Dict[int, List[int]] = {}
         for pid in pids():
-            fields = _stat(pid)
+            fields = stat("/proc/%d" % pid)
             if fields and fields[0] not in "ZX":
                 children.setdefault(int(fields[1]), []).append(pid)
         return sorted(_below(self._launcher, children, os.fsencode(marker + "=")))
@@ -165,14 +165,14 @@ def start_time(pid: int) -> Optional[str]:
     """Start time of the process in the system's own format; with the pid it identifies a process uniquely. None: there
     is no such process."""
     if _HAS_PROC:
-        fields = _stat(pid)
+        fields = stat("/proc/%d" % pid)
         return fields[19] if fields else None  # field 22 of proc(5)
     return _answer(["ps", "-o", "lstart=", "-p", str(pid)])
 
 
 def parent(pid: int) -> Optional[int]:
     """Pid of the parent (Linux); None: no such process, or another system."""
-    fields = _stat(pid)
+    fields = stat("/proc/%d" % pid)
     return int(fields[1]) if fields else None
 
 
@@ -185,7 +185,7 @@ def user_of(pid: int) -> Optional[int]:
 
 def group_members(pgid: int) -> List[int]:
     """Living processes of a process group (Linux)."""
-    return [pid for pid in pids() if (_stat(pid) or [])[2:3] == [str(pgid)]]
+    return [pid for pid in pids() if stat("/proc/%d" % pid)[2:3] == [str(pgid)]]
 
 
 def marked(name: str, value: str) -> List[int]:
@@ -318,10 +318,11 @@ def _environment(pid: int) -> List[bytes]:
     return content("/proc/%d/environ" % pid).split(b"\0")
 
 
-def _stat(pid: int) -> Optional[List[str]]:
-    """Fields 3 and up of /proc/<pid>/stat (state, ppid, pgrp, ...); None: no such process."""
+def stat(path: str) -> List[str]:
+    """Fields 3 and up (state, ppid, pgrp, ...) of the stat file of a process or thread, /proc/PID or below it; []: it
+    has ended, or is another user's and hidden."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
+        with open(path + "/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
-    except (FileNotFoundError, ProcessLookupError):  # any other error is not the end of the process
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # any other error is not its end
+        return []

@@ -14,10 +14,10 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from client_lib.worker.directory import MARKER
 from client_lib.worker.loop import Loop
-from client_lib.worker.quiet import below, stat
+from client_lib.worker.quiet import below
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.ranks import start
-from client_lib.worker.system import System, memory_of_limit
+from client_lib.worker.system import System, memory_of_limit, stat
 
 _SHORTEST_S, _LONGEST_S, _OLDER = 5.0, 60.0, 50  # pause between samples: a 50th of the time that the ranks have run
 _SHARE = 0.0005  # of a core: largest CPU time of a sample, divided by the pause after it

@@ -32,8 +32,7 @@ def until(answer: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) 
 
 
 def alive(pid: int) -> bool:
-    fields = system._stat(pid)
-    return fields is not None and fields[0] not in "ZX"
+    return bool(fields := system.stat(f"/proc/{pid}")) and fields[0] not in "ZX"
 
 
 class Worker:

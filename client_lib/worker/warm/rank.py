@@ -19,6 +19,7 @@ from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import Process
+from client_lib.worker.system import stat
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.effects import ModuleGroup
 from client_lib.worker.warm.hidden import Hidden
@@ -187,9 +188,7 @@ def relabel(argv: List[str], marker: str, value: str) -> None:
 
     /proc/<pid>/cmdline and environ show the memory that exec filled for the pool, which was started with ROOM in both.
     """
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    arg_start, arg_end, env_start, env_end = (int(field) for field in fields[45:49])
+    arg_start, arg_end, env_start, env_end = map(int, stat("/proc/self")[45:49])
     shown = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in argv)
     _overwrite(arg_start, shown, arg_end - arg_start)
     beginning = ("%s=" % marker).encode()
