@@ -1,17 +1,24 @@
 """Exchanges states and instructions with the server, in two threads with one connection each, next to the agent's work.
 
 One thread sends the worker's state whenever that changes. The other waits for instructions (a long poll), which is also
-the worker's sign of life. `peer_channel` is the counterpart without a server.
+the worker's sign of life. Stacks and sessions have threads of their own. `peer_channel` is the counterpart without a
+server.
 """
 
+import http.client
+import json
+import socket
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
 
+from client_lib.worker import control
 from client_lib.worker.pod.server_client import Instruction, ServerClient
 from client_lib.worker.pod.threads import AgentThread, Backoff
-from client_lib.worker.server_connection import Rejected, Unreachable
+from client_lib.worker.server_connection import Rejected, RequestFailed, Unreachable
+from client_lib.worker.session_frames import BLOCK, EXIT, SILENT_S, json_frame
 
 T = TypeVar("T")
 
@@ -112,9 +119,7 @@ class ServerChannel:
 
     def carry_session(self, mark: str, control_path: str) -> None:
         """Carry a session of the user to its end, on a thread of its own."""
-        from client_lib.worker.pod.session_carrier import carry  # here: few jobs have any
-
-        run = partial(carry, self._new_server, mark, control_path)
+        run = partial(_carry, self._new_server, mark, control_path)
         AgentThread("session", run, self._warn, again=False).start()
 
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
@@ -193,3 +198,53 @@ def until_answered(call: Callable[[], T], check_stop: Callable[[], None], warn: 
                 warn("waits for the server: %s" % error)
         check_stop()
         backoff.sleep()
+
+
+# --- sessions: two streams of bytes between the server and the launcher of this pod, unread
+
+
+def _carry(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
+    """Take up the session with this mark, and return at its end."""
+    down, up, sent = new_server(), new_server(), 0
+
+    def send(data: bytes) -> None:
+        nonlocal sent
+        backoff = Backoff()
+        while True:
+            try:
+                up.put_session(mark, sent, data)
+                break
+            except Unreachable:  # also while the user reads nothing
+                backoff.sleep()
+        sent += len(data)
+
+    try:
+        from_user = down.call("GET", "/sessions/" + mark, wait_s=SILENT_S)
+        request = json.loads(from_user.readline())
+        try:
+            with control.connect(control_path) as peer:
+                control.begin_session(peer, request)
+                threading.Thread(target=_pass_on, args=(from_user, peer), daemon=True).start()
+                try:
+                    for data in iter(lambda: peer.recv(BLOCK), b""):
+                        send(data)
+                finally:
+                    with suppress(OSError):
+                        peer.shutdown(socket.SHUT_RDWR)  # `close` alone waits for the other thread
+        except OSError as error:
+            send(json_frame(EXIT, {"error": str(error)}))
+        send(b"")
+    except (OSError, RequestFailed, http.client.HTTPException):  # the session has ended, with the user or the server
+        pass
+    finally:
+        up.close()
+        down.close()
+
+
+def _pass_on(from_user: http.client.HTTPResponse, peer: socket.socket) -> None:
+    try:
+        for data in iter(lambda: from_user.read1(BLOCK), b""):
+            peer.sendall(data)
+        peer.shutdown(socket.SHUT_RDWR)
+    except (OSError, http.client.HTTPException, ValueError):  # the same as the end
+        pass
