@@ -15,6 +15,13 @@ from typing import Callable, Dict, List, Optional, Tuple
 Callback = Callable[[], None]
 
 
+def reset_signals() -> None:
+    """In a forked process: its signals must not wake the launcher, and have their usual effect again."""
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
+
+
 class Timer:
     """A call that will be made once, at `due` (monotonic seconds), unless cancelled."""
 

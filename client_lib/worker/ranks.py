@@ -12,6 +12,7 @@ from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequenc
 
 from client_lib.worker.directory import MARKER
 from client_lib.worker.format import NO_RANK
+from client_lib.worker.loop import reset_signals
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.system import System, catches, ended_children, start_time
 
@@ -205,7 +206,7 @@ def _become(
     """The child's part, up to the program."""
     name = process.argv[0]
     try:
-        signal.set_wakeup_fd(-1)  # a signal to this child must not wake the launcher
+        reset_signals()
         os.setsid()
         before_exec()
         os.dup2(_opened(process.stdin), 0)

@@ -313,8 +313,7 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
         os.dup2(1, 2)
         os.closerange(3, 65536)  # the launcher's descriptors, its lock among them
         assert plan.environments_dir is not None
-        for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         python = plan.requirements_python or plan.python or "python3"
         wanted = [_found(line, directory) for line in plan.requirements]
         try:

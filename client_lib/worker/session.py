@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 from client_lib.worker import control
 from client_lib.worker import session_frames as link
 from client_lib.worker.directory import write_all
+from client_lib.worker.loop import reset_signals
 from client_lib.worker.rank_environment import Process, of_no_rank, without_rank_files
 from client_lib.worker.system import System
 
@@ -52,9 +53,7 @@ class Sessions:
         os.close(self._over)
 
     def _run_child(self, request: Request, peer: socket.socket) -> None:
-        signal.set_wakeup_fd(-1)  # a signal to this process must not wake the launcher
-        for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(signum, signal.SIG_DFL)
+        reset_signals()
         signal.signal(signal.SIGTERM, lambda *_: None)  # the launcher sends it to what is left; the pipe says the same
         os.setsid()
         self._system.before_exec()

@@ -10,13 +10,12 @@ process, and for one that does not answer, only the state in /proc is read.
 """
 
 import os
-import signal
 import threading
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, remove, write_json
-from client_lib.worker.loop import Loop
+from client_lib.worker.loop import Loop, reset_signals
 from client_lib.worker.system import System, catches, content, open_files, signal_mask, stat
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
@@ -76,9 +75,7 @@ class StackTaker:
     def _run_child(self, ranks: Dict[int, int], pids: List[int]) -> None:
         """Write the file and end. The end of the process closes its end of the pipe."""
         try:
-            signal.set_wakeup_fd(-1)  # a signal to this process must not wake the launcher
-            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-                signal.signal(signum, signal.SIG_DFL)
+            reset_signals()
             os.setsid()
             self._system.before_exec()
             taken = take(self._directory.stacks, ranks, pids, time.monotonic() + LIMIT_S)
