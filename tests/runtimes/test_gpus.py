@@ -15,8 +15,8 @@ from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
-from server_stub.runtimes.local import gpus, runtime
-from server_stub.runtimes.local.gpus import Gpu, GpuProcess, parse, visible
+from server_stub.runtimes.local import machine, runtime
+from server_stub.runtimes.local.machine import Gpu, GpuProcess, parse, visible
 from tests.runtimes.conftest import alive, poll, running
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
@@ -99,7 +99,7 @@ class Smi:
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    monkeypatch.setattr(gpus, "FRESH_S", 0.0)  # the answers change faster here than GPUs do
+    monkeypatch.setattr(machine, "FRESH_S", 0.0)  # the answers change faster here than GPUs do
     monkeypatch.setattr(runtime, "LOOK_AGAIN_S", 0.05)
     (tmp_path / "show.py").write_text(SHOW)
     return Smi(tmp_path)
@@ -222,11 +222,11 @@ async def test_the_doctor_looks_at_the_gpus(tmp_path: Path, smi: Smi) -> None:
 
 @pytest.mark.anyio
 async def test_an_nvidia_smi_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(machine, "TIMEOUT_S", 0.2)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
-    cards = gpus.Gpus(str(program))
+    cards = machine.Gpus(str(program))
     await asyncio.wait_for(cards.look(), 5)
     assert cards.failure == f"{program} gave no answer in 0 s"
 
@@ -236,7 +236,7 @@ async def test_a_look_that_is_broken_off_leaves_no_process(tmp_path: Path) -> No
     program, pids = tmp_path / "nvidia-smi", tmp_path / "pids"
     program.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
     program.chmod(0o755)
-    look = asyncio.ensure_future(gpus.Gpus(str(program)).look())
+    look = asyncio.ensure_future(machine.Gpus(str(program)).look())
     await poll(lambda: pids.exists() and "\n" in pids.read_text())
     look.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -252,7 +252,7 @@ def test_one_that_fails_leaves_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "unraisablehook", lambda seen: unraisable.append(seen.exc_value))
         for _ in range(30):
-            cards = gpus.Gpus(str(program))
+            cards = machine.Gpus(str(program))
             asyncio.run(cards.look())
             assert "ended with 9" in str(cards.failure)
         gc.collect()
@@ -264,6 +264,6 @@ async def test_an_nvidia_smi_that_cannot_be_run_is_a_failure_not_a_crash(tmp_pat
     program = tmp_path / "nvidia-smi"
     program.write_bytes(b"\x7fELF of another machine")
     program.chmod(0o755)
-    cards = gpus.Gpus(str(program))
+    cards = machine.Gpus(str(program))
     await cards.look()
     assert str(cards.failure).startswith(f"{program} could not be started: ")

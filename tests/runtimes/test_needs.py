@@ -11,8 +11,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes.fields import FIELDS, Support
 from server_stub.runtimes.instance_types import Catalogue
-from server_stub.runtimes.local.gpus import Gpu
-from server_stub.runtimes.local.machine import Machine
+from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.needs import Needs, needs, notices
 
 LAPTOP = Machine("laptop", "Linux", cores=8, memory_gib=16.0, boot_id="b")

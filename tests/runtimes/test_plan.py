@@ -16,8 +16,7 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local import plan
-from server_stub.runtimes.local.gpus import Gpu
-from server_stub.runtimes.local.machine import Machine
+from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.needs import needs
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.scheduling import Grant

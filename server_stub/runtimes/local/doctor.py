@@ -12,8 +12,7 @@ from pathlib import Path
 from client_lib.errors import InvalidRequest
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
-from server_stub.runtimes.local.gpus import Gpus
-from server_stub.runtimes.local.machine import GIB, Machine
+from server_stub.runtimes.local.machine import GIB, Gpus, Machine
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.scheduling import Capacity
 

@@ -11,10 +11,10 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine
-from server_stub.runtimes.local import doctor, machine, plan, private_folders, scheduling
+from server_stub.runtimes.local import doctor, folders, machine, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
-from server_stub.runtimes.local.gpus import Gpus
-from server_stub.runtimes.local.job_folders import Sees, check_volumes, find_prefix
+from server_stub.runtimes.local.folders import Sees, check_volumes, find_prefix
+from server_stub.runtimes.local.machine import Gpus
 from server_stub.runtimes.local.needs import Needs, needs, notices
 from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.record import Record
@@ -85,7 +85,7 @@ class Host:
         prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
         setting = plan.Setting(granted, master_port, prefix, account)
         if account is not None:
-            attempt = private_folders.with_own_copies(attempt)
+            attempt = folders.with_own_copies(attempt)
         return plan.worker_plans(attempt, wanted, setting, self.machine, self._options)
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:

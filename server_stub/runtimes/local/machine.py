@@ -1,16 +1,29 @@
-"""The cores, memory and boot id of this machine, on Linux and macOS. Read once, then passed as a value."""
+"""This machine: its cores and memory, read once, and its GPUs with the processes that hold their memory, as nvidia-smi
+lists them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import platform
+import shutil
+import signal
 import socket
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from client_lib.worker.system import boot_id
+from server_stub.runtimes.local.processes import program_of
 
 GIB = 2**30
+TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds
+FRESH_S = 1.0
+_END_S = 1.0
+GPU_FIELDS = "index,uuid,name,memory.total,memory.used"
+PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
 
 
 @dataclass(frozen=True)
@@ -51,3 +64,169 @@ def _cgroup_limit() -> int | None:
     except OSError:
         return None  # no cgroup v2, or the root group: no limit of its own
     return None if text == "max" else int(text)
+
+
+# --- GPUs
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    pid: int
+    used_mib: int | None
+    """None: the driver does not report it."""
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    """nvidia-smi's number, in the order of the PCI bus."""
+    uuid: str
+    name: str
+    memory_mib: int
+    used_mib: int = 0
+    holders: tuple[GpuProcess, ...] = ()
+
+    def held(self, least_mib: int) -> str | None:
+        """A clause that names the processes which hold at least `least_mib` of it; None: no process does.
+
+        Only meaningful for a GPU that is not handed out, whose holders are foreign processes.
+        """
+        heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
+        if heavy:
+            return f"GPU {self.index}: " + ", ".join(_holds(h) for h in heavy)
+        if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
+            # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
+            return f"GPU {self.index}: {_amount(self.used_mib)} are in use by a process that nvidia-smi does not list"
+        return None
+
+
+def _holds(holder: GpuProcess) -> str:
+    program = f" ({holder.program})" if holder.program else ""
+    return f"pid {holder.pid}{program} holds " + ("memory" if holder.used_mib is None else _amount(holder.used_mib))
+
+
+def _amount(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
+    """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
+
+    `programs`: pid -> name of its program, if known. Raises ValueError for a line of another form.
+    """
+    holders: dict[str, list[GpuProcess]] = {}
+    for uuid, pid, used in _rows(processes, 3):
+        known_pid = int(pid)
+        holders.setdefault(uuid, []).append(GpuProcess(known_pid, _number(used), programs.get(known_pid, "")))
+    found = [
+        Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
+        for index, uuid, name, total, used in _rows(gpus, 5)
+    ]
+    return sorted(found, key=lambda gpu: gpu.index)
+
+
+def pids(processes: str) -> list[int]:
+    return [int(pid) for _, pid, _ in _rows(processes, 3)]
+
+
+def _rows(text: str, width: int) -> Iterable[list[str]]:
+    for line in filter(None, map(str.strip, text.splitlines())):
+        row = [cell.strip() for cell in line.split(",")]
+        if len(row) != width:
+            raise ValueError(f"nvidia-smi answered {line!r}, which is not of {width} fields")
+        yield row
+
+
+def _number(cell: str) -> int | None:
+    """None for `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`."""
+    return None if cell.startswith("[") else int(float(cell))
+
+
+def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
+    """The GPUs with these `names` (indices or UUID prefixes, as in CUDA_VISIBLE_DEVICES); None: all.
+
+    An unknown name ends the list, as in CUDA.
+    """
+    if names is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for name in names:
+        gpu = next((g for g in gpus if name == str(g.index) or (name[:4] == "GPU-" and g.uuid.startswith(name))), None)
+        if gpu is None:
+            break
+        if gpu not in chosen:
+            chosen.append(gpu)
+    return chosen
+
+
+class NvidiaSmiFailed(Exception):
+    """nvidia-smi exists but fails; the message holds its output."""
+
+
+class Gpus:
+    """The GPUs of this machine at the last call of `look`."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._asked_at = float("-inf")
+        self.known: list[Gpu] = []
+        self.failure: str | None = None
+        """The reason why nvidia-smi failed last. The GPUs known before stay known, but are not handed out."""
+
+    async def look(self) -> None:
+        """Update `known`, at most once a second. Never raises: see `failure`."""
+        if time.monotonic() - self._asked_at < FRESH_S:
+            return
+        program = shutil.which(self._program)
+        self.failure = None
+        try:
+            if program is not None:
+                self.known = await _ask(program)
+        except NvidiaSmiFailed as error:
+            self.failure = str(error)
+        self._asked_at = time.monotonic()
+
+
+async def _ask(program: str) -> list[Gpu]:
+    # one after the other: cancelling one when the other fails would leave its pipe to a loop that may be closed
+    gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
+    processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
+    try:
+        return parse(gpus, processes, {pid: program_of(pid) for pid in pids(processes)})
+    except ValueError as error:
+        raise NvidiaSmiFailed(str(error)) from error
+
+
+async def _answer(program: str, query: str) -> str:
+    command = [program, query, "--format=csv,noheader,nounits"]
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+    except OSError as error:  # of another architecture, or the limit of processes is reached
+        raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
+    answered = False
+    try:
+        output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
+        answered = True
+    except asyncio.TimeoutError as error:
+        raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
+    finally:
+        if not answered:
+            await _end(child)
+    text = output.decode("utf-8", "replace")
+    if child.returncode:
+        raise NvidiaSmiFailed(f"{program} ended with {child.returncode}: {text.strip()}")
+    return text
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """End the process and close its pipe, which may be open after the process has ended."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from the task that waits
+    try:
+        await asyncio.wait_for(child.communicate(), _END_S)
+    except asyncio.TimeoutError:  # a process stuck in the driver never ends
+        pass

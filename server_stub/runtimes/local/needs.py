@@ -12,8 +12,7 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.instance_types import Catalogue, Size, family_of
-from server_stub.runtimes.local.gpus import Gpu, visible
-from server_stub.runtimes.local.machine import Machine
+from server_stub.runtimes.local.machine import Gpu, Machine, visible
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MAX_PROCESSES = 256  # of one job: more than any machine can use; protects the machine from a typing error
