@@ -17,7 +17,7 @@ from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.observe.parse import Workload
-from server_stub.runtimes.kube.observe.queue import LocalQueue, describe, parse, wait_s
+from server_stub.runtimes.kube.queues import LocalQueue, describe, parse, wait_s
 
 LOCAL: dict[str, Any] = {
     "metadata": {"name": "team-a"},

@@ -1,6 +1,6 @@
-"""Asks Kueue about the queues in which jobs wait, and keeps how long the jobs of each queue ran.
+"""Asks Kueue about the queues in which jobs wait, and describes the place of a job there.
 
-All waiting jobs of a queue share one answer. Used on the event loop only.
+Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue/v1beta2 (LocalQueue, ClusterQueue).
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from typing import NamedTuple
+from heapq import heapify, heapreplace
+from statistics import median
+from typing import Any, NamedTuple
 
+from client_lib.spec.summary import about
+from server_stub.runtimes import place
 from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, get_if_visible
-from server_stub.runtimes.kube.observe import messages, queue
+from server_stub.runtimes.kube.observe import messages
 from server_stub.runtimes.kube.observe.inventory import Inventory
 from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
-from server_stub.runtimes.kube.observe.queue import LocalQueue
 
 LOOK_S = 8.0
 """Age at which an answer is asked for again."""
@@ -26,7 +30,22 @@ EARLIER_MAX = 20
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 VISIBILITY = "/apis/visibility.kueue.x-k8s.io/v1beta2"
 
+Json = Mapping[str, Any]
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LocalQueue:
+    """A LocalQueue, as far as this server may see it."""
+
+    name: str
+    problem: str = ""
+    """Reason why nothing leaves the queue; empty: something may."""
+    waiting: Sequence[str] = ()
+    """UIDs of the waiting workloads; the first one starts first."""
+    quota: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Used and total amount of each resource of its ClusterQueue."""
 
 
 class _Seen(NamedTuple):
@@ -35,7 +54,8 @@ class _Seen(NamedTuple):
 
 
 class Queues:
-    """The queues of Kueue in one namespace."""
+    """The queues of Kueue in one namespace, and how long the jobs of each ran. All waiting jobs of a queue share one
+    answer. Used on the event loop only."""
 
     def __init__(self, api: Api, namespace: str, inventory: Inventory) -> None:
         self._api, self._namespace, self._inventory = api, namespace, inventory
@@ -52,8 +72,8 @@ class Queues:
         left_s = None
         if workload.uid in found.waiting:
             ages = self._ages_s(found.name)
-            left_s = queue.wait_s(found.waiting.index(workload.uid), ages, self._earlier_s[found.name])
-        return queue.describe(found, workload.uid, gpus=gpus, left_s=left_s)
+            left_s = wait_s(found.waiting.index(workload.uid), ages, self._earlier_s[found.name])
+        return describe(found, workload.uid, gpus=gpus, left_s=left_s)
 
     def ended(self, name: str | None, pods: Iterable[WorkerPod]) -> None:
         """Note how long a job of this queue has had pods."""
@@ -82,7 +102,7 @@ class Queues:
             raise
         cluster = get_if_visible(self._api, f"{KUEUE}/clusterqueues/{local['spec']['clusterQueue']}")
         path = f"{VISIBILITY}/namespaces/{self._namespace}/localqueues/{name}/pendingworkloads"
-        return queue.parse(name, local, cluster, get_if_visible(self._api, path))
+        return parse(name, local, cluster, get_if_visible(self._api, path))
 
     def _ages_s(self, name: str) -> list[float]:
         """Times for which the admitted jobs of this server in a queue have had pods."""
@@ -94,3 +114,99 @@ class Queues:
 def _age_s(pods: Iterable[WorkerPod]) -> float | None:
     created = [time for pod in pods if (time := messages.moment(pod.created_at))]
     return (datetime.now(timezone.utc) - min(created)).total_seconds() if created else None
+
+
+# --- the objects of Kueue and their meaning
+
+
+def parse(name: str, local: Json, cluster: Json | None, pending: Json | None) -> LocalQueue:
+    """The queue of this LocalQueue; None: this server can't see its ClusterQueue, or its waiting workloads."""
+    total = _sums(_nominal((cluster or {}).get("spec") or {}))
+    used = _sums(_reserved((cluster or {}).get("status") or {}))
+    return LocalQueue(
+        name=name,
+        problem=_inactive(local) or _inactive(cluster or {}),
+        waiting=[uid for each in (pending or {}).get("items") or () if (uid := _owner(each))],
+        quota={resource: (used.get(resource, 0.0), amount) for resource, amount in total.items() if amount},
+    )
+
+
+def describe(queue: LocalQueue, uid: str, *, gpus: bool, left_s: float | None) -> str:
+    """`3rd of 7 in queue team-a; 4 of 8 GPUs of the quota are in use; about 12 min`.
+
+    `uid` is the UID of the workload, `gpus` True if it needs any, `left_s` the estimated time until it starts.
+    """
+    if queue.problem:
+        return messages.shortened(f"queue {queue.name} lets no job start: {queue.problem}")
+    if uid not in queue.waiting:
+        return "; ".join([f"waits for queue {queue.name}", *_in_use(queue.quota, gpus=gpus)])
+    ahead = queue.waiting.index(uid)
+    estimate = [] if left_s is None else [f"about {about(left_s)}"]
+    where = f"{place(ahead + 1, len(queue.waiting))} in queue {queue.name}"
+    return "; ".join([where, *_in_use(queue.quota, gpus=gpus), *estimate])
+
+
+def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> float | None:
+    """Estimated time until a job starts before which `ahead` others start; None: not enough is known.
+
+    Every job that ends is taken to let the next one start. `ages_s`: how long the jobs of the queue run by now.
+    `earlier_s`: how long those ran that have ended.
+    """
+    ends = [_left_s(age, earlier_s) for age in ages_s] if earlier_s else []
+    if not ends:
+        return None
+    heapify(ends)
+    for _ in range(ahead):
+        heapreplace(ends, ends[0] + median(earlier_s))
+    return ends[0]
+
+
+def _left_s(age_s: float, earlier_s: Sequence[float]) -> float:
+    """Time that a job of this age still runs: as those did that ran longer, else as if it started now."""
+    longer = [each for each in earlier_s if each > age_s]
+    return median(longer) - age_s if longer else median(earlier_s)
+
+
+def _in_use(quota: Mapping[str, tuple[float, float]], *, gpus: bool) -> Iterator[str]:
+    """Message about the resource that the job waits for: GPUs, or the one of which the largest part is used."""
+    fractions = {name: used / total for name, (used, total) in quota.items() if name.endswith("/gpu") is gpus}
+    if fractions:
+        name = max(fractions, key=lambda each: fractions[each])
+        used, total = quota[name]
+        number, unit = messages.amount(name, total).split(" ", 1)
+        yield f"{messages.amount(name, used).split(' ')[0]} of {number} {unit} of the quota are in use"
+
+
+def _inactive(queue: Json) -> str:
+    for condition in (queue.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Active" and condition["status"] == "False":
+            return str(condition.get("message") or condition.get("reason"))
+    return ""
+
+
+def _nominal(spec: Json) -> Iterator[tuple[str, float]]:
+    for group in spec.get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            yield from ((each["name"], _amount(each.get("nominalQuota"))) for each in flavor["resources"])
+
+
+def _reserved(status: Json) -> Iterator[tuple[str, float]]:
+    for flavor in status.get("flavorsReservation") or ():
+        yield from ((each["name"], _amount(each.get("total"))) for each in flavor["resources"])
+
+
+def _amount(text: object) -> float:
+    return messages.quantity(str(text)) or 0.0
+
+
+def _sums(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, each in amounts:
+        found[name] = found.get(name, 0.0) + each
+    return found
+
+
+def _owner(pending: Json) -> str:
+    """UID of the object for which Kueue has made a workload."""
+    owners = pending["metadata"].get("ownerReferences") or ()
+    return str(owners[0]["uid"]) if owners else ""

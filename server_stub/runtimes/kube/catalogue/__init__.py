@@ -7,6 +7,7 @@ would reject at the first job, is an error. Sizes are those of one worker: GPUs,
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,9 @@ from client_lib.spec.job import PriorityClass
 from client_lib.spec.wire import InstanceType as ShownType
 from server_stub.runtimes.instance_types import Reserve, Size, find_type
 
+ROOT = "/client-lib"
+"""Folder of a worker's own files in its pod."""
+_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?)?")
@@ -364,3 +368,21 @@ def placement(catalogue: ClusterCatalogue, instance: InstanceType) -> Placement:
         node_selector=node.node_selector | instance.node_selector,
         tolerations=[*node.tolerations, *(t for t in instance.tolerations if t not in node.tolerations)],
     )
+
+
+# --- paths of a pod at which volumes may be mounted
+
+
+def is_free(path: str, more: Sequence[str] = ()) -> bool:
+    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
+
+    `more` are further folders that are not free.
+    """
+    return (
+        path.startswith("/") and ".." not in path.split("/") and not any(is_in(path, each) for each in (*_TAKEN, *more))
+    )
+
+
+def is_in(path: str, folder: str) -> bool:
+    """True if `path` is the folder or lies below it."""
+    return f"{path}/".startswith(f"{folder}/")

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
-from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue
-from server_stub.runtimes.kube.catalogue.mount_paths import is_free, is_in
+from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue, is_free, is_in
 from server_stub.settings import PodSecurity
 
 T = TypeVar("T")

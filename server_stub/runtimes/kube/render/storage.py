@@ -18,8 +18,7 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, fields, plan
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Volume
-from server_stub.runtimes.kube.catalogue.mount_paths import ROOT, is_free, is_in
+from server_stub.runtimes.kube.catalogue import ROOT, ClusterCatalogue, Volume, is_free, is_in
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 
 LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
