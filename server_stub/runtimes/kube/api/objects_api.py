@@ -59,23 +59,23 @@ class ObjectsApi:
         objects and be found by the name of the new pods. Raises ApiError, NameTaken, BeingDeleted.
         """
         name = workload["metadata"]["name"]
-        if self.kind.applied and self._applied and self._find(name) is None:
-            selected = {"labelSelector": f"{self.kind.applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
-            if self._exists(self._applied, name) or self._api.get(f"{self._core}/pods", selected)["items"]:
-                raise BeingDeleted(f"what is left of an earlier {_name(workload)}")
-            for left in owned:
-                if self._exists(self._collections[left["kind"]], left["metadata"]["name"]):
-                    raise BeingDeleted(_name(left))
+        left = self._left_of_earlier(workload, owned)
+        if (
+            left is not None and self._get(f"{self.workloads}/{name}") is None
+        ):  # else it is there, and these are its own
+            raise BeingDeleted(left)
         return self._create_or_find(workload)
 
-    def _exists(self, collection: str, name: str) -> bool:
-        try:
-            self._api.get(f"{collection}/{name}")
-        except ApiError as error:
-            if error.not_found:
-                return False
-            raise
-        return True
+    def _left_of_earlier(self, workload: Object, owned: Iterable[Object]) -> str | None:
+        """Describe what has the name of the workload already. None: nothing has, or its kind waits for nothing."""
+        applied, name = self.kind.applied, workload["metadata"]["name"]
+        if applied is None:
+            return None
+        selected = {"labelSelector": f"{applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
+        if self._get(f"{self._applied}/{name}") or self._api.get(f"{self._core}/pods", selected)["items"]:
+            return f"what is left of an earlier {_name(workload)}"
+        paths = {_name(each): f"{self._collections[each['kind']]}/{each['metadata']['name']}" for each in owned}
+        return next((found for found, path in paths.items() if self._get(path) is not None), None)
 
     def create_base(self, base: Object) -> None:
         """Create the object on which workloads are based, unless it is there. Raises ApiError."""
@@ -141,17 +141,18 @@ class ObjectsApi:
 
     def find_by_uid(self, name: str, uid: str) -> Object | None:
         """The workload with this name and UID; None: it does not exist. Raises ApiError."""
-        found = self._find(name)
+        found = self._get(f"{self.workloads}/{name}")
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
     def find_own(self, workload: Object) -> Object | None:
         """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
-        found = self._find(workload["metadata"]["name"])
+        found = self._get(f"{self.workloads}/{workload['metadata']['name']}")
         return found if found is not None and _identity(found) == _identity(workload) else None
 
-    def _find(self, name: str) -> Object | None:
+    def _get(self, path: str) -> Object | None:
+        """None: it does not exist. Raises ApiError."""
         try:
-            found: Object = self._api.get(f"{self.workloads}/{name}")
+            found: Object = self._api.get(path)
         except ApiError as error:
             if error.not_found:
                 return None
