@@ -18,7 +18,7 @@ from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import POD_GROUPS, WorkloadKind
+from server_stub.runtimes.kube.workload import POD_GROUPS, SCHEDULERS, WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
@@ -70,7 +70,7 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     missing = [str(each) for each in lacking if each in required]
     if len(missing) == len(required):
         message = f"the server may do nothing in namespace {cluster.namespace}"
-        fix = "make it, with the Role and RoleBinding of k8s/base/role.yaml, as docs/kubernetes.md shows"
+        fix = "make the namespace if it is missing, and in it what k8s/base/role.yaml has, as docs/kubernetes.md shows"
         return checked("permissions", message, fix)
     if missing:
         message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
@@ -86,7 +86,7 @@ def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     gang = cluster.settings.gang_scheduler
     if gang == "none":
         return
-    fix = "install it, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
+    fix = f"install {SCHEDULERS[gang]} in the cluster, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
     if not serves(api, POD_GROUPS[gang], "podgroups"):
         yield checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
     elif problem := cluster.kind.gang_problem(api):

@@ -116,8 +116,10 @@ class KubeRuntime:
                 cluster = self._clusters[namespace] = await call_in_thread(cluster.with_kind_there)
             found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
         except ApiError as error:
-            level = logging.ERROR if error.status in (403, 404) else logging.WARNING
-            _log.log(level, "namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
+            if error.status in (403, 404):
+                _log.error("namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
+            else:
+                _log.warning("what namespace %s takes is not known, and is asked again later: %s", namespace, error)
             found = bool(cluster.options.kueue)
         self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
 
