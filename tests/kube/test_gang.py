@@ -247,7 +247,7 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     site = Site(tmp_path, never_started=False)
     folder = attempt_dir(tmp_path, site.key.attempt)
     folder.mkdir(parents=True)
-    end = Observation(*site.gang._id, "ended", Reason.COMPLETED, "fine")
+    end = Observation(*site.key, "ended", Reason.COMPLETED, "fine")
     record.write(folder, record.Record("made", end=end))
     written = (folder / "attempt.json").read_text()
     (folder / "attempt.json").write_text(written.replace('"Completed"', '"Later"'))
@@ -295,3 +295,19 @@ async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_
     finally:
         api.released.set()
         await runtime.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "namespace jobs takes no PyTorchJob of this server"), (503, "what namespace jobs takes is not known")],
+)
+async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int, said: str
+) -> None:
+    class Failing(Recorded):
+        def request(self, *_: Any, **__: Any) -> Any:
+            raise ApiError(status, "not now")
+
+    cluster = Cluster.of(cast(Any, Failing({}, {})), cluster_with(job_kind="pytorchjob"), cast(Any, None))
+    await KubeRuntime(cluster, lambda _: tmp_path)._look_around(cluster.options.namespace)
+    assert said in caplog.text

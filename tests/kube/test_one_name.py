@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -65,10 +64,8 @@ async def make(
     settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
     access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     making = ObjectCreator(attempt, access, take, lambda *blocked: said.append(blocked), pause)
-    with ExitStack() as listed:
-        for each in ended:
-            listed.enter_context(access.removals.ended(names.AttemptKey(each.job_id, each.number)))
-        made = await making.create("token", Record(), lambda: False)
+    access.removals.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
+    made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert said == ([(Reason.QUEUED, awaited)] if goes else [])
     return made, making

@@ -1,53 +1,36 @@
-"""How many attempts that have ended are removed at once, and which are on their way out."""
+"""How many attempts that have ended are removed at once."""
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.removal import AT_ONCE, RemovalQueue
-
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+from server_stub.runtimes.kube.observe.inventory import Inventory
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.removal import AT_ONCE, ObjectRemoval, RemovalQueue
 
 
-async def test_a_few_have_their_turn_and_the_others_follow_in_order() -> None:
-    removals, begun, gone = RemovalQueue(), list[int](), asyncio.Event()
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_few_have_their_turn_and_the_others_follow_in_order(anyio_backend: str) -> None:
+    queue, inventory, deleted = RemovalQueue(), Inventory(), list[int]()
 
     async def remove(number: int) -> None:
-        async with removals.turn():
-            begun.append(number)
-            await gone.wait()
+        def delete(name: str, uid: str, **_: Any) -> None:
+            deleted.append(number)
+
+        objects: Any = SimpleNamespace(kind=PYTORCHJOB, delete_workload=delete)
+        key, changed = AttemptKey(str(number), 1), asyncio.Event()
+        inventory.follow(key, changed.set)
+        await ObjectRemoval(key, objects, inventory, changed).after_end("train", "uid", queue, lambda: ())
 
     tasks = [asyncio.create_task(remove(number)) for number in range(2 * AT_ONCE)]
-    await asyncio.sleep(0)
-    assert begun == list(range(AT_ONCE))
-    gone.set()
-    await asyncio.gather(*tasks)
-    assert begun == list(range(2 * AT_ONCE))
-
-
-async def test_one_whose_removal_fails_gives_its_turn_away() -> None:
-    removals = RemovalQueue()
-
-    async def fail() -> None:
-        async with removals.turn():
-            raise OSError("disk")
-
-    for _ in range(AT_ONCE + 1):
-        with pytest.raises(OSError, match="disk"):
-            await asyncio.wait_for(fail(), 5)
-
-
-async def test_an_attempt_is_on_its_way_out_until_nothing_is_left_of_it() -> None:
-    removals, key, other = RemovalQueue(), AttemptKey("0" * 32, 1), AttemptKey("0" * 32, 2)
-    with removals.ended(key):
-        assert key in removals
-        assert other not in removals
-    assert key not in removals
+    await asyncio.sleep(0.5)
+    assert sorted(deleted) == list(range(AT_ONCE))
+    inventory.list_workloads(PYTORCHJOB.name, ())  # none is there any more
+    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    assert sorted(deleted) == list(range(2 * AT_ONCE))

@@ -109,7 +109,7 @@ class ObjectCreator:
         except NameTaken as error:
             if error.by is not None and self._may_use_second_name:
                 return _USE_SECOND_NAME
-            if error.by is not None and error.by in self._cluster.removals:
+            if error.by is not None and error.by in self._cluster.removals.ended:
                 return Refusal(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone", Retry.ALWAYS)
             text = f"{error} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Retry.NEVER)

@@ -81,18 +81,19 @@ class Gang:
             self._workers.release()
             assert self._record.end is not None
             self._reporter.report(self._record.end)
-            with cluster.removals.ended(self._key):
-                pods = self._pods if self._record.removed_because is None else None
-                await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
-            cluster.registry.close(*self._id)
+            cluster.removals.ended.add(self._key)
+            pods = self._pods if self._record.removed_because is None else None
+            await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
+            cluster.registry.close(*self._key)
         finally:
+            cluster.removals.ended.discard(self._key)
             cluster.inventory.forget(self._key)
             cluster.logs.forget(self._key)
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; its end is reported when no process is left."""
         self.stopped = self.stopped or not self._failed
-        if workers := self._cluster.registry.find(*self._id):
+        if workers := self._cluster.registry.find(*self._key):
             workers.stop(grace_s)
         self._changed.set()
 
@@ -105,17 +106,13 @@ class Gang:
         return f"{self._cluster.kind.name} {self._name}"
 
     @property
-    def _id(self) -> tuple[str, int]:
-        return self._attempt.job_id, self._attempt.number
-
-    @property
     def _removal(self) -> ObjectRemoval:
         return ObjectRemoval(self._key, self._cluster.objects, self._cluster.inventory, self._changed)
 
     @property
     def _workers(self) -> OpenAttempt:
         """The workers as this server knows them; only during `run`."""
-        found = self._cluster.registry.find(*self._id)
+        found = self._cluster.registry.find(*self._key)
         assert found
         return found
 
@@ -136,7 +133,7 @@ class Gang:
         if self._record.kind is None:
             await self._write(kind=self._cluster.kind.name, namespace=self._cluster.options.namespace)
         creator = ObjectCreator(self._attempt, self._cluster, self._created, self._report_refusal, self._pause)
-        token = self._cluster.registry.token(*self._id)
+        token = self._cluster.registry.token(*self._key)
         given_up = await creator.create(token, self._record, lambda: self.stopped)
         if given_up is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from client_lib.spec.names import NAME_MAX
 
@@ -57,8 +57,7 @@ def launcher_name(launcher: bytes, job_id: str) -> str:
     return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}-{job_id[:2]}"
 
 
-@dataclass(frozen=True)
-class AttemptKey:
+class AttemptKey(NamedTuple):
     job_id: str
     attempt: int
 

@@ -8,9 +8,8 @@ asks for them repeatedly; and an attempt that is deleted while it runs would wai
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.api.objects_api import ObjectsApi
@@ -29,25 +28,9 @@ class RemovalQueue:
     """The attempts of one cluster that have ended and whose objects are still there."""
 
     def __init__(self) -> None:
-        self._ended: set[AttemptKey] = set()
-        self._turns = asyncio.Semaphore(AT_ONCE)
-
-    def __contains__(self, key: AttemptKey) -> bool:
-        """True if the attempt has ended and its objects are being removed."""
-        return key in self._ended
-
-    @contextlib.contextmanager
-    def ended(self, key: AttemptKey) -> Iterator[None]:
-        """List the attempt while its objects are removed."""
-        self._ended.add(key)
-        try:
-            yield
-        finally:
-            self._ended.discard(key)
-
-    def turn(self) -> asyncio.Semaphore:
-        """Context manager that admits AT_ONCE removals, in the order of their requests."""
-        return self._turns
+        self.ended: set[AttemptKey] = set()
+        self.turns = asyncio.Semaphore(AT_ONCE)
+        """Admits removals in the order of their requests."""
 
 
 class ObjectRemoval:
@@ -102,7 +85,7 @@ class ObjectRemoval:
                 break
             await is_set_within(self._changed, until - loop.time())
         if pods_ended:
-            async with queue.turn():
+            async with queue.turns:
                 await self.delete(name, uid, in_background=True)
                 await self.until_gone(uid, TURN_S)
         else:

@@ -45,7 +45,7 @@ class PodLogs:
         for number in range(TAIL_TRIES):
             try:
                 records = await call_in_thread(self._objects.log_tail, pod.name, pod.main.name)
-                if attempt := self._registry.find(key.job_id, key.attempt):
+                if attempt := self._registry.find(*key):
                     await attempt.append(pod.worker, pod.uid, records)
                 return
             except ApiError as error:
@@ -143,7 +143,7 @@ class PodLogReader:
         return handover.finish()
 
     async def _append(self, records: bytes) -> int:
-        attempt = self._registry.find(self._key.job_id, self._key.attempt)
+        attempt = self._registry.find(*self._key)
         return await attempt.append(self._pod.worker, self._pod.uid, records) if attempt else 0
 
 
