@@ -1,15 +1,26 @@
-"""Groups of jobs."""
+"""Number the servers of the database, name the data directory that its rows refer to, keep the notification of the end
+of a job until it is sent, and add groups of jobs.
+
+No released version has written what lies between 0004 and this.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0007"
-down_revision = "0006"
+down_revision = "0004"
 
 _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
+    server = op.create_table(
+        "server", sa.Column("generation", sa.Integer, nullable=False), sa.Column("data_id", sa.String(32))
+    )
+    op.bulk_insert(server, [{"generation": 0, "data_id": None}])
+    op.add_column("jobs", sa.Column("unsent", sa.Text))
+    has = sa.text("unsent IS NOT NULL")
+    op.create_index("ix_jobs_unsent", "jobs", ["seq"], sqlite_where=has, postgresql_where=has)
     op.add_column("jobs", sa.Column("group_id", sa.String(32)))
     member, alone = sa.text("group_id IS NOT NULL"), sa.text("group_id IS NULL")
     op.create_index("ix_jobs_group_id", "jobs", ["group_id", "state"], sqlite_where=member, postgresql_where=member)
