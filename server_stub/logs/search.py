@@ -59,7 +59,7 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Part]:
             answer, _ = await asyncio.wait_for(
                 process.communicate(pickle.dumps((logs, query, LINES_MAX, BYTES_MAX))), LIMIT_S
             )
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except asyncio.TimeoutError:
             took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
             raise InvalidRequest(took, hint=_NARROWER) from None
         finally:

@@ -48,7 +48,7 @@ class SessionEnd:
         """
         try:
             await asyncio.wait_for(self._take(offset, data), ROOM_S)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except asyncio.TimeoutError:
             raise Unavailable("the other end of the session reads nothing now") from None
         except (ConnectionError, RuntimeError) as error:  # the latter for a transport that is closing
             raise Conflict("the session has ended") from error
@@ -100,7 +100,7 @@ class SessionOrders:
         wake()
         try:
             await asyncio.wait_for(end.is_read.wait(), LIMIT_S)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except asyncio.TimeoutError:
             users.close()
             self._ends.pop(mark).close()
             raise Conflict(f"it did not answer within {LIMIT_S:g} s") from None

@@ -36,7 +36,7 @@ class StackOrders:
         wake()
         try:
             return await asyncio.wait_for(self._answer, limit_s)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except asyncio.TimeoutError:
             return None
         finally:
             self.mark = None
