@@ -23,8 +23,7 @@ from server_stub.curves.bars import Bars
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Straggler, Window, slow_rank, steps
-from server_stub.curves.points import Points
-from server_stub.curves.tracker import PROGRESS_OF, Key, Tracker
+from server_stub.curves.tracker import PROGRESS_OF, Key, Points, Tracker
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import log_dir, worker_dir

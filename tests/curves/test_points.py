@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_stub.curves.points import Points
+from server_stub.curves.tracker import Points
 
 
 def points(values: list[float]) -> Points:

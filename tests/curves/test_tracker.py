@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_lib.worker.format import metric_line
-from server_stub.curves.points import Points
-from server_stub.curves.tracker import Key, Tracker
+from server_stub.curves.tracker import Key, Points, Tracker
 
 CHATTY = {
     "a table": ["| layer | params |", "| conv1 | 320 |", "| conv2 | 18496 |", "| fc 1 | 0.5 |"] * 3,
