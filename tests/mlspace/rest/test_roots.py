@@ -12,7 +12,7 @@ import pytest
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import CodeInPlace, SubmitRequest
-from server_stub.http.api.public_v2 import roots
+from server_stub.http.api.public_v2 import jobs
 from server_stub.settings import Settings
 
 
@@ -26,7 +26,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def place(settings: Settings, script: object, **spec: object) -> SubmitRequest:
-    return asyncio.run(roots.place(JobSpec(script=str(script), **spec), settings))  # type: ignore[arg-type]
+    return asyncio.run(jobs.place(JobSpec(script=str(script), **spec), settings))  # type: ignore[arg-type]
 
 
 def sharing(*folders: Path) -> Settings:

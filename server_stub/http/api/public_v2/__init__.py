@@ -1,10 +1,9 @@
 """`/public/v2`: the REST API of the ML Space platform, on the same service as `/api/v1`.
 
     application   the routes with their layers, error responses and authentication
-    jobs, logs, catalogue   one module per group of paths
+    jobs, logs, catalogue   one module per group of paths; jobs also knows the folders in which code may lie
     models        the bodies of requests and responses
     translate     translates requests and jobs between the platform's form and ours; pure
-    roots         the folders in which the code of a job may lie
 
 It is imported at its first request: most servers never need it. A comment that begins with "Platform:" describes a
 peculiarity that the platform's clients depend on. Statuses and dates are in `client_lib.spec.mlspace`.

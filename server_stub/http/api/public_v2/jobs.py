@@ -1,18 +1,29 @@
-"""`/public/v2/jobs`: run, list, one job and what belongs to it. Logs are in `logs`."""
+"""`/public/v2/jobs`: run, list, one job and what belongs to it. Logs are in `logs`.
+
+A request names paths of the platform's shared file system. The check of them is no security boundary: a user who may
+submit can run any command as the account of the server. It prevents a path that means a file of another machine from
+running an unrelated file of the same name here.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import os
+import sys
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator
 from starlette.responses import JSONResponse
 
-from client_lib.errors import NotFound
+from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import mlspace
+from client_lib.spec.job import JobSpec
 from client_lib.spec.mlspace import Status
-from client_lib.spec.wire import JobInfo
+from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
 from server_stub.http.api.public_v2.models import (
@@ -27,12 +38,18 @@ from server_stub.http.api.public_v2.models import (
     RestartRequest,
     RunJobRequest,
 )
-from server_stub.http.api.public_v2.roots import place
 from server_stub.service import JobFilters
 from server_stub.service.values import User
+from server_stub.settings import Settings
 
 JOBS = "/public/v2/jobs"
 PAGE_MAX = 6000  # Platform: the page size of its command line
+
+_OF_ANY_LOGIN = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("CONDA_EXE", "CONDA_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "MAMBA_ROOT_PREFIX"),  # to find conda_env
+)
+"""Variables of the server that such a job gets: a REST request has no environment of its submitter."""
 
 router = APIRouter()
 
@@ -166,3 +183,47 @@ async def find_job(parts: Context, user: User, name: str) -> JobInfo:
         return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
     except NotFound as error:
         raise NotFound("not found") from error
+
+
+async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
+    """The whole request for a job whose code lies on this server.
+
+    Raises InvalidRequest: there is no such file, or it is outside the folders that this server shares.
+    """
+    roots, script = _roots(settings), spec.python_script
+    first = str(roots[0]) if roots else None  # of relative paths and of commands; on the platform /home/jovyan
+    if script is None:
+        return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=_submitter(first))
+    path = os.path.join(first or "/", script)
+    real = await asyncio.to_thread(os.path.realpath, path)  # a network file system may be slow
+    if not _shares_everything(settings) and not any(_inside(real, root) for root in roots):
+        raise InvalidRequest(
+            f"script {path!r} lies outside of the folders that this server shares with /public/v2: "
+            f"{', '.join(map(str, roots)) or 'none'}",
+            hint="its setting public_v2_roots names them",
+        )
+    try:
+        content = await asyncio.to_thread(Path(real).read_bytes)
+    except OSError as error:
+        raise InvalidRequest(f"script {path!r} can't be read on this server: {error.strerror}") from error
+    code = CodeInPlace(sha256=hashlib.sha256(content).hexdigest())
+    return SubmitRequest(spec=spec, code=code, submitter=_submitter(None if os.path.isabs(script) else first))
+
+
+def _shares_everything(settings: Settings) -> bool:
+    """True if no folders are named, and the server has one user, who can read these files anyway."""
+    return settings.public_v2_roots is None and not settings.several_users
+
+
+def _roots(settings: Settings) -> list[Path]:
+    return [Path.home()] if _shares_everything(settings) else settings.public_v2_roots or []
+
+
+def _inside(path: str, root: Path) -> bool:
+    """True if the file is below the root; links are followed on both sides."""
+    return Path(path).is_relative_to(os.path.realpath(root))
+
+
+def _submitter(folder: str | None) -> Submitter:
+    environment = {name: value for name, value in os.environ.items() if name in _OF_ANY_LOGIN}
+    return Submitter(python=sys.executable, environment=environment, working_dir=folder)
