@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,8 @@ from time import monotonic
 
 from client_lib.errors import NotFound
 from client_lib.spec.log_stream import Position
-from server_stub.files.ranks import refuse_unknown
+from client_lib.worker.directory import Directory, read_json
+from server_stub.files.owned import opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.merge import Head, Part, merge
 from server_stub.logs.query import LoggedJob, LogQuery
@@ -43,6 +44,25 @@ def logs(hub: LogHub, job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
     if query.ranks:
         refuse_unknown(query.ranks, [hub.directory(job.job_dir, attempt, 0) for attempt in attempts])
     return {(a, w): hub.directory(job.job_dir, a, w) for a in attempts for w in range(job.n_workers)}
+
+
+def refuse_unknown(asked: Iterable[int], logs: Iterable[Path]) -> None:
+    """Raises NotFound: no attempt has one of the ranks `asked`, whose lines would be waited for without end. `logs`:
+    the log directory of worker 0 of each attempt.
+
+    The number of ranks may depend on the GPUs that an attempt gets: before it is planned every rank is accepted.
+    """
+    counts = [_ranks(log.parent) for log in logs]
+    unknown = [rank for rank in sorted(asked) if rank >= max(counts)]
+    if all(counts) and unknown:
+        there_are = "its only rank is 0" if max(counts) == 1 else f"its ranks are 0 to {max(counts) - 1}"
+        raise NotFound(f"this job has no rank {unknown[0]}", hint=there_are)
+
+
+def _ranks(worker_dir: Path) -> int:
+    """The number of ranks; 0: not planned yet."""
+    plan = read_json(Directory(str(worker_dir)).plan, opener(worker_dir)) or {}
+    return int(plan.get("n_workers", 0) * plan.get("processes_per_worker", 0))
 
 
 async def _read(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:

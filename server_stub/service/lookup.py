@@ -13,8 +13,8 @@ from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
 from server_stub.files.owned import OpenFile
-from server_stub.files.ranks import refuse_unknown
 from server_stub.logs import LoggedJob
+from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes import log_dir
 from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, stand_in, unreadable
@@ -85,7 +85,7 @@ class JobLookup:
             if found is None or mine or left <= 0:
                 return StateChanges(changes=mine, complete=found is not None, cursor=cursor)
             after = cursor
-            with suppress(TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changes.next(), left)
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
@@ -107,7 +107,7 @@ class JobLookup:
                 continue
             try:
                 await asyncio.wait_for(change, until - loop.time())
-            except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            except asyncio.TimeoutError:
                 return
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
