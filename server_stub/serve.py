@@ -27,7 +27,7 @@ from client_lib.spec.state_dir import SERVER_LOG
 from client_lib.worker.system import OPEN_FILES
 from server_stub import server_files
 from server_stub.app import build
-from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from client_lib.worker import disk, function_runner
 from server_stub.files import outputs
-from server_stub.files.outputs_upload import check_path
+from server_stub.files.outputs import check_path
 from server_stub.files.owned import OpenFile
 from server_stub.runtimes import Attempt, Source, attempt_dir
 

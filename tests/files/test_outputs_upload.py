@@ -10,7 +10,7 @@ import pytest
 
 from client_lib.errors import StorageFull
 from client_lib.worker.outputs.index import Kept
-from server_stub.files.outputs_upload import OutputsUpload, Piece
+from server_stub.files.outputs import OutputsUpload, Piece
 from server_stub.files.room import Room
 
 DATA = b"x" * 1000

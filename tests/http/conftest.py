@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from client_lib.spec import paths
 from server_stub.app import build
-from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file

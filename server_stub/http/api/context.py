@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from client_lib.errors import InvalidRequest
-from server_stub.files.outputs_upload import OutputsUpload
+from server_stub.files.outputs import OutputsUpload
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic
 from server_stub.http.limits import Bodies

@@ -16,7 +16,7 @@ from client_lib.spec.wire import SHA256, Answer, OutputList
 from client_lib.spec.workers import OutputLength
 from client_lib.worker.outputs.index import Kept
 from server_stub.files import outputs
-from server_stub.files.outputs_upload import Piece
+from server_stub.files.outputs import Piece
 from server_stub.http.api.answers import BYTES, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import CurrentUser, Owner, Parts
 from server_stub.http.api.jobs import JOB
