@@ -148,7 +148,7 @@ class Job(Generic[R]):
         include_nodes: Run only on these nodes.
         exclude_nodes: Never run on these nodes.
         internet: False: no outbound access. None: the server's default.
-        region: Region of the ML Space platform; a server answers for the regions in its settings.
+        region: Region of the ML Space platform; any is accepted.
         priority_class: Order in the queue; within a class, the order of submission.
         queue_name: Queue of the cluster.
         allocation_name: Reserved capacity of the ML Space platform.

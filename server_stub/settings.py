@@ -90,9 +90,6 @@ class Settings(BaseSettings):
     parse_instance_types: bool | None = None
     """True: instance types that are not in the catalogue are parsed by pattern (`a100.8gpu`, `cpu.8C.32G`). None: True
     for the local runtime, False on a cluster, whose operator decides what is offered."""
-    regions: list[str] = []
-    """Regions of the ML Space platform that this server serves, as a JSON list; jobs with another region are refused.
-    Empty: every region."""
     public_v2_roots: list[Path] | None = None
     """Folders that this server shares with the users of `/public/v2`, as a JSON list: scripts in them run in place, and
     commands run in the first one. None: if the server has one user, all files that this user can read, and commands run
@@ -103,10 +100,6 @@ class Settings(BaseSettings):
     """Fork the ranks of Python scripts from a process that has imported their packages, one process per interpreter
     (Linux only). It starts after the first job, which shows what to import, and ends with the server. A job can turn it
     off with `warm=False`."""
-
-    observe: bool = True
-    """Stacks, metrics and progress of jobs are shown to their owners and to admins. False: for no job; a job can turn
-    it off with `observe=False`."""
 
     sessions: bool = True
     """The owner of a running job, and admins, can enter its workers: `client-lib exec`, `shell` and `port-forward`.

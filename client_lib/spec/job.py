@@ -292,7 +292,7 @@ class JobSpec(Strict):
     internet: bool | None = None
     """False: no outbound access. None: the server's default."""
     region: Label | None = None
-    """Region of the ML Space platform; a server answers for the regions in its settings."""
+    """Region of the ML Space platform; any is accepted."""
 
     # --- order in the queue
     priority_class: PriorityClass = PriorityClass.MEDIUM

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from client_lib.errors import ClientLibError, Conflict, NotSupported
+from client_lib.errors import ClientLibError, Conflict
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import Reason, State
@@ -41,9 +41,8 @@ _NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
 class Observer:
     """Event loop only."""
 
-    def __init__(self, runtime: Runtime, clock: Clock, curves: CurveReader, *, allowed: bool) -> None:
-        """`allowed`: the server's setting."""
-        self._runtime, self._clock, self._curves, self._allowed = runtime, clock, curves, allowed
+    def __init__(self, runtime: Runtime, clock: Clock, curves: CurveReader) -> None:
+        self._runtime, self._clock, self._curves = runtime, clock, curves
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
         self._asked: dict[str, asyncio.Task[JobStacks]] = {}
         self._measured: dict[Asked, tuple[float, asyncio.Task[bytes]]] = {}
@@ -125,7 +124,7 @@ class Observer:
 
     async def first_steps(self, job: JobInfo, logs: LoggedJob) -> str:
         """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
-        if not (self._allowed and job.spec.observe):
+        if not job.spec.observe:
             return ""
         return await self._read_log(self._curves.first_steps, logs)
 
@@ -184,11 +183,6 @@ class Observer:
 
     def _check(self, user: User, job: JobInfo, what: str) -> None:
         check_owner(user, job, f"can see its {what}")
-        if not self._allowed:
-            raise NotSupported(
-                f"this server shows no {what} (observe=False)",
-                hint="its operator can set CLIENT_LIB_SERVER_OBSERVE=true",
-            )
         if not job.spec.observe:
             raise Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
 

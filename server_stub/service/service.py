@@ -92,7 +92,7 @@ class Service:
         self._cleanup = Cleanup(
             self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self.room
         )
-        self._observer = Observer(runtime, self._clock, CurveReader(), allowed=settings.observe)
+        self._observer = Observer(runtime, self._clock, CurveReader())
         self.sessions = Sessions(runtime, allowed=settings.sessions)
         hosts = AllowedHosts(settings.notify_hosts, several_users=settings.several_users)
         self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
@@ -319,7 +319,6 @@ class Service:
         Raises:
             NotFound: there is no such job.
             Forbidden: it belongs to another user, and this one is no admin.
-            NotSupported: the server takes no stacks.
             Conflict: the job does not run, or forbids it.
         """
         found = await self.lookup.find(user, name, owner)
@@ -334,7 +333,6 @@ class Service:
         Raises:
             NotFound: there is no such job.
             Forbidden: it belongs to another user, and this one is no admin.
-            NotSupported: the server shows no metrics.
             Conflict: the job forbids it.
         """
         found = await self.lookup.find(user, name, owner)

@@ -159,11 +159,7 @@ def test_other_users_see_neither(start_server: Callable[..., Running]) -> None:
     assert server.as_user("root")("GET", paths.job("train"), params={"owner": "ann"}).json()["progress"]
 
 
-def test_a_job_and_a_server_may_forbid_them(start_server: Callable[..., Running], ann: Api, server: Running) -> None:
+def test_a_job_may_forbid_them(ann: Api, server: Running) -> None:
     prints(server, runs(server, ann, observe=False))
     assert "observe=False" in ann("GET", METRICS).json()["message"]
     assert ann("GET", paths.job("train")).json()["progress"] is None
-    forbidding = start_server(observe=False)
-    prints(forbidding, runs(forbidding, forbidding.as_user("ann")))
-    answer = forbidding.as_user("ann")("GET", METRICS)
-    assert (answer.status_code, answer.json()["code"]) == (422, "not_supported")

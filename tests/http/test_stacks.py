@@ -55,13 +55,9 @@ def test_a_job_that_does_not_run_has_none(server: Running, ann: Api) -> None:
     assert "PENDING" in answer.json()["message"]
 
 
-def test_a_job_and_a_server_may_forbid_them(start_server: Callable[..., Running], ann: Api, server: Running) -> None:
+def test_a_job_may_forbid_them(ann: Api, server: Running) -> None:
     runs(server, ann, observe=False)
     assert "observe=False" in ann("GET", STACKS).json()["message"]
-    forbidding = start_server(observe=False)
-    runs(forbidding, forbidding.as_user("ann"))
-    answer = forbidding.as_user("ann")("GET", STACKS)
-    assert (answer.status_code, answer.json()["code"]) == (422, "not_supported")
 
 
 def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(

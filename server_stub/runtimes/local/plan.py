@@ -79,7 +79,7 @@ def _first_plan(
         keep_free_bytes=settings.min_free_bytes,
         no_new_privileges=setting.account is not None,
         record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
-        observe=spec.observe and settings.observe,
+        observe=spec.observe,
         requirements_python=interpreter if spec.requirements else None,
         inputs=[str(inputs_dir(attempt.job_dir, attempt.number) / each) for each in plan.inputs],
         environments_dir=_environments_dir(setting, options) if spec.requirements else None,

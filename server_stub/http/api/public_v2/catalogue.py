@@ -20,6 +20,8 @@ ROOT = "/public/v2"
 WORKSPACES = f"{ROOT}/workspaces/v3"
 WORKSPACE_ID = "00000000-0000-4000-8000-000000000000"
 """The id of the one workspace. Clients name a workspace in each request; any id is accepted."""
+_REGION = next(iter(REGIONS))
+"""The region of the allocation: every region has the same, and jobs of each are taken."""
 
 router = APIRouter()
 
@@ -62,14 +64,14 @@ class Allocation(BaseModel):
     id: str = ALLOCATION
     name: str = ALLOCATION
     description: str = "all of this server"
-    region_key: str
+    region_key: str = _REGION
 
 
 class AllocationOfWorkspace(BaseModel):
     id: str = ALLOCATION
     name: str = ALLOCATION
-    cluster_key: str
-    cluster_name: str
+    cluster_key: str = _REGION
+    cluster_name: str = _REGION
 
 
 class Workspace(BaseModel):
@@ -77,7 +79,7 @@ class Workspace(BaseModel):
     name: str = "client-lib"
     description: str = ""
     namespace: str = NAMESPACE
-    allocations: list[AllocationOfWorkspace]
+    allocations: list[AllocationOfWorkspace] = [AllocationOfWorkspace()]
 
 
 class ResourceLimits(BaseModel):
@@ -122,7 +124,7 @@ class Configs(BaseModel):
 async def get_configs(parts: Parts, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
     """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
     types = [_of_region(kind) for kind in _types(parts)]
-    regions = _regions(parts) if cluster_type == "MT" else []
+    regions = REGIONS if cluster_type == "MT" else ()
     return Configs(regions=[RegionConfig(key=name, name=name, instances_types=types) for name in regions])
 
 
@@ -159,23 +161,23 @@ async def get_queue_types(parts: Parts, queue: str) -> list[TypeOfQueue]:
 
 
 @router.get(f"{WORKSPACES}/")
-async def get_workspaces(parts: Parts, customer_id: str | None = None) -> list[Workspace]:
+async def get_workspaces(customer_id: str | None = None) -> list[Workspace]:
     """The one workspace."""
     del customer_id
-    return [_workspace(parts)]
+    return [Workspace()]
 
 
 @router.get(f"{WORKSPACES}/{{workspace}}")
-async def get_workspace(parts: Parts, workspace: str) -> Workspace:
+async def get_workspace(workspace: str) -> Workspace:
     """The workspace; any id is accepted."""
-    return _workspace(parts).model_copy(update={"id": workspace})
+    return Workspace(id=workspace)
 
 
 @router.get(f"{WORKSPACES}/{{workspace}}/allocations")
-async def get_allocations(parts: Parts, workspace: str) -> list[Allocation]:
+async def get_allocations(workspace: str) -> list[Allocation]:
     """The one allocation of the workspace."""
     del workspace
-    return [Allocation(region_key=_regions(parts)[0])]
+    return [Allocation()]
 
 
 @router.get(f"{WORKSPACES}/{{workspace}}/allocations/{{allocation}}/queues")
@@ -190,18 +192,9 @@ def _types(parts: Context) -> list[InstanceType]:
     return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.runtime.instance_types()]
 
 
-def _regions(parts: Context) -> list[str]:
-    return parts.settings.regions or list(REGIONS)
-
-
 def _check(given: str, known: str) -> None:
     if given != known:
         raise NotFound("not found")
-
-
-def _workspace(parts: Context) -> Workspace:
-    region = _regions(parts)[0]
-    return Workspace(allocations=[AllocationOfWorkspace(cluster_key=region, cluster_name=region)])
 
 
 def _of_queue(kind: InstanceType) -> TypeOfQueue:

@@ -60,7 +60,6 @@ _Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None)]
 @router.post(JOBS)
 async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Created:
     """Run a job. It is on disk before this answers."""
-    translate.check_region(order.region, parts.settings.regions)
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
     whole = await place(spec.model_copy(update={"instance_type": known}), parts.settings)

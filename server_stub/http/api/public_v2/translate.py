@@ -43,12 +43,6 @@ def spec_of(request: RunJobRequest) -> JobSpec:
         raise InvalidRequest(invalid_request(error, JobSpec).message, hint=absent) from error
 
 
-def check_region(region: str, regions: list[str]) -> None:
-    """Raises InvalidRequest if the server answers for some regions, and not for this one."""
-    if regions and region not in regions:
-        raise InvalidRequest(f"Can't find region={region}; this server answers for {', '.join(regions)}")
-
-
 def created(info: JobInfo) -> Created:
     return Created(job_name=info.name, created_at=unix(info.created_at))
 

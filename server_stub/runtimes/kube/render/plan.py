@@ -45,7 +45,7 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
         checkpoints_from=storage.checkpoints_from(attempt, catalogue),
         outputs=common.output_globs(attempt, worker=0) if cluster.settings.worker_server_url is not None else [],
         outputs_limit_bytes=cluster.settings.outputs_limit_bytes,
-        observe=spec.observe and cluster.settings.observe,
+        observe=spec.observe,
         log_limit_bytes=common.log_share(attempt, cluster.settings.log_limit_bytes),
     )
 
