@@ -58,7 +58,10 @@ def _threads(job: Json) -> str:
 def _code(code: Json) -> str:
     if code.get("mode") == "in_place":
         return "in place"
-    return f"snapshot of {code.get('root', '?')} ({code.get('files', '?')} files)" if code else ""
+    if not code:
+        return ""
+    number = code.get("files", "?")
+    return f"snapshot of {code.get('root', '?')} ({'1 file' if number == 1 else f'{number} files'})"
 
 
 def _when(at: str | None, now: datetime) -> str:

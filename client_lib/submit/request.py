@@ -274,7 +274,8 @@ def _upload(api: Api, part: Packed | Payload, ask: bool, on_upload: OnUpload | N
 
 
 def _say(root: Path, archive: Packed) -> None:
-    _log.info("snapshot of %s: %d files, %s packed", root, archive.files, megabytes(archive.size))
+    files = "1 file" if archive.files == 1 else f"{archive.files} files"
+    _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
     for sentence in archive.skipped:
         _log.warning("%s", sentence)
 

@@ -177,8 +177,9 @@ def snapshot_root(start: Path, home: Path) -> Path:
         if folder not in forbidden and any((folder / mark).exists() for mark in ROOT_MARKS):
             return folder
     if start in forbidden:
+        which = "is your home directory" if start == home else "contains your home directory"
         raise InvalidRequest(
-            f"a snapshot of {start} would take along everything in it", hint="put the code in a folder of its own"
+            f"{start} {which}: a snapshot would hold everything in it", hint="put the code in a folder of its own"
         )
     return start
 

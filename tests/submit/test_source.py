@@ -153,8 +153,8 @@ def test_the_home_and_what_is_above_it_are_never_a_root(folder: Path) -> None:
     (folder / ".git").mkdir()
     (folder / "code").mkdir()
     assert snapshot_root(folder / "code", home=folder) == folder / "code"
-    for forbidden in (folder, folder.parent, Path("/")):
-        with pytest.raises(InvalidRequest, match="everything in it"):
+    for forbidden, which in ((folder, "is your"), (folder.parent, "contains your"), (Path("/"), "contains your")):
+        with pytest.raises(InvalidRequest, match=f"{forbidden} {which} home directory"):
             snapshot_root(forbidden, home=folder)
 
 
