@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import printer
+from client_lib.cli import http_client, printer
 from client_lib.errors import InvalidRequest, NotFound, ServerUnreachable
 from client_lib.reports import table
 from client_lib.spec import paths
 from client_lib.transport import config, local_server
 from client_lib.transport.config import Endpoint
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.http import Params
-from client_lib.transport.rest import Rest
+from client_lib.transport.rest import Params, Rest
 
 if TYPE_CHECKING:
     from client_lib.transport.api import Api
@@ -48,7 +47,7 @@ class Connection:
     @cached_property
     def rest(self) -> Rest:
         """The calls of this server below the SDK's."""
-        return Rest(lambda: local_server.locate(self.config), self.config)
+        return Rest(lambda: local_server.locate(self.config), self.config, http_client.connect)
 
     @property
     def is_local(self) -> bool:
@@ -163,7 +162,7 @@ class Connection:
         no request repeated."""
         params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
         params |= {"grouped": "true"} if kind == "groups" else {}
-        rest = Rest(self.running, self.config)
+        rest = Rest(self.running, self.config, http_client.connect)
         found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)[kind]
         return found
 

@@ -39,10 +39,9 @@ from client_lib.spec.wire import (
     SubmitRequest,
 )
 from client_lib.transport import local_server
-from client_lib.transport.config import Config, is_loopback, resolve
+from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.http import Params
-from client_lib.transport.rest import Rest, newer_path
+from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
     from client_lib.spec.groups import GroupRequest
@@ -63,8 +62,9 @@ class Api:
     """One server. Thread-safe; connects at the first call."""
 
     def __init__(self, config: Config, rest: Rest | None = None) -> None:
+        """`rest` None: calls over requests."""
         self.config = config
-        self._rest = rest or Rest(lambda: local_server.locate(config), config)
+        self._rest = rest or Rest(lambda: local_server.locate(config), config, _over_requests)
         self._here: bool | None = None
 
     @property
@@ -326,6 +326,12 @@ class Api:
             return model.model_validate_json(body, context=STORED)
         except ValidationError as error:
             raise bad_content(self.endpoint, model.__name__, body) from error
+
+
+def _over_requests(endpoint: Endpoint, config: Config) -> Transport:
+    from client_lib.transport.http import RequestsTransport  # loads requests, which the command line does without
+
+    return RequestsTransport(endpoint, config)
 
 
 # --- the configured server

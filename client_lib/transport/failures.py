@@ -1,4 +1,8 @@
-"""Failures of a call as our errors: no answer at all, or an answer with a bad status. Standard library only."""
+"""Failures of a call as our errors: no answer at all, or an answer with a bad status.
+
+Both transports translate here: `http` (requests, for the SDK) and `cli.http_client` (http.client). Standard
+library only. `retry` decides how often a call is repeated.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import json
 import os
 import re
 import socket
-import ssl
+from collections.abc import Iterable
 from http.client import BadStatusLine, HTTPException
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from client_lib import errors
 from client_lib.transport.config import CA_BUNDLE, INSECURE, Config, Endpoint, is_loopback
+from client_lib.transport.retry import Transient
 
 CONNECT_S = 5.0
 READ_S = 60.0
@@ -42,16 +47,7 @@ def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
 # --- failures without an answer
 
 
-class Transient(Exception):
-    """A failure that may be gone at the next try. `error` is what the user sees when it isn't."""
-
-    def __init__(self, error: errors.ClientLibError, retry_after_s: float = 0.0) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.retry_after_s = retry_after_s
-
-
-class _Failure(NamedTuple):
+class FailureRow(NamedTuple):
     kind: type[Exception]
     message: str
     """`{url}` and `{read_s}` are filled in."""
@@ -60,30 +56,34 @@ class _Failure(NamedTuple):
     ours: type[errors.ClientLibError] = errors.ServerUnreachable
 
 
-_FAILURES = (
-    _Failure(
+CUT = "{url} broke off in the middle of its answer"
+UNTRUSTED = (
+    "{url}: its certificate isn't trusted, or it speaks no TLS",
+    f"give the certificate authority with ca_bundle= or {CA_BUNDLE}",
+    False,
+)
+SOCKET_FAILURES = (
+    FailureRow(
         ConnectionRefusedError,
         "{url} does not answer (connection refused)",
         "`client-lib serve` starts a server; without an endpoint the local one is started for you",
     ),
-    _Failure(socket.gaierror, "{url}: the host's name is unknown", "is the endpoint spelled right?", transient=False),
-    _Failure(ConnectionResetError, "{url} closed the connection without an answer"),
-    _Failure(
-        ssl.SSLError,
-        "{url}: its certificate isn't trusted, or it speaks no TLS",
-        f"give the certificate authority with ca_bundle= or {CA_BUNDLE}",
-        transient=False,
-    ),
-    _Failure(BadStatusLine, "{url} speaks no HTTP", "is the port right?", False, errors.BadResponse),
-    _Failure(HTTPException, "{url} broke off in the middle of its answer", ours=errors.BadResponse),
-    _Failure(TimeoutError, "{url} sent nothing for {read_s:g} s"),
-    _Failure(OSError, "{url} does not answer"),
+    FailureRow(socket.gaierror, "{url}: the host's name is unknown", "is the endpoint spelled right?", transient=False),
+    FailureRow(ConnectionResetError, "{url} closed the connection without an answer"),
+    FailureRow(BadStatusLine, "{url} speaks no HTTP", "is the port right?", False, errors.BadResponse),
+)
+HTTP_CLIENT_FAILURES = (
+    *SOCKET_FAILURES,
+    FailureRow(HTTPException, CUT, ours=errors.BadResponse),
+    FailureRow(TimeoutError, "{url} sent nothing for {read_s:g} s"),
+    FailureRow(OSError, "{url} does not answer"),
 )
 
 
-def error_of_failure(error: Exception, url: str, read_s: float) -> Exception:
-    """The error of the first row whose kind the failure is; in a Transient, if the next try may succeed."""
-    found = next(row for row in _FAILURES if isinstance(error, row.kind))
+def error_of_failure(error: Exception, table: Iterable[FailureRow], url: str, read_s: float) -> Exception:
+    """The error of the first row whose kind is the failure or among its causes; in a Transient, if the next try may
+    succeed."""
+    found = next(row for row in table if _caused_by(error, row.kind))
     ours = found.ours(found.message.format(url=url, read_s=read_s), hint=found.hint)
     return Transient(ours) if found.transient else ours
 
@@ -91,7 +91,16 @@ def error_of_failure(error: Exception, url: str, read_s: float) -> Exception:
 def root_cause(error: BaseException) -> BaseException | None:
     """The failure for a chained traceback; None where our message says all that it could: the server refused the
     connection, or its host is unknown."""
-    return None if isinstance(error, (ConnectionRefusedError, socket.gaierror)) else error
+    return None if any(_caused_by(error, kind) for kind in (ConnectionRefusedError, socket.gaierror)) else error
+
+
+def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    """requests wraps urllib3, which wraps the socket's error: in args, `reason`, `__cause__` or `__context__`."""
+    chain = [error]
+    for link in chain:  # grows while it is read
+        inner = (*link.args, getattr(link, "reason", None), link.__cause__, link.__context__)
+        chain += [found for found in inner if isinstance(found, BaseException) and found not in chain]
+    return any(isinstance(link, kind) for link in chain)
 
 
 # --- answers with a bad status

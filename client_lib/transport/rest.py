@@ -1,59 +1,68 @@
 """Calls to one server: located, repeated while it does not answer, and every failure raised as one of our errors.
 
-Callers pass only what is safe to repeat; a POST is, because it carries an Idempotency-Key.
+The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
+takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both, `retry` decides how often
+a call is repeated.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from client_lib import errors
 from client_lib.spec import paths
 from client_lib.spec.log_stream import HEARTBEAT_S
+from client_lib.transport import retry
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import READ_S, Transient
-from client_lib.transport.http import Params, Reply, Request, Transport, Upload
+from client_lib.transport.failures import READ_S
+from client_lib.transport.retry import Transient
 
 T = TypeVar("T")
-
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
-_WARN_AFTER_S = 2.0  # a server that is back sooner is not worth a warning
-
-_log = logging.getLogger("client_lib")
+Params = Mapping[str, "str | int | float | Sequence[str] | None"]
+"""Parameters of a query; those that are None are not sent."""
 
 
-def repeated(attempt: Callable[[], T], bound_s: float) -> T:
-    """Return the value of `attempt()`, repeated while it raises Transient and `bound_s` seconds are not over: with
-    exponential back-off, full jitter and the server's Retry-After.
+class Upload(Protocol):
+    """A body that is read in blocks, by each try from its beginning. Its length is sent first, so that a server can
+    refuse it unread."""
 
-        pause after try n = max(Retry-After, random between 0 and min(0.05 x 2^(n-1), 5) seconds)
+    def __iter__(self) -> Iterator[bytes]: ...
+    def __len__(self) -> int: ...
 
-    Those are about 16 tries within the default bound of 30 s. A pause that would end after the bound is not begun.
-    Raises the error inside the last Transient; its message names the time of the tries.
-    """
-    began, tries, told = time.monotonic(), 0, False
-    while True:
-        try:
-            return attempt()
-        except Transient as failed:
-            pause_s = max(failed.retry_after_s, random.uniform(0, min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S)))
-            tries, took_s = tries + 1, time.monotonic() - began
-            if took_s + pause_s >= bound_s:
-                if bound_s > 0:
-                    failed.error.message += f" (tried for {took_s:.1f} s)"
-                raise failed.error from failed.__cause__
-            if took_s > _WARN_AFTER_S and not told:
-                told = True
-                _log.warning("%s; trying again for up to %.0f s", failed.error.message, bound_s)
-        time.sleep(pause_s)
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    params: Params
+    body: bytes | Upload | None
+    headers: Mapping[str, str]
+    read_s: float
+    """Longest silence, in seconds."""
+
+
+class Reply(NamedTuple):
+    """A good answer, its body unread."""
+
+    status: int
+    blocks: Iterator[bytes]
+    """The body as it arrives, also the last bytes before a cut. Raises Transient for a body that breaks off."""
+
+
+class Transport(Protocol):
+    """Connections to one endpoint, for any number of threads."""
+
+    def open(self, request: Request) -> AbstractContextManager[Reply]:
+        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Endpoint, Config], Transport]
 
 
 @contextmanager
@@ -80,11 +89,12 @@ class _Connected(NamedTuple):
 class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
-    def __init__(self, locate: Callable[[], Endpoint], config: Config) -> None:
+    def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
         """`locate` returns the server's address and a token. It is called before the first request, after a lost
         connection, and when the token has to be renewed."""
         self._locate = locate
         self._config = config
+        self._connect = connect
         self._lock = threading.Lock()
         self._connected: _Connected | None = None
 
@@ -169,7 +179,7 @@ class Rest:
                 self._forget(connected)  # a local server comes back at another port
                 raise
 
-        return repeated(once, bound_s)
+        return retry.call(once, bound_s)
 
     def close(self) -> None:
         with self._lock:
@@ -184,7 +194,7 @@ class Rest:
         with self._lock:
             if not self._connected or not self._connected.usable:
                 endpoint = self._locate()
-                self._connected = _Connected(Transport(endpoint, self._config), endpoint, os.getpid())
+                self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
             return self._connected
 
     def _forget(self, connected: _Connected) -> None:

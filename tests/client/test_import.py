@@ -13,7 +13,7 @@ from client_lib import errors
 from client_lib.spec.job import JobSpec
 from client_lib.submit import arguments
 
-HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "pathspec", "typer", "rich")
+HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
 
 
 def run(code: str) -> str:
@@ -46,7 +46,9 @@ def test_a_star_import_gives_exactly_what_all_lists() -> None:
 
 def test_a_client_needs_no_module_that_windows_lacks() -> None:
     """The standard library, and the packages of others, are imported before the platform has the other name."""
-    others = "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, typer, yaml, zoneinfo"
+    others = (
+        "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, tenacity, typer, yaml, zoneinfo"
+    )
     ours = "client, cli.app, futures, job, transport.logins"
     run(
         f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; sysconfig.get_config_vars()\n"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import requests
 
+from client_lib.cli.http_client import connect
 from client_lib.cli.session import Session
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint
@@ -178,7 +179,7 @@ def test_input_waits_for_a_command_that_reads_late(
     monkeypatch.setattr("server_stub.worker_gateway.sessions.ROOM_S", 0.1)
     workers.answer()
     endpoint, config = Endpoint(ann.url, ann.token), Config(ann.url, retry_s=0.0)
-    session, sent = Session(Rest(lambda: endpoint, config), "train", {"argv": ["cat"]}), os.urandom(2**22)
+    session, sent = Session(Rest(lambda: endpoint, config, connect), "train", {"argv": ["cat"]}), os.urandom(2**22)
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(session.run, print)
         pool.submit(session.send_all_of, io.BytesIO(sent).read)

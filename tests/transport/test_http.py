@@ -1,4 +1,7 @@
-"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out."""
+"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out.
+
+Every test runs over both transports: the SDK's and the command line's.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,28 @@ from typing import Any
 import pytest
 
 from client_lib import errors
+from client_lib.cli import http_client
 from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import Transient
-from client_lib.transport.http import Transport
-from client_lib.transport.rest import Rest
+from client_lib.transport.http import RequestsTransport
+from client_lib.transport.rest import Connect, Rest
+from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]
 
 
+connect: Connect
+
+
+@pytest.fixture(autouse=True, params=[RequestsTransport, http_client.connect], ids=["requests", "http.client"])
+def each_transport(request: pytest.FixtureRequest) -> None:
+    global connect
+    connect = request.param
+
+
 def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **settings: Any) -> Rest:
-    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings))
+    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect)
 
 
 def api(url: str, retry_s: float = 0.0) -> Api:
@@ -246,29 +259,6 @@ def test_a_proxy_gets_its_user_and_password_and_the_path_of_the_server(
     rest("http://far.invalid/team", None).call("GET", "/x", params={"label": ["a=b", "c=d"], "limit": 1})
     assert proxy.requests[0].line == "GET http://far.invalid/team/x?label=a%3Db&label=c%3Dd&limit=1 HTTP/1.1"
     assert proxy.requests[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'ann:pass word').decode()}"
-
-
-def test_a_proxy_carries_tls_to_the_server(odd_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    proxy = odd_server(b"HTTP/1.1 403 No\r\n\r\n")
-    monkeypatch.setenv("https_proxy", proxy.url.replace("http://", "http://ann:word@"))
-    with pytest.raises(errors.ServerUnreachable, match="through the proxy"):
-        rest("https://far.invalid:8443").call("GET", "/x")
-    assert proxy.requests[0].line.startswith("CONNECT far.invalid:8443 ")
-    assert proxy.requests[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'ann:word').decode()}"
-    assert "Authorization" not in proxy.requests[0].headers
-
-
-def test_networks_in_no_proxy_are_reached_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("no_proxy", "192.0.2.0/24")
-    assert Transport(Endpoint("http://192.0.2.7"), Config(None))._proxy is None
-    assert Transport(Endpoint("http://198.51.100.7"), Config(None))._proxy is not None
-
-
-def test_a_proxy_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
-    with pytest.raises(errors.InvalidRequest, match="socks5"):
-        rest("http://far.invalid", None).call("GET", "/x")
 
 
 def test_a_redirect_is_not_followed_with_the_token(odd_server: Start) -> None:

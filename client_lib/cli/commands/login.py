@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_lib.cli import printer
+from client_lib.cli import http_client, printer
 from client_lib.cli.connection import Connection, read
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import InvalidRequest, NotSupported, Unauthorized
@@ -30,7 +30,7 @@ def login(connection: Connection) -> None:
             "CLIENT_LIB_TOKEN or the profile has a token, which is used instead of a login",
             hint="unset the variable, or `client-lib config set PROFILE token=`",
         )
-    rest = Rest(lambda: Endpoint(url), connection.config)
+    rest = Rest(lambda: Endpoint(url), connection.config, http_client.connect)
     try:
         offer = read(rest, paths.LOGIN, "issuer")
     except Unauthorized as unknown:  # as older servers answer to any path

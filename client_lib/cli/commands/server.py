@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import exits, printer, processes
+from client_lib.cli import exits, http_client, printer, processes
 from client_lib.cli.connection import read
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
@@ -65,7 +65,7 @@ def status(output: TextOrJson = "text") -> int:
 
 def _info(running: local_server.Running) -> dict[str, Any] | None:
     """The server's own facts; None: it does not answer."""
-    rest = Rest(lambda: running.endpoint, resolve(running.url))
+    rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
     try:
         return read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
     except ClientLibError:
