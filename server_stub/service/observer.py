@@ -1,14 +1,17 @@
-"""Shows what jobs do: the stacks of running processes, and the metrics and the progress that they print."""
+"""Shows what jobs do, by the stacks of running processes, and the metrics and the progress that they print; and what a
+job ran: the submitter's part in its request, the workers' in their logs, images in its events."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -17,11 +20,13 @@ from client_lib.errors import ClientLibError, Conflict
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, JobInfo, JobProgress
+from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, SubmitRequest, WorkerMachine
+from client_lib.worker.format import METRICS, pattern
 from client_lib.worker.report import storable
 from server_stub.curves import CurveReader, Whose, goodput
 from server_stub.logs import LoggedJob
-from server_stub.runtimes import Runtime
+from server_stub.logs.segments import LogReader
+from server_stub.runtimes import RAN_IMAGE, Runtime, log_dir
 from server_stub.service.clock import Clock
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.stacks import StackDump
@@ -36,6 +41,11 @@ _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
 _SHARED_S = 5.0  # longest time for which an answer with metrics is kept for others that ask for the same
 _PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
 _NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
+# of the facts about a worker's machine, which its launcher writes near the begin of its log
+_SEARCHED, _BLOCK = 2 * 2**20, 2**20  # bytes of a log
+_LINES_MAX, _WORKERS_MAX = 200, 64
+_NAMES_MAX, _ALL_NAMES_MAX = 5000, 50_000  # of one worker, and of all
+_LINE = re.compile(("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.*\})")).encode(), re.MULTILINE)
 
 
 class Observer:
@@ -208,3 +218,49 @@ def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]
             problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
         problems += [dump.problem] if dump.problem else []
     return sorted(ranks, key=lambda each: each.rank), problems
+
+
+def provenance(
+    info: JobInfo, request: SubmitRequest, logs: LoggedJob, events: Iterable[Event], succeeded: Iterable[str]
+) -> JobProvenance:
+    """The record of what the job ran. Reads files. `succeeded`: earlier jobs of its owner, newest first, as JSON."""
+    images = {event.message.removeprefix(RAN_IMAGE) for event in events if event.message.startswith(RAN_IMAGE)}
+    machines: list[WorkerMachine] = []
+    left = _ALL_NAMES_MAX
+    for worker in range(min(logs.n_workers, _WORKERS_MAX)):
+        machines.append(_machine(logs, worker, min(left, _NAMES_MAX)))
+        left -= sum(map(len, _parts(machines[-1])))
+    before = (JobInfo.model_validate_json(text) for text in succeeded)
+    return JobProvenance(
+        submitted=request.provenance,
+        machines=machines,
+        images=sorted(images),
+        last_success=next((job.name for job in before if _program(job) == _program(info)), None),
+    )
+
+
+def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:
+    """The facts that a launcher has written into its log, in lines that follow each other. `left`: so many names."""
+    offset, found = 0, WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})
+    with closing(LogReader(log_dir(job.job_dir, job.attempt, worker))) as log:
+        while left > 0 and offset < _SEARCHED and (block := log.block(offset, _BLOCK)):
+            offset, texts = block.end, _LINE.findall(block.data)[:_LINES_MAX]
+            if found.hardware and not texts:
+                break
+            for text in texts:
+                with suppress(ValueError, RecursionError):  # a script can write any line there
+                    new = WorkerMachine.model_validate(json.loads(text))
+                    for part, facts in zip(_parts(found), _parts(new), strict=True):
+                        names = [name for name in facts if name in part or (left := left - 1) >= 0]
+                        part.update((name, facts[name]) for name in names)
+    return found
+
+
+def _parts(machine: WorkerMachine) -> tuple[dict[str, str], ...]:
+    return machine.hardware, machine.seeds, machine.packages
+
+
+def _program(info: JobInfo) -> str:
+    """The script's path, the function's name, or the command's first two words: what two runs have in common."""
+    words = [word for word in info.spec.command() if not word.startswith("-")][:2]
+    return info.function.name if info.function else info.spec.python_script or " ".join(words)

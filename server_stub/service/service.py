@@ -41,7 +41,6 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.service import provenance
 from server_stub.service.active import ActiveJob, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.attempts import Attempts
@@ -51,7 +50,7 @@ from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
 from server_stub.service.notifications import AllowedHosts, Notifier
-from server_stub.service.observer import Observer
+from server_stub.service.observer import Observer, provenance
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
@@ -271,7 +270,7 @@ class Service:
         request = await asyncio.to_thread(self._attempts.request_of, row)
         events = await self._store.read(rows.list_events, row.seq)
         succeeded = await self._store.read(rows.succeeded_before, row) if info.state is State.FAILED else []
-        return await asyncio.to_thread(provenance.find, info, request, logs, events, succeeded)
+        return await asyncio.to_thread(provenance, info, request, logs, events, succeeded)
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The

@@ -19,7 +19,7 @@ from client_lib.transport.config import Config
 from client_lib.transport.rest import Rest
 from server_stub.logs import LoggedJob
 from server_stub.runtimes import RAN_IMAGE, log_dir
-from server_stub.service import provenance
+from server_stub.service.observer import provenance
 from tests.http.conftest import Api, Running
 
 RAN = paths.job("train", "provenance")
@@ -112,7 +112,7 @@ def test_lines_of_a_script_that_look_like_a_launchers_are_skipped_or_harmless(tm
         '- metrics {"worker": 9, "other": {}}',
     )
     request = SubmitRequest(spec=JobSpec(script="x"), code=CodeInPlace())
-    (machine,) = provenance.find(info(), request, job, [], []).machines
+    (machine,) = provenance(info(), request, job, [], []).machines
     assert (machine.worker, machine.hardware, machine.packages) == (0, {"cpu": "one"}, {"numpy": "2"})
 
 
@@ -123,10 +123,10 @@ def test_what_scripts_have_written_there_is_bounded(tmp_path: Path, monkeypatch:
     ]
     request = SubmitRequest(spec=JobSpec(script="x"), code=CodeInPlace())
     job = logs(tmp_path, '- metrics {"hardware": {"cpu": "one"}}', *lines)
-    (machine,) = provenance.find(info(), request, job, [], []).machines
+    (machine,) = provenance(info(), request, job, [], []).machines
     assert (len(machine.packages), machine.seeds) == (4998, {"S": "119"})
-    monkeypatch.setattr(provenance, "_ALL_NAMES_MAX", 10)
-    (machine,) = provenance.find(info(), request, job, [], []).machines
+    monkeypatch.setattr("server_stub.service.observer._ALL_NAMES_MAX", 10)
+    (machine,) = provenance(info(), request, job, [], []).machines
     assert (len(machine.packages), machine.hardware) == (8, {"cpu": "one"})
 
 
@@ -140,7 +140,7 @@ def test_the_last_success_is_of_the_same_program(tmp_path: Path) -> None:
     job = logs(tmp_path)
 
     def last(failed: JobInfo) -> str | None:
-        return provenance.find(failed, request, job, [], texts).last_success
+        return provenance(failed, request, job, [], texts).last_success
 
     assert last(info()) == "same"
     assert last(info(spec={"script": "python -m pkg.train --lr 2", "type": "binary"})) == "module"
@@ -153,4 +153,4 @@ def test_the_digests_of_images_are_read_from_events(tmp_path: Path) -> None:
     said = (f"{RAN_IMAGE}docker.io/x@sha256:1", "another", f"{RAN_IMAGE}docker.io/x@sha256:1")
     at = {"time": "2026-11-22T10:00:00Z", "attempt": 1, "state": "RUNNING", "reason": "Running"}
     events = [Event.model_validate({**at, "message": message}) for message in said]
-    assert provenance.find(info(), request, logs(tmp_path), events, []).images == ["docker.io/x@sha256:1"]
+    assert provenance(info(), request, logs(tmp_path), events, []).images == ["docker.io/x@sha256:1"]
