@@ -26,7 +26,7 @@ else:
 
 _NUMBER = "[0-9]{1,6}"  # up to a million cores or GiB: larger values overflow in later calculations
 _GPU = re.compile(
-    rf"(?P<family>[a-z0-9]+)\.(?P<gpus>{_NUMBER})gpu(?:\.(?P<vram>{_NUMBER})(?:vG)?)?"
+    rf"(?P<family>[a-z0-9]+)\.(?P<gpus>{_NUMBER})gpu(?:\.{_NUMBER}(?:vG)?)?"
     rf"(?:\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G)?"
 )
 _CPU = re.compile(rf"cpu\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G")
@@ -43,7 +43,7 @@ class Size(BaseModel):
     """Cores; 0: unknown."""
     memory_gib: Annotated[float, Field(ge=0)] = 0
     """0: unknown."""
-    gpu_memory_gib: Annotated[float, Field(ge=0)] = 0
+    gpu_memory_gib: Annotated[float, Field(ge=0)] = 0  # for the readers of the file: nothing computes with it
     """Memory of one card; 0: unknown."""
     description: str = ""
 
@@ -80,14 +80,8 @@ def parse(name: str) -> Size | None:
     if match := _CPU.fullmatch(name):
         return Size(name=name, cpu=float(match["cpu"]), memory_gib=float(match["memory"]))
     if match := _GPU.fullmatch(name):
-        numbers = {key: float(match[key] or 0) for key in ("cpu", "memory", "vram")}
-        return Size(
-            name=name,
-            gpus=int(match["gpus"]),
-            cpu=numbers["cpu"],
-            memory_gib=numbers["memory"],
-            gpu_memory_gib=numbers["vram"],
-        )
+        cpu, memory_gib = float(match["cpu"] or 0), float(match["memory"] or 0)
+        return Size(name=name, gpus=int(match["gpus"]), cpu=cpu, memory_gib=memory_gib)
     return None
 
 
@@ -133,11 +127,7 @@ class Catalogue:
             return size
         share = size.gpus / like.gpus
         return size.model_copy(
-            update={
-                "cpu": size.cpu or like.cpu * share,
-                "memory_gib": size.memory_gib or like.memory_gib * share,
-                "gpu_memory_gib": size.gpu_memory_gib or like.gpu_memory_gib,
-            }
+            update={"cpu": size.cpu or like.cpu * share, "memory_gib": size.memory_gib or like.memory_gib * share}
         )
 
 
@@ -165,7 +155,7 @@ def _check_names(path: Path, sizes: Iterable[Size]) -> None:
         seen.add(size.name)
 
 
-def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str], gpu_memory_gib: float) -> list[Size]:
+def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[Size]:
     """The types that describe one machine: one without GPUs, then 1, 2, 4 … GPUs and all of them."""
     sizes = [_cpu_size(cores, memory_gib)]
     total = len(gpu_names)
@@ -177,7 +167,6 @@ def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str], gpu_memo
                 gpus=count,
                 cpu=max(1, int(cores * share)),
                 memory_gib=round(memory_gib * share),
-                gpu_memory_gib=gpu_memory_gib,
                 description=gpu_names[0],
             )
         )

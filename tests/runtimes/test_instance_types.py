@@ -11,23 +11,23 @@ from server_stub.runtimes.instance_types import Catalogue, Size, family_of, load
 
 
 @pytest.mark.parametrize(
-    ("name", "gpus", "cpu", "memory", "vram"),
+    ("name", "gpus", "cpu", "memory"),
     [
-        ("v100.1gpu", 1, 0, 0, 0),
-        ("v100.16gpu", 16, 0, 0, 0),
-        ("a100.8gpu", 8, 0, 0, 0),
-        ("a100.1gpu.8C.243G", 1, 8, 243, 0),
-        ("a100.1gpu.40", 1, 0, 0, 40),
-        ("a100.1gpu.80vG.12C.96G", 1, 12, 96, 80),
-        ("a100plus.8gpu.80vG.96C.1952G", 8, 96, 1952, 80),
-        ("cpu.8C.32G", 0, 8, 32, 0),
-        ("free.0gpu", 0, 0, 0, 0),
+        ("v100.1gpu", 1, 0, 0),
+        ("v100.16gpu", 16, 0, 0),
+        ("a100.8gpu", 8, 0, 0),
+        ("a100.1gpu.8C.243G", 1, 8, 243),
+        ("a100.1gpu.40", 1, 0, 0),
+        ("a100.1gpu.80vG.12C.96G", 1, 12, 96),
+        ("a100plus.8gpu.80vG.96C.1952G", 8, 96, 1952),
+        ("cpu.8C.32G", 0, 8, 32),
+        ("free.0gpu", 0, 0, 0),
     ],
 )
-def test_a_name_of_the_platform_tells_its_size(name: str, gpus: int, cpu: int, memory: int, vram: int) -> None:
+def test_a_name_of_the_platform_tells_its_size(name: str, gpus: int, cpu: int, memory: int) -> None:
     size = parse(name)
     assert size is not None
-    assert (size.gpus, size.cpu, size.memory_gib, size.gpu_memory_gib) == (gpus, cpu, memory, vram)
+    assert (size.gpus, size.cpu, size.memory_gib) == (gpus, cpu, memory)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_other_names_follow_no_pattern(name: str) -> None:
     assert parse(name) is None
 
 
-A100 = Size(name="a100.8gpu", gpus=8, cpu=128, memory_gib=1944, gpu_memory_gib=80)
+A100 = Size(name="a100.8gpu", gpus=8, cpu=128, memory_gib=1944)
 
 
 def test_a_listed_type_wins_over_its_pattern() -> None:
@@ -47,7 +47,7 @@ def test_a_listed_type_wins_over_its_pattern() -> None:
 
 def test_a_short_name_takes_cores_and_memory_from_its_family() -> None:
     size = Catalogue([A100]).find("a100.2gpu")
-    assert (size.gpus, size.cpu, size.memory_gib, size.gpu_memory_gib) == (2, 32, 486, 80)
+    assert (size.gpus, size.cpu, size.memory_gib) == (2, 32, 486)
 
 
 def test_what_a_name_says_itself_is_kept() -> None:
@@ -100,11 +100,11 @@ def test_a_missing_catalogue_is_refused_by_its_path(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_gpus_is_one_type() -> None:
-    assert [s.name for s in of_machine(2, 23.4, [], 0)] == ["cpu.2C.23G"]
+    assert [s.name for s in of_machine(2, 23.4, [])] == ["cpu.2C.23G"]
 
 
 def test_a_machine_offers_its_gpus_in_powers_of_two_and_all_of_them() -> None:
-    sizes = of_machine(48, 480, ["NVIDIA A100-SXM4-80GB"] * 6, 80)
+    sizes = of_machine(48, 480, ["NVIDIA A100-SXM4-80GB"] * 6)
     assert [s.name for s in sizes] == ["cpu.48C.480G", "a100.1gpu", "a100.2gpu", "a100.4gpu", "a100.6gpu"]
     assert (sizes[2].cpu, sizes[2].memory_gib) == (16, 160)
 

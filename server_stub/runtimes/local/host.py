@@ -42,8 +42,7 @@ class Host:
         if settings.catalogue is not None:
             return load(settings.catalogue, by_pattern=by_pattern)
         known = self._gpus.known
-        card_gib = round(known[0].memory_mib / 1024) if known else 0
-        sizes = of_machine(self.machine.cores, self.machine.memory_gib, [gpu.name for gpu in known], card_gib)
+        sizes = of_machine(self.machine.cores, self.machine.memory_gib, [gpu.name for gpu in known])
         return Catalogue(sizes, by_pattern=by_pattern)
 
     async def look_at_gpus(self) -> None:
