@@ -149,7 +149,7 @@ def _opened(api: Api, path: str) -> Stream:
 
     def opens() -> bool:
         try:
-            found.append(api.stream(path, {"follow": True, "container": "pytorch"}, 60))
+            found.append(api.stream(path, {"follow": "true", "container": "pytorch"}, 60))
         except ApiError:  # the pod is not made yet, or its container waits
             return False
         return True

@@ -133,7 +133,7 @@ def exercise(api: Api) -> None:
         f"/api/v1/namespaces/{NAMESPACE}/events",
     ):
         version = api.get(path)["metadata"]["resourceVersion"]
-        api.stream(path, {"watch": True, "timeoutSeconds": 5, "resourceVersion": version}, 30).abort()
+        api.stream(path, {"watch": "true", "timeoutSeconds": 5, "resourceVersion": version}, 30).abort()
     objects_api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
 
 

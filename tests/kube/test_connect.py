@@ -71,7 +71,7 @@ def test_a_context_says_who_asks_and_in_which_namespace(
 ) -> None:
     server, told = asked
     path = kubeconfig(tmp_path, server)
-    assert connect(path, context).get("/version", {"a": True}) == {"path": "/version?a=true"}
+    assert connect(path, context).get("/version", {"a": 1}) == {"path": "/version?a=1"}
     assert told == [f"Bearer token-of-{user}"]
     assert default_namespace(path, context) == namespace
 

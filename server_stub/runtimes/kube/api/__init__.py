@@ -41,7 +41,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-Query = Mapping[str, str | int | bool]
+Query = Mapping[str, str | int]
 
 
 class ApiError(Exception):
@@ -114,7 +114,7 @@ class Api:
         kind: str = JSON,
         accept: str = JSON,
     ) -> urllib3.BaseHTTPResponse:
-        url = self.host + path + ("?" + urlencode(_plain(query)) if query else "")
+        url = self.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
         settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
         headers |= {setting["key"]: str(setting["value"]) for setting in settings.values()}
@@ -272,10 +272,6 @@ def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
 
 def _in_cluster() -> bool:
     return (_SERVICE_ACCOUNT / "token").exists()
-
-
-def _plain(query: Query) -> dict[str, str]:
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in query.items()}
 
 
 def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:

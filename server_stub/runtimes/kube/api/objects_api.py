@@ -176,7 +176,7 @@ class ObjectsApi:
 
     def log_tail(self, pod: str, container: str) -> bytes:
         """The last lines that a worker printed; empty if they are not available. Raises ApiError on other failures."""
-        query: dict[str, str | int | bool] = {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
+        query: dict[str, str | int] = {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
         try:
             return self._api.text(f"{self._core}/pods/{pod}/log", query)
         except ApiError as error:
