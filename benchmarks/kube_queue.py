@@ -22,7 +22,7 @@ from kube_place import KINDS, NAMESPACE, Place, final, own_cluster, own_place
 
 from client_lib import list_jobs
 from client_lib.spec.states import State
-from tests.cluster.objects import KUEUE, QUEUES
+from tests.cluster.objects import QUEUES, flavor, queue
 
 CORES, LINE = 0.1, "line"
 _ABOUT = re.compile(r"about (\d+) (s|min)\b")
@@ -57,16 +57,8 @@ def make_queue(place: Place, slots: int) -> None:
     """A queue of the namespace whose quota is enough for so many jobs, once Kueue takes the jobs of the namespace."""
     api = place.cluster.api
     api.merge(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": {QUEUES: "true"}}})
-    quota = {"cpu": f"{CORES * slots * 1000:.0f}m", "memory": "64Gi", "ephemeral-storage": "900Gi"}
-    resources = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
-    covered = {"coveredResources": list(quota), "flavors": [{"name": "plain", "resources": resources}]}
-    for kind, path, name, spec in (
-        ("ResourceFlavor", "resourceflavors", "plain", {}),
-        ("ClusterQueue", "clusterqueues", LINE, {"namespaceSelector": {}, "resourceGroups": [covered]}),
-        ("LocalQueue", f"namespaces/{NAMESPACE}/localqueues", LINE, {"clusterQueue": LINE}),
-    ):
-        made = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        api.apply(f"{KUEUE}/{path}/{name}", made)
+    for path, made in (flavor("plain"), *queue(NAMESPACE, LINE, f"{CORES * slots * 1000:.0f}m")):
+        api.apply(path, made)
     place.restart(signal.SIGTERM)  # the server asks at its start whether a Kueue takes its jobs
 
 

@@ -140,9 +140,27 @@ def _visibility(node_ip: str) -> list[Applied]:
     ]
 
 
-def probe_flavor() -> dict[str, Any]:
-    """The smallest object that Kueue's webhook checks, for a dry run."""
-    return {"apiVersion": f"{KUEUE_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
+def flavor(name: str) -> Applied:
+    """A flavor of any node: the smallest object that Kueue's webhook checks."""
+    return _of_kueue("ResourceFlavor", "resourceflavors", name, {})
+
+
+def queue(namespace: str, name: str, cpu: str, **more: Any) -> list[Applied]:
+    """A LocalQueue of so many cores of the flavor `plain`, and its ClusterQueue, `<namespace>-<name>`. `more`: fields
+    of the latter."""
+    quota = {"cpu": cpu, "memory": "64Gi", "ephemeral-storage": "900Gi"}
+    resources = [{"name": each, "nominalQuota": amount} for each, amount in quota.items()]
+    covered = {"coveredResources": list(quota), "flavors": [{"name": "plain", "resources": resources}]}
+    shared, spec = f"{namespace}-{name}", {"namespaceSelector": {}, "resourceGroups": [covered], **more}
+    return [
+        _of_kueue("ClusterQueue", "clusterqueues", shared, spec),
+        _of_kueue("LocalQueue", f"namespaces/{namespace}/localqueues", name, {"clusterQueue": shared}),
+    ]
+
+
+def _of_kueue(kind: str, plural: str, name: str, spec: dict[str, Any]) -> Applied:
+    made = {"apiVersion": f"{KUEUE_GROUP}/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    return f"{KUEUE}/{plural}/{name}", made
 
 
 def dns() -> list[Applied]:

@@ -83,7 +83,7 @@ def _trainer(probed: Probed) -> bool:
 def _kueue(probed: Probed) -> bool:
     """Its webhook answers, and the API server takes requests for its API of waiting jobs to it."""
     probed.api.get("/apis/visibility.kueue.x-k8s.io/v1beta2")
-    probed.api.create(f"{objects.KUEUE}/resourceflavors?dryRun=All", objects.probe_flavor())
+    probed.api.create(f"{objects.KUEUE}/resourceflavors?dryRun=All", objects.flavor("probe")[1])
     return _healthy(f"http://{probed.network.node_ip}:8084/readyz")
 
 

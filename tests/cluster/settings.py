@@ -12,7 +12,6 @@ from typing import Any
 from tests.cluster.network import Network
 from tests.cluster.places import Places
 
-INIT_IMAGE = "localhost/python:local"
 PAUSE_IMAGE = "localhost/pause:local"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 DOMAIN = "cluster.local"

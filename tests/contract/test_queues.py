@@ -10,9 +10,8 @@ import pytest
 from client_lib.errors import NotSupported
 from client_lib.spec.states import Reason, State
 from server_stub.runtimes.kube.api import connect
-from tests.cluster import Cluster
+from tests.cluster import Cluster, objects
 from tests.cluster.needs import missing
-from tests.cluster.objects import KUEUE, QUEUES
 from tests.cluster.waiting import until
 from tests.contract.conftest import looked_over
 from tests.contract.places import ClusterPlace, becomes, ended, prints, says
@@ -22,7 +21,6 @@ from tests.contract.test_teams import with_team
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 ONCE = "import os, time\nprint('up', flush=True)\nif os.environ['CLIENT_LIB_ATTEMPT'] == '1':\n    time.sleep(600)\n"
-OTHERS = {"memory": "64Gi", "ephemeral-storage": "900Gi"}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,7 @@ def kueue(cluster: Cluster) -> Cluster:
     if lack := missing({"kueue"}):
         pytest.skip(lack)
     cluster.up({"kueue"}, (), print)
-    put(cluster, "resourceflavors/plain", {})
+    cluster.api.apply(*objects.flavor("plain"))
     return cluster
 
 
@@ -41,7 +39,7 @@ def queued(
 ) -> Iterator[ClusterPlace]:
     namespace = f"queues-{request.param}"
     kueue.namespace(namespace)
-    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {QUEUES: "true"}}})
+    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}})
     place = ClusterPlace(tmp_path_factory.mktemp(namespace), kueue, namespace, JOB_KIND=request.param)
     yield place
     place.close()
@@ -52,36 +50,20 @@ def place(queued: ClusterPlace) -> Iterator[ClusterPlace]:
     yield from looked_over(queued)
 
 
-def put(cluster: Cluster, path: str, spec: dict[str, Any], namespace: str = "") -> None:
-    plural, name = path.split("/")
-    kind = {"resourceflavors": "ResourceFlavor", "clusterqueues": "ClusterQueue", "localqueues": "LocalQueue"}[plural]
-    where = f"{KUEUE}/namespaces/{namespace}" if namespace else KUEUE
-    made = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
-    cluster.api.apply(f"{where}/{path}", made)
-
-
 @pytest.fixture
 def queue(place: ClusterPlace) -> Iterator[Callable[..., None]]:
     """Makes a queue of so many cores, with a ClusterQueue of its own."""
-    made = []
+    made: list[str] = []
 
-    def make(name: str, cpu: str, cohort: str | None = None) -> None:
-        quotas = [{"name": each, "nominalQuota": amount} for each, amount in ({"cpu": cpu} | OTHERS).items()]
-        flavors = [{"name": "plain", "resources": quotas}]
-        spec: dict[str, Any] = {
-            "namespaceSelector": {},
-            "resourceGroups": [{"coveredResources": ["cpu", *OTHERS], "flavors": flavors}],
-            "preemption": {"reclaimWithinCohort": "Any"},
-        }
-        shared = f"{place.namespace}-{name}"
-        put(place.cluster, f"clusterqueues/{shared}", spec | ({"cohortName": cohort} if cohort else {}))
-        put(place.cluster, f"localqueues/{name}", {"clusterQueue": shared}, place.namespace)
-        made.append(name)
+    def make(name: str, cpu: str, **more: Any) -> None:
+        preemption = {"reclaimWithinCohort": "Any"}
+        for path, body in objects.queue(place.namespace, name, cpu, preemption=preemption, **more):
+            place.cluster.api.apply(path, body)
+            made.append(path)
 
     yield make
-    for name in made:
-        place.cluster.api.delete(f"{KUEUE}/namespaces/{place.namespace}/localqueues/{name}")
-        place.cluster.api.delete(f"{KUEUE}/clusterqueues/{place.namespace}-{name}")
+    for path in reversed(made):
+        place.cluster.api.delete(path)
 
 
 def test_jobs_wait_for_the_quota_of_their_queue_in_turn(place: ClusterPlace, queue: Callable[..., None]) -> None:
@@ -115,7 +97,7 @@ def test_what_a_job_borrows_of_its_cohort_is_taken_back_and_it_runs_again(
     place: ClusterPlace, queue: Callable[..., None]
 ) -> None:
     for name in ("lender", "borrower"):
-        queue(name, "150m", cohort=place.namespace)
+        queue(name, "150m", cohortName=place.namespace)
     borrows = place.job(ONCE, n_workers=2, instance_type="tiny", queue_name="borrower")
     borrows.submit()
     prints(borrows, "up", times=2)  # with 0.3 cores of a quota of 0.15
@@ -179,7 +161,7 @@ def test_the_first_request_of_a_team_may_name_a_queue(kueue: Cluster, kube: Clus
     """Also where Kueue ignores the namespace of the server, which looks at that of the team from this request on."""
     namespace = f"{kube.namespace}-queued"
     kueue.namespace(namespace)
-    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {QUEUES: "true"}}})
+    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}})
     assert is_taken(kube, namespace)
     team = with_team(kube, "queued", namespace)
     assert team.job(STAY, queue_name="team").render()

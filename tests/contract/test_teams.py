@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib import Client, list_jobs
+from client_lib import Client, Job, list_jobs
 from client_lib.spec.states import Reason, State
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
@@ -83,12 +83,18 @@ def test_the_jobs_of_two_teams_run_and_end_in_two_namespaces(place: ClusterPlace
         assert_nothing_is_left(team)
 
 
-def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -> None:
-    old = with_team(place, "ann", f"{place.namespace}-old")
-    old.cluster.namespace(old.namespace)
-    job = old.job(STAY)
+def team_at_work(place: ClusterPlace, name: str) -> tuple[ClusterPlace, Job]:
+    """A team with a namespace of its own, and its running job."""
+    team = with_team(place, "ann", f"{place.namespace}-{name}")
+    team.cluster.namespace(team.namespace)
+    job = team.job(STAY)
     job.submit()
     becomes(job, State.RUNNING)
+    return team, job
+
+
+def test_a_job_stays_in_its_namespace_when_its_team_moves(place: ClusterPlace) -> None:
+    old, job = team_at_work(place, "old")
     new = copy.copy(old)
     new.namespace = f"{place.namespace}-new"
     new.cluster.namespace(new.namespace)
@@ -123,11 +129,7 @@ def test_a_namespace_that_is_missing_is_named(place: ClusterPlace) -> None:
 
 
 def test_a_job_whose_request_is_damaged_is_stopped_in_its_namespace(place: ClusterPlace) -> None:
-    team = with_team(place, "ann", f"{place.namespace}-damaged")
-    team.cluster.namespace(team.namespace)
-    job = team.job(STAY)
-    job.submit()
-    becomes(job, State.RUNNING)
+    team, job = team_at_work(place, "damaged")
 
     def damage() -> None:
         for file in (place.folder / "state" / "data" / "submissions").iterdir():
