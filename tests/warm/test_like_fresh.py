@@ -71,8 +71,6 @@ import json
 print(json.dumps(seen))
 """
 
-OF_THE_WORKER = {"MASTER_PORT"}  # another one for each of the two
-
 
 @pytest.mark.smoke
 def test_everything_that_a_script_sees_when_it_begins(both: Run) -> None:
