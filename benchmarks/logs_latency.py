@@ -32,7 +32,8 @@ from client_lib.worker.control import GO, ControlConnection, order
 from client_lib.worker.directory import Directory, launcher_command
 from client_lib.worker.plan import WorkerPlan
 from tests.logs.log_server import NAME, log_directory, write_job
-from tests.logs.support import ServerProcess, eventually
+from tests.logs.support import ServerProcess
+from tests.waiting import until
 
 TIMED = 10
 RANK = """
@@ -91,7 +92,7 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
         raw = helper("raw", server.port, followers - timed)
         sdk = helper("timed", server.port, timed)
         try:
-            eventually(lambda: count_followers(server.port) == followers, within_s=60)
+            until(lambda: count_followers(server.port) == followers)
             time.sleep(0.5)
             connection = ControlConnection(Directory(str(launcher)).control)
             connection.send(order(GO))

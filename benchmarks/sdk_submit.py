@@ -23,6 +23,7 @@ import requests
 from own_server import INSTANCE_TYPE, own_server
 
 from client_lib import Job
+from tests.processes import free_port
 
 GOAL = 4.0
 _APP = """
@@ -76,9 +77,7 @@ def _report(samples: dict[str, list[float]]) -> None:
 def _bare_app(folder: Path) -> Iterator[str]:
     """Its URL; it runs in a process of its own, on uvicorn as our server does."""
     (folder / "bare_app.py").write_text(_APP)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", "bare_app:app", "--port", str(port), "--log-level", "error"]
     process = subprocess.Popen([*command, "--no-access-log"], cwd=folder)
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command, read_json
 from client_lib.worker.plan import WorkerPlan
+from tests.processes import free_port
 
 SCRIPT = """
 import torch, torch.distributed as dist
@@ -30,12 +30,6 @@ dist.all_reduce(tensor)
 assert tensor.item() == 2
 dist.destroy_process_group()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def bare(folder: Path) -> float:

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.processes import free_port
+
 HERE = Path(__file__).resolve().parent
 CLIENTS = (1, 8, 32)
 RATE_GOAL, P99_GOAL = 1.5, 0.25  # to the textbook server; the second with the most clients
@@ -111,9 +113,7 @@ def _body(folder: Path, **fields: Any) -> bytes:
 
 @contextlib.contextmanager
 def _asgi(module: str, folder: Path) -> Iterator[Server]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "uvicorn", f"{module}:app", "--port", str(port), "--no-access-log"]
     environment = {**os.environ, "SUBMITS_DB": str(folder / "rival.db")}
     with _running([*command, "--log-level", "error"], environment, HERE):

@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import processes
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.warm import WarmPool
+from tests.processes import free_port
 
 DDP = """
 import torch, torch.distributed as dist
@@ -154,12 +154,6 @@ class Job:
             self._loop.call_soon(self.pool.close)
             self._loop.run_until_complete(asyncio.sleep(0.1))
         shutil.rmtree(self.folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def pss_mib(pid: int) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from client_lib.client import Client
 from client_lib.transport import local_server as servers
+from tests.waiting import until
 
 CLIENT_VARIABLES = ("ENDPOINT", "TOKEN", "PROFILE", "CONFIG", "INSECURE", "CA_BUNDLE", "RETRY_S", "STATE_DIR")
 
@@ -21,13 +20,6 @@ def stop_server(state: Path) -> None:
     if running:
         os.kill(running.pid, signal.SIGKILL)
         until(lambda: servers.find(state) is None)
-
-
-def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)

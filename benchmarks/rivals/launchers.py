@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.processes import free_port
 
 RUN = Path(sys.executable).parent
 TORCHX_PYTHON = Path(__file__).resolve().parents[2] / ".venv-bench" / "bin" / "python"
@@ -20,7 +21,7 @@ class RunFailed(RuntimeError):
 
 def bare(script: Path, scratch: Path) -> None:
     """The floor: two processes, the environment set by hand."""
-    port = _free_port()
+    port = free_port()
     ranks = [
         subprocess.Popen([sys.executable, script], env=_environment() | _rank_variables(rank, port), cwd=scratch)
         for rank in range(WORLD_SIZE)
@@ -76,9 +77,3 @@ def _rank_variables(rank: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

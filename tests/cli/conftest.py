@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli import app
+from tests.processes import processes_of
 
 from .small_server import SmallServer
 
@@ -84,17 +85,3 @@ def local_state(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
     yield state
     for pid in processes_of(state):
         os.kill(pid, signal.SIGKILL)
-
-
-def processes_of(state: Path) -> list[int]:
-    """Pids of the server, the launchers and the ranks of this state directory (Linux)."""
-    mark = str(state).encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            inside = b"CLIENT_LIB_WORKER_DIR=" + mark in (entry / "environ").read_bytes()
-            if inside or mark in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return [pid for pid in found if pid != os.getpid()]

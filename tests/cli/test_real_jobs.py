@@ -7,18 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from client_lib.spec.wire import Event, JobInfo, Manifest
+from tests.waiting import until
 
 from .conftest import CLI, Run
 from .terminal import Terminal
-
-WITHIN_S = 30.0
 
 STEPS = """
 import os, sys, time
@@ -53,13 +50,6 @@ def shell(fresh_shell: dict[str, str], local_server: Path) -> dict[str, str]:
     """As fresh_shell, with the shared server."""
     fresh_shell["CLIENT_LIB_STATE_DIR"] = str(local_server)
     return fresh_shell
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def submit(cli: Run, *line: str) -> str:

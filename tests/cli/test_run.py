@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from .conftest import CLI, Run, processes_of
+from tests.processes import processes_of
+
+from .conftest import CLI, Run
 from .terminal import Terminal
 
 WITHIN_S = 30.0
@@ -45,13 +46,6 @@ def shell(environment: dict[str, str], state: Path) -> dict[str, str]:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     return tmp_path / "train.py"
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def ranks_of(state: Path) -> list[int]:

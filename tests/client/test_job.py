@@ -34,8 +34,8 @@ from client_lib import (
     list_jobs,
 )
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot
-from tests.local_server import until
 from tests.odd_server import OddServer, http
+from tests.waiting import until
 
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from server_stub.runtimes.kube.workload import WorkloadKind
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
 from tests.cluster.waiting import until
+from tests.processes import free_port
 from tests.server_process import ServerProcess
 
 PATIENCE_S = 90.0
@@ -116,7 +116,7 @@ class ClusterPlace(Place):
         self.cluster, self.namespace = cluster, namespace
         self._python, self._before, self._variables = python, before, variables
         cluster.namespace(namespace)
-        self._port = _free_port(cluster.network.host_ip)
+        self._port = free_port(cluster.network.host_ip)
         (folder / "catalogue.yaml").write_text(CATALOGUE)
         self.token = new_token(folder / "users.toml", "tester", "--admin")
         super().__init__(folder)
@@ -226,12 +226,6 @@ def prints(job: Job, text: str, limit_s: float = PATIENCE_S, times: int = 1) -> 
         if sum(text in line for line in lines) >= times:
             return
     raise AssertionError(f"{text!r} was never printed: {lines[-20:]}, {job.info().message}")
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def new_token(users_file: Path, user: str, *flags: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import processes_of
+
 
 class LocalServer:
     """The local server of one state directory, as the SDK starts it on demand."""
@@ -52,19 +54,3 @@ def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     for worker in processes_of(state_dir):
         os.kill(worker, signal.SIGKILL)
     shutil.rmtree(state_dir, ignore_errors=True)
-
-
-def processes_of(state_dir: Path) -> list[int]:
-    """Pids of launchers and ranks of this state directory (Linux)."""
-    mark = str(state_dir).encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                mark in (entry / "cmdline").read_bytes()
-                or b"CLIENT_LIB_WORKER_DIR=" + mark in (entry / "environ").read_bytes()
-            ):
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return [pid for pid in found if pid != os.getpid()]

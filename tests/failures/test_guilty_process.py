@@ -15,8 +15,8 @@ from client_lib import Client, Job, JobFailed
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.kube.observe.parse import read_digest
-from tests.end_to_end.conftest import processes_of
 from tests.failures.endings import LOST_PEER
+from tests.processes import processes_of
 from tests.server_process import ServerProcess
 from tests.worker_gateway.conftest import free_port, sites
 

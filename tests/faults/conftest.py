@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from tests.end_to_end.conftest import processes_of
+from tests.processes import processes_of
 from tests.server_process import ServerProcess
 from tests.store.conftest import postgresql_may_stop as postgresql_may_stop
 from tests.store.conftest import postgresql_server as postgresql_server
@@ -100,11 +100,3 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for pid in processes_of(tmp_path):
         with suppress(ProcessLookupError):  # it ends by itself
             os.kill(pid, signal.SIGKILL)
-
-
-def poll(true: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
-    """Wait until `true()`."""
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

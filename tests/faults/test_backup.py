@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Start
+from tests.processes import processes_of
 from tests.store.postgresql import Server as Postgresql
 
 pytestmark = pytest.mark.process

@@ -14,8 +14,9 @@ import requests
 
 from client_lib.spec import paths
 from tests import small_disk as disks
-from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import Server, Start, poll
+from tests.faults.conftest import Server, Start
+from tests.processes import processes_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -49,7 +50,7 @@ def small(start: Start, disk: Path) -> Server:
 def fill(disk: Path, small: Server) -> Callable[[], Path]:
     """Fill the disk to its last byte; the file that did it."""
     spare = disk / "data" / "spare"
-    poll(lambda: spare.exists() and spare.stat().st_size and small.facts())
+    until(lambda: spare.exists() and spare.stat().st_size and small.facts())
     return lambda: disks.fill(disk)
 
 
@@ -76,7 +77,7 @@ def counting(server: Server, folder: Path) -> tuple[Path, Path]:
     """A job that prints until the second file is there; the first is written at each line."""
     beats, stop = folder / "beats", folder / "stop"
     server.accepted("count", COUNT, args=[str(beats), str(stop)])
-    poll(lambda: beats.exists() and beats.read_text())
+    until(lambda: beats.exists() and beats.read_text())
     return beats, stop
 
 
@@ -85,7 +86,7 @@ def test_submits_are_refused_logs_stall_and_the_job_runs_through(
 ) -> None:
     beats, stop = tmp_path / "beats", tmp_path / "stop"
     small.accepted("count", COUNT, args=[str(beats), str(stop)])
-    poll(lambda: beats.exists() and beats.read_text())
+    until(lambda: beats.exists() and beats.read_text())
     ballast = fill()
     answer = small.submit("more", "print('hello')")
     assert (answer.status_code, answer.json()["code"]) == (507, "storage_full")
@@ -94,12 +95,12 @@ def test_submits_are_refused_logs_stall_and_the_job_runs_through(
     assert not next(check for check in small.get(paths.DOCTOR).json()["checks"] if check["name"] == "disk")["ok"]
     ballast.unlink()
     before = int(beats.read_text() or 0)
-    poll(lambda: int(beats.read_text() or 0) > before)
+    until(lambda: int(beats.read_text() or 0) > before)
     stop.touch()
     assert small.ended("count")["state"] == "SUCCEEDED"
     lines = small.lines("count")
     assert [line.split()[1] for line in lines] == [str(number) for number in [*range(len(lines) - 1), len(lines) - 1]]
-    poll(lambda: small.submit("after", "print('hello')").status_code == 201)
+    until(lambda: small.submit("after", "print('hello')").status_code == 201)
     assert small.ended("after")["state"] == "SUCCEEDED"
 
 
@@ -112,7 +113,7 @@ def test_code_that_unpacks_to_more_than_the_disk_harms_no_other_job(small: Serve
     assert "/work" in ended["message"]
     assert disks.free(disk) > 30 * 2**20
     before = int(beats.read_text() or 0)
-    poll(lambda: int(beats.read_text() or 0) > before)
+    until(lambda: int(beats.read_text() or 0) > before)
     assert small.submit("more", "print('hello')").status_code == 201
     assert small.call("DELETE", paths.job("bomb")).status_code == 200
     stop.touch()
@@ -137,7 +138,7 @@ def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
     waiting = [f"waits-{number}" for number in range(10)]
     for name in waiting:
         small.accepted(name, "print('hello')")
-    poll(lambda: small.job("sleeps")["state"] == "RUNNING")  # its launcher needs the disk for its start
+    until(lambda: small.job("sleeps")["state"] == "RUNNING")  # its launcher needs the disk for its start
     assert small.job("waits-0")["state"] == "PENDING"
     fill()
     for name in waiting:
@@ -164,5 +165,5 @@ def test_a_server_starts_on_a_full_disk_and_finds_its_jobs(
     again = start(**SETTINGS)
     assert again.job("count")["state"] == "RUNNING"
     assert again.call("DELETE", paths.job("count") + "?force=true").status_code == 200
-    poll(lambda: again.get(paths.job("count")).status_code == 404)
+    until(lambda: again.get(paths.job("count")).status_code == 404)
     assert not processes_of(tmp_path / "count.py")

@@ -13,8 +13,8 @@ import requests
 
 from client_lib.spec import paths
 from tests.faults.conftest import Start
-from tests.local_server import until
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

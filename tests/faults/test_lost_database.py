@@ -14,10 +14,11 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import Server, Start, poll
+from tests.faults.conftest import Server, Start
+from tests.processes import processes_of
 from tests.store.postgresql import Server as Postgresql
 from tests.store.test_store import opened
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 postgresql = pytest.mark.xdist_group("postgresql")
@@ -57,7 +58,7 @@ def test_a_restarted_postgresql_is_locked_again_and_jobs_run_on(
     (tmp_path / "other").mkdir()
     other = Server(tmp_path / "other", **variables)
     assert "belongs to another data directory" in other.refused() or "another server runs on" in other.output
-    poll(lambda: server.get(paths.READYZ).ok)
+    until(lambda: server.get(paths.READYZ).ok)
     assert [server.job(name)["state"] for name in ("runs", "waits")] == ["RUNNING", "PENDING"]
     says.touch()
     ends.touch()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec import paths
-from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import Start, poll
+from tests.faults.conftest import Start
+from tests.processes import processes_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +66,7 @@ def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(start: St
         connection.execute("UPDATE alembic_version SET version_num = version_num")
         connection.commit()
     (tmp_path / "go").touch()
-    poll(lambda: server.get(paths.READYZ).status_code == 503)
+    until(lambda: server.get(paths.READYZ).status_code == 503)
     for answer in (server.get(paths.READYZ), server.submit("next", "print(1)")):
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
         assert "is damaged: database disk image is malformed" in answer.json()["message"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec import paths
-from tests.faults.conftest import Start, poll
+from tests.faults.conftest import Start
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -50,7 +51,7 @@ def test_a_job_that_ended_while_no_server_ran_has_its_log_and_exit_code(start: S
     first.running("ends")
     first.end(signal.SIGKILL)
     stop.touch()
-    poll(lambda: list(tmp_path.glob("state/data/jobs/*/attempts/1/workers/0/report.json")))
+    until(lambda: list(tmp_path.glob("state/data/jobs/*/attempts/1/workers/0/report.json")))
     second = start()
     ended = second.ended("ends")
     assert (ended["state"], ended["failure"]["exit_code"]) == ("FAILED", 7)
@@ -110,7 +111,7 @@ def test_two_jobs_at_once_have_two_master_ports_outside_the_ephemeral_range(star
     for name in ("one", "two"):
         server.accepted(name, script, args=[str(stop)])
     for name in ("one", "two"):
-        poll(lambda: len(server.lines(name)) == 2)  # noqa: B023  # called before the next name
+        until(lambda: len(server.lines(name)) == 2)  # noqa: B023  # called before the next name
     stop.touch()
     said = [server.lines(name)[0].split() for name in ("one", "two")]
     assert {host for host, _ in said} == {"127.0.0.1"}

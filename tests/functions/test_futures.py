@@ -25,8 +25,9 @@ from client_lib import (
     wait_all,
 )
 from client_lib.futures import JobFuture
-from tests.local_server import stop_server, until
+from tests.local_server import stop_server
 from tests.odd_server import http, odd_server
+from tests.waiting import until
 
 __all__ = ["odd_server"]
 WITHIN_S = 60.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib import Job, JobFailed
+from tests.processes import free_port
 
 pytestmark = pytest.mark.process
 
@@ -33,8 +33,7 @@ def meet(rank: int, world_size: int, port: int, flag: str | None = None) -> floa
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize("shape", [{"processes_per_worker": 2}, {"n_workers": 2, "processes_per_worker": 1}])

@@ -12,6 +12,7 @@ import pytest
 
 from client_lib import Client, Forbidden, Job, JobFailed, NoResult, TooLarge
 from server_stub.http import users_file
+from tests.processes import free_port
 from tests.server_process import ServerProcess
 
 
@@ -92,8 +93,7 @@ def meet(port: int) -> None:
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens")
 def test_a_port_that_another_s_job_holds_is_named_without_that_job(clients: dict[str, Client], folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     flag = folder / "flag"
     flag.touch()
     first = Job(script=listen, args=(port, str(flag)), client=clients["ann"], name="holds-the-port")

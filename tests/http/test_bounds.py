@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from client_lib.spec import paths
 from server_stub.http.connections import HEAD_MAX
 from tests.http.conftest import DEADLINE_S, Api, Running
+from tests.waiting import until
 
 BOUND = 100_000
 
@@ -113,7 +113,7 @@ def test_a_cut_submit_stores_nothing_and_leaves_no_traceback(
     head = f"POST {paths.JOBS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: 100\r\n\r\n"
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(head.encode() + b'{"spec": ')
-    wait_for(lambda: [line["status"] for line in server.log_lines()] == [499])
+    until(lambda: [line["status"] for line in server.log_lines()] == [499])
     assert "Traceback" not in caplog.text
 
 
@@ -126,17 +126,10 @@ def test_a_cut_upload_leaves_nothing_and_no_traceback(
     head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: {len(data)}\r\n\r\n"
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(head.encode() + data[:50_000])
-    wait_for(lambda: [line["status"] for line in server.log_lines()] == [499])
+    until(lambda: [line["status"] for line in server.log_lines()] == [499])
     assert "Traceback" not in caplog.text
     assert ann("HEAD", path).status_code == 404
     assert not list((server.settings.data_dir / "snapshots" / "incoming").iterdir())
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_unknown_paths_and_methods_are_answered_in_our_words(ann: Api) -> None:
@@ -160,7 +153,7 @@ def test_an_unexpected_exception_is_a_500_with_an_id_and_no_internals(
     assert (answer.status_code, answer.json()["code"]) == (500, "server_error")
     assert "inner secret" not in answer.text
     assert answer.headers["X-Request-Id"] in answer.json()["hint"]
-    wait_for(lambda: "inner secret" in caplog.text)  # logged once the answer is out
+    until(lambda: "inner secret" in caplog.text)  # logged once the answer is out
     assert answer.headers["X-Request-Id"] in caplog.text
 
 
@@ -168,7 +161,7 @@ def test_each_request_is_a_line_of_json_without_tokens_or_queries(server: Runnin
     answer = ann("GET", paths.JOBS, params={"name": "hidden-name"}, headers={"X-Request-Id": "mine-1"})
     assert answer.headers["X-Request-Id"] == "mine-1"
     ann("GET", paths.job("train"))
-    wait_for(lambda: len(server.log_lines()) == 2)
+    until(lambda: len(server.log_lines()) == 2)
     first, second = server.log_lines()
     assert first.items() >= {"id": "mine-1", "method": "GET", "path": paths.JOBS, "status": 200, "user": "ann"}.items()
     assert (second["route"], second["status"]) == ("/api/v1/jobs/{name}", 404)

@@ -12,6 +12,7 @@ import requests
 
 from client_lib.spec import paths
 from tests.http.conftest import DEADLINE_S, Api, Running
+from tests.waiting import until
 
 SOON_S = 0.3
 LARGE = 100_000
@@ -163,10 +164,7 @@ def begun(narrow: Running) -> Iterator[list[socket.socket]]:
         connections[0].sendall(head("POST", paths.JOBS, token, f"Content-Length: {LARGE}"))
         connections[1].sendall(head("POST", paths.JOBS, token, "Transfer-Encoding: chunked"))
         connections[1].sendall(f"{LARGE:x}\r\n".encode() + LARGE * b" " + b"\r\n")
-        deadline = time.monotonic() + DEADLINE_S
-        while narrow.call(lambda: narrow.parts.bodies.free) > 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: narrow.call(lambda: narrow.parts.bodies.free) == 0)
         yield connections
 
 
@@ -181,10 +179,8 @@ def test_unfinished_bodies_leave_a_bound_of_memory(path: str, narrow: Running, b
     assert ann.submit().status_code == 201  # a small one
     for connection in begun:
         connection.close()
-    deadline = time.monotonic() + DEADLINE_S
-    while (status := ann("POST", path, data=LARGE * b" ").status_code) == 503:
-        assert time.monotonic() < deadline
-    assert status == 422
+    until(lambda: ann("POST", path, data=LARGE * b" ").status_code != 503)
+    assert ann("POST", path, data=LARGE * b" ").status_code == 422
     assert narrow.call(lambda: narrow.parts.bodies.free) == 2 * LARGE
 
 

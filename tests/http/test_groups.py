@@ -10,7 +10,7 @@ import requests
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from tests.http.conftest import Api, Running
-from tests.local_server import until
+from tests.waiting import until
 
 JOB = {"spec": {"script": "echo", "type": "binary", "labels": {"team": "a"}}, "code": {"mode": "in_place"}}
 

@@ -11,6 +11,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo, JobPage, Manifest, SubmitRequest
 from server_stub.openapi import openapi
 from tests.http.conftest import Api, Running
+from tests.waiting import until
 
 
 def submit(api: Api, **spec: Any) -> JobInfo:
@@ -260,10 +261,7 @@ def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(serv
     threads = [threading.Thread(target=follow), threading.Thread(target=poll)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 10
-    while server.parts.traffic.in_flight < 2 or server.parts.hub.followers < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: server.parts.traffic.in_flight >= 2 and server.parts.hub.followers >= 1)
     began = time.monotonic()
     server.stop()
     for thread in threads:

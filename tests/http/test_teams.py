@@ -8,7 +8,7 @@ import pytest
 from client_lib.spec import paths
 from tests.http.conftest import Api, Running
 from tests.issuer import CLIENT_ID, running_issuer
-from tests.local_server import until
+from tests.waiting import until
 
 TEAMS = """
 [[teams]]

@@ -31,9 +31,9 @@ from server_stub.store import rows
 from server_stub.store.rows import NewJob
 from tests.fakes import FakeRuntime
 from tests.http.conftest import Running
-from tests.local_server import until
 from tests.mlspace.rest.conftest import COMMAND, JOBS
 from tests.store.test_store import T0, row
+from tests.waiting import until
 
 OTHERS = 5000
 """Finished jobs in the database: a statement that reads them all takes 50 000 steps."""

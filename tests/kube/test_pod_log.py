@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
 
 from server_stub.runtimes.kube.api import pod_log
 from server_stub.runtimes.kube.api.pod_log import LogHandover
+from tests.waiting import until
 
 
 class Taker:
@@ -53,10 +53,7 @@ def test_a_line_does_not_wait_for_the_next_one() -> None:
     taker, seen = Taker(), []
 
     def arrived() -> None:
-        deadline = time.monotonic() + 30
-        while len(taker.batches) == len(seen):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: len(taker.batches) > len(seen))
         seen.append(taker.batches[-1])
 
     assert handed(taker, [b"a", b"b", b"c"], arrived) == 3

@@ -16,6 +16,7 @@ from kubernetes import client
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.api import watch as watching
 from server_stub.runtimes.kube.api.watch import Change, Changed, Listed, ObjectWatch
+from tests.waiting import until
 
 PATIENCE_S = 30.0
 
@@ -95,13 +96,6 @@ def watch(api: Api) -> Iterator[tuple[ObjectWatch, list[Change]]]:
     made = ObjectWatch(api, "/things", {"labelSelector": "x"}, got.append)
     yield made, got
     made.stop()
-
-
-def until(true: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_it_lists_page_by_page_and_then_follows_from_there(cluster: Cluster, watch: Any) -> None:

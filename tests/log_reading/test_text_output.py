@@ -17,7 +17,7 @@ from client_lib.log_reading.frames import Params
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.spec.job import JobSpec
 from tests.log_reading.test_reader import END, STATE, records
-from tests.logs.support import eventually
+from tests.waiting import until
 
 SAID = ("- launcher", b"OMP_NUM_THREADS=1")
 
@@ -99,7 +99,7 @@ def test_a_job_that_runs_and_is_silent_is_said_to_start(
         look = LogOutput("train-1", io.StringIO(), waits_for="2 workers, starting Python")
         printing = pool.submit(look.write, job, {"follow": "true"})
         said: list[str] = []
-        eventually(lambda: said.append(capsys.readouterr().err) or any(said))
+        until(lambda: said.append(capsys.readouterr().err) or any(said))
         job.ends.set()
         printing.result()
     assert "".join(said) + capsys.readouterr().err == "job train-1 RUNNING: 2 workers, starting Python\n"
@@ -136,7 +136,7 @@ def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
     job, out = Quiet(("0 stdout", b"loading"), ("1 stdout", b"loading")), io.StringIO()
     with ThreadPoolExecutor() as pool:
         printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
-        eventually(lambda: out.getvalue() == "[0-1] loading\n")
+        until(lambda: out.getvalue() == "[0-1] loading\n")
         job.ends.set()
         printing.result()
     assert out.getvalue() == "[0-1] loading\n"
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing():
     job = Quiet(("0 stdout", b"loading"))
     with open(writer, "w") as out, ThreadPoolExecutor() as pool:
         printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
-        eventually(lambda: "client_lib-idle" not in [thread.name for thread in threading.enumerate()])
+        until(lambda: "client_lib-idle" not in [thread.name for thread in threading.enumerate()])
         job.ends.set()
         with pytest.raises(BrokenPipeError):
             printing.result()

@@ -11,7 +11,9 @@ import pytest
 import uvicorn
 
 from tests.logs import log_server
-from tests.logs.support import LogWriter, Server, ServerProcess, eventually, free_port
+from tests.logs.support import LogWriter, Server, ServerProcess
+from tests.processes import free_port
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run)
     thread.start()
-    eventually(lambda: running.started)
+    until(lambda: running.started)
     yield Server(f"http://127.0.0.1:{port}", app)
     running.should_exit = True
     thread.join(timeout=10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -19,6 +18,8 @@ from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.format import segment_name
 from tests.logs.log_server import NAME
+from tests.processes import free_port
+from tests.waiting import until
 
 START = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 
@@ -102,19 +103,6 @@ def opener(url: str) -> Callable[[Params], Iterator[bytes]]:
     return open_stream
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def eventually(condition: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
 class ServerProcess:
     """A server of its own process, to be killed and started again at the same port."""
 
@@ -127,7 +115,7 @@ class ServerProcess:
     def start(self) -> None:
         script = [sys.executable, str(Path(__file__).with_name("log_server.py")), str(self.folder), str(self.port)]
         self.process = subprocess.Popen(script)
-        eventually(self.answers, within_s=30)
+        until(self.answers)
 
     def answers(self) -> bool:
         try:

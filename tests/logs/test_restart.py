@@ -11,7 +11,8 @@ import pytest
 
 from client_lib.log_reading.reader import log_lines, log_params
 from tests.logs.log_server import write_job
-from tests.logs.support import LogWriter, ServerProcess, eventually, opener
+from tests.logs.support import LogWriter, ServerProcess, opener
+from tests.waiting import until
 
 LINES = 3000
 
@@ -39,7 +40,7 @@ def test_a_killed_server_loses_and_repeats_no_line(
     author.start()
     for _ in range(rounds):
         before = len(got)
-        eventually(lambda before=before: len(got) > before, within_s=60)  # it pauses between two tries, up to seconds
+        until(lambda before=before: len(got) > before)  # it pauses between two tries, up to seconds
         time.sleep(random.uniform(0.0, 0.3))  # any moment is as good
         server_process.kill()
         server_process.start()

@@ -16,13 +16,14 @@ from client_lib.log_reading.reader import log_lines
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from tests.logs.log_server import NAME, write_job
-from tests.logs.support import LogWriter, Server, eventually
+from tests.logs.support import LogWriter, Server
+from tests.waiting import until
 
 
 def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):
     """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
     with _follow(server) as connection:
-        eventually(lambda: server.followers() == 1)
+        until(lambda: server.followers() == 1)
         sent = [f"{number} " + "x" * 5000 for number in range(2000)]
         for text in sent:
             writer.write(text)
@@ -32,11 +33,11 @@ def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, wr
 
 def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter):
     with _follow(server) as connection:
-        eventually(lambda: server.followers() == 1)
+        until(lambda: server.followers() == 1)
         for number in range(2000):
             writer.write(f"{number} " + "x" * 5000)
         connection.recv(1)
-    eventually(lambda: server.followers() == 0)
+    until(lambda: server.followers() == 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
@@ -45,14 +46,14 @@ def test_readers_that_vanish_leave_no_file_open(server: Server, writer: LogWrite
     gc.disable()
     try:
         readers = [_follow(server) for _ in range(10)]
-        eventually(lambda: server.followers() == len(readers))
+        until(lambda: server.followers() == len(readers))
         for number in range(2000):
             writer.write(f"{number} " + "x" * 5000)
-        eventually(lambda: len(_open_below(tmp_path)) > len(readers))
+        until(lambda: len(_open_below(tmp_path)) > len(readers))
         for reader in readers:
             reader.recv(1)
             reader.close()
-        eventually(lambda: not _open_below(tmp_path))
+        until(lambda: not _open_below(tmp_path))
     finally:
         gc.enable()
 

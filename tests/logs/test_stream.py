@@ -15,7 +15,8 @@ from client_lib.log_reading.frames import JobStatus, Records, read_frames
 from client_lib.log_reading.reader import log_entries, log_lines, log_params
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from tests.logs.log_server import log_directory, write_job
-from tests.logs.support import LogWriter, Server, eventually, stamp
+from tests.logs.support import LogWriter, Server, stamp
+from tests.waiting import until
 
 
 def lines(server: Server, **asked: object) -> list[str]:
@@ -74,12 +75,12 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
 
     thread = threading.Thread(target=follow)
     thread.start()
-    eventually(lambda: states == ["waits for 2 of 8 GPUs"])
+    until(lambda: states == ["waits for 2 of 8 GPUs"])
     LogWriter(log_directory(tmp_path, 1, 1)).write("from worker 1")
-    eventually(lambda: seen == ["from worker 1"])
+    until(lambda: seen == ["from worker 1"])
     write_job(tmp_path, state="RUNNING", reason="Running", message="")
     LogWriter(log_directory(tmp_path, 1, 0)).write("from worker 0")
-    eventually(lambda: len(seen) == 2 and states[-1] == "RUNNING")
+    until(lambda: len(seen) == 2 and states[-1] == "RUNNING")
     finish(tmp_path)
     thread.join(timeout=10)
     assert seen == ["from worker 1", "from worker 0"]
@@ -272,10 +273,10 @@ def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: P
 
 def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWriter):
     responses = [server.get(LOG_FRAMES, follow="true") for _ in range(3)]
-    eventually(lambda: server.followers() == 3)
+    until(lambda: server.followers() == 3)
     for response in responses:
         response.close()
-    eventually(lambda: server.followers() == 0)
+    until(lambda: server.followers() == 0)
 
 
 def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_path: Path):
@@ -285,7 +286,7 @@ def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_pa
     ]
     for thread in threads:
         thread.start()
-    eventually(lambda: server.followers() == 60)
+    until(lambda: server.followers() == 60)
     for number in range(50):
         writer.write(f"line {number}")
     finish(tmp_path)

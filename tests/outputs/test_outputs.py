@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from client_lib import Job, JobFailed
 from client_lib.client import Client
 from client_lib.errors import NotFound
 from client_lib.transport.download import Progress
+from tests.waiting import until
 
 PATIENCE_S = 60.0
 
@@ -30,13 +29,6 @@ def ended(folder: Path, script: str, **fields: object) -> Job:
     except JobFailed:
         pass
     return job
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 SCRIPT = """

@@ -114,19 +114,3 @@ async def running(folder: Path, **options: Any) -> AsyncIterator[Site]:
         yield site
     finally:
         await site.runtime.close()
-
-
-async def poll(true: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
-    """Wait until `true()`; for what no observation tells."""
-    end = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """It exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False

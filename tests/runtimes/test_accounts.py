@@ -35,8 +35,9 @@ from server_stub.runtimes.local import accounts
 from server_stub.settings import PREFIX
 from tests.faults.conftest import FINAL, PATIENCE_S
 from tests.http.conftest import user_fixture
-from tests.runtimes.conftest import alive
+from tests.processes import alive
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 ANN, BEN = "daemon", "games"
 
@@ -118,10 +119,7 @@ class User:
 
     def said(self, name: str, mark: str = "{") -> dict[str, Any]:
         """The JSON that the job has printed in one line, as soon as it is there."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (lines := [line for line in self.log(name).splitlines() if mark in line]):
-            assert time.monotonic() < deadline, self.job(name)
-            time.sleep(0.05)
+        lines = until(lambda: [line for line in self.log(name).splitlines() if mark in line], f"{mark!r} in its log")
         found: dict[str, Any] = json.loads(lines[0][lines[0].index("{") :])
         return found
 

@@ -14,7 +14,9 @@ from client_lib.errors import Unavailable
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Source, inputs_dir
 from server_stub.runtimes.local.processes import leftovers
-from tests.runtimes.conftest import alive, poll, running
+from tests.processes import alive
+from tests.runtimes.conftest import running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +80,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path:
     async with running(tmp_path) as site:
         job = site.submit("stubborn", "stubborn.py")
         await site.phase(job, "running")
-        await poll(lambda: "up" in site.lines(job))
+        await eventually(lambda: "up" in site.lines(job))
         before = time.monotonic()
         site.runtime.stop("stubborn", 1, 0.5)
         end = await site.ended(job)
@@ -91,7 +93,7 @@ async def test_stop_takes_the_grandchildren(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         script = "bash -c 'setsid sleep 600 & echo $!; wait'"
         job = site.submit("grand", script, type="binary")
-        await poll(lambda: any(line.isdigit() for line in site.lines(job)))
+        await eventually(lambda: any(line.isdigit() for line in site.lines(job)))
         grandchild = next(int(line) for line in site.lines(job) if line.isdigit())
         before = time.monotonic()
         site.runtime.stop("grand", 1, 1.0)
@@ -176,11 +178,11 @@ async def test_logs_are_signs_of_life(tmp_path: Path) -> None:
         job = site.submit(
             "talks", "bash -c 'echo up; until [ -e again ]; do sleep 0.05; done; echo again; sleep 600'", type="binary"
         )
-        await poll(lambda: "up" in site.lines(job))
+        await eventually(lambda: "up" in site.lines(job))
         life = site.runtime.signs_of_life("talks", 1)
         assert site.runtime.signs_of_life("talks", 1) == life
         (tmp_path / "again").touch()
-        await poll(lambda: "again" in site.lines(job))
+        await eventually(lambda: "again" in site.lines(job))
         assert site.runtime.signs_of_life("talks", 1) != life
         site.runtime.stop("talks", 1, 1)
         await site.ended(job)

@@ -17,7 +17,8 @@ from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from tests.elastic_training import TRAINS
-from tests.runtimes.conftest import Site, poll, running
+from tests.runtimes.conftest import Site, running
+from tests.waiting import eventually
 
 PATIENCE_S = 150.0  # agents and ranks import torch, one after the other
 SLEEPS = """
@@ -56,7 +57,7 @@ class Group:
         return [words for words in self.begun() if words[2] == size and int(words[4]) > step]
 
     async def until(self, true: Callable[[], Any]) -> None:
-        await poll(true, PATIENCE_S)
+        await eventually(true, PATIENCE_S)
 
     async def until_both_train(self) -> None:
         await self.until(lambda: len(self.begun()) == 2 and self.step() > 3)

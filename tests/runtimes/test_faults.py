@@ -21,8 +21,10 @@ from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
 from server_stub.runtimes.local import launcher
-from tests.runtimes.conftest import Site, alive, poll, running
+from tests.processes import alive
+from tests.runtimes.conftest import Site, running
 from tests.small_disk import fill, small_disk
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 
@@ -59,7 +61,7 @@ async def test_when_a_launcher_is_killed_nothing_of_the_attempt_lives_on(
     async with running(tmp_path) as site:
         script = "bash -c 'setsid sleep 600 & echo $!; wait'"
         job = site.submit("lost", script, type="binary", n_workers=2)
-        await poll(lambda: site.lines(job, 0) and site.lines(job, 1))
+        await eventually(lambda: site.lines(job, 0) and site.lines(job, 1))
         grandchildren = [int(line) for w in (0, 1) for line in site.lines(job, w) if line.isdigit()]
         processes = [*grandchildren, *ranks(site, job, 0), *ranks(site, job, 1)]
         os.kill(held(site, job, 1)["pid"], signal.SIGKILL)
@@ -196,7 +198,7 @@ async def test_a_new_runtime_reports_what_ended_meanwhile(tmp_path: Path) -> Non
     async with running(tmp_path) as site:
         job = site.submit("quick", "bash -c 'sleep 0.3; exit 7'", type="binary")
         await site.phase(job, "running")
-    await poll(lambda: (site.directory(job) / "report.json").exists())
+    await eventually(lambda: (site.directory(job) / "report.json").exists())
     for _ in range(2):  # and again, if the server died before it had stored that
         async with running(tmp_path) as again:
             again.runtime.submit(job)
@@ -207,7 +209,7 @@ async def test_a_new_runtime_reports_what_ended_meanwhile(tmp_path: Path) -> Non
 async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit("dead", "bash -c 'setsid sleep 600 & echo $!; wait'", type="binary")
-        await poll(lambda: any(line.isdigit() for line in site.lines(job)))
+        await eventually(lambda: any(line.isdigit() for line in site.lines(job)))
         grandchild = next(int(line) for line in site.lines(job) if line.isdigit())
     os.kill(held(site, job)["pid"], signal.SIGKILL)
     async with running(tmp_path) as again:
@@ -253,7 +255,7 @@ async def test_an_attempt_that_the_shutdown_of_its_machine_has_stopped_is_lost_w
         pids = [held(site, job, worker)["pid"] for worker in (0, 1)]
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
-    await poll(lambda: all((site.directory(job, worker) / "report.json").exists() for worker in (0, 1)))
+    await eventually(lambda: all((site.directory(job, worker) / "report.json").exists() for worker in (0, 1)))
     file = attempt_dir(job.job_dir, 1) / "attempt.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
     async with running(tmp_path) as again:
@@ -332,7 +334,7 @@ async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_noth
         job.job_dir.mkdir(parents=True)
     (tmp_path / "attempts.pickle").write_bytes(pickle.dumps(jobs))
     server = host(tmp_path)
-    await poll(lambda: attempt_dir(jobs[0].job_dir, 1).exists())
+    await eventually(lambda: attempt_dir(jobs[0].job_dir, 1).exists())
     await asyncio.sleep(delay_ms / 1000)
     server.kill()
     server.communicate()
@@ -357,7 +359,7 @@ async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_i
         end = await site.ended(one)
         assert (end.reason, "the server had an error in this attempt" in end.message) == (Reason.SERVER_ERROR, True)
         assert (await site.ended(site.submit("two", "true", type="binary"))).reason is Reason.COMPLETED
-        await poll(lambda: site.runtime.instance_types() == free)
+        await eventually(lambda: site.runtime.instance_types() == free)
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"grant": 5}'])

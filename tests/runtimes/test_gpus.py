@@ -17,7 +17,9 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Submitter
 from server_stub.runtimes.local import machine, runtime
 from server_stub.runtimes.local.machine import Gpu, GpuProcess, parse, visible
-from tests.runtimes.conftest import alive, poll, running
+from tests.processes import alive
+from tests.runtimes.conftest import running
+from tests.waiting import eventually
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
 SHOW = (
@@ -237,7 +239,7 @@ async def test_a_look_that_is_broken_off_leaves_no_process(tmp_path: Path) -> No
     program.write_text(f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 600\n")
     program.chmod(0o755)
     look = asyncio.ensure_future(machine.Gpus(str(program)).look())
-    await poll(lambda: pids.exists() and "\n" in pids.read_text())
+    await eventually(lambda: pids.exists() and "\n" in pids.read_text())
     look.cancel()
     with pytest.raises(asyncio.CancelledError):
         await look

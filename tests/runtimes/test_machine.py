@@ -16,8 +16,8 @@ from client_lib.worker.directory import MARKER
 from server_stub.runtimes.local import machine, processes
 from server_stub.runtimes.local.folders import check_volumes, find_prefix
 from server_stub.runtimes.local.ports import Ports, ephemeral_range, in_turn, is_free, outside
-from tests.local_server import until
 from tests.runtimes.conftest import running
+from tests.waiting import until
 
 
 def test_this_machine_is_looked_at() -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from client_lib.spec.states import Reason
-from tests.runtimes.conftest import poll, running
+from tests.processes import free_port
+from tests.runtimes.conftest import running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_port_that_another_job_has_is_named_with_that_job(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     chosen = {"type": "binary", "env_variables": {"MASTER_PORT": port}}
     async with running(tmp_path) as site:
         first = site.submit("first", "sleep 600", **chosen)
@@ -44,7 +44,7 @@ async def test_two_runtimes_give_jobs_of_one_name_different_ports(tmp_path: Path
             (site.folder / "train.py").write_text(prints)
             attempts.append(site.submit("train", "train.py"))
             await site.phase(attempts[-1], "running")
-        await poll(lambda: one.lines(attempts[0]) and other.lines(attempts[1]))
+        await eventually(lambda: one.lines(attempts[0]) and other.lines(attempts[1]))
         assert one.lines(attempts[0]) != other.lines(attempts[1])
         for site, attempt in zip((one, other), attempts, strict=True):
             site.runtime.stop(attempt.job_id, 1, 0)

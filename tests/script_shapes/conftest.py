@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import processes_of
+from tests.processes import processes_of
 
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -128,9 +127,3 @@ def shell(tmp_path: Path, state: Path) -> Shell:
 def at_port(port: int) -> Mapping[str, str]:
     """The environment of a script that is started by hand."""
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LIMIT_S, MARKS, OURS, TORCHRUN, Shell, at_port, free_port
+from tests.processes import free_port
+
+from .conftest import LIMIT_S, MARKS, OURS, TORCHRUN, Shell, at_port
 
 pytestmark = MARKS
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .conftest import MARKS, TORCHRUN, Shell, at_port, free_port
+from tests.processes import free_port
+
+from .conftest import MARKS, TORCHRUN, Shell, at_port
 
 pytestmark = MARKS
 

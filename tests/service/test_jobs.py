@@ -16,6 +16,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, JobPage, RankReport, SubmitRequest
 from server_stub.service import JobFilters, Service
 from tests.service.bench import ANN, Bench
+from tests.waiting import eventually
 
 
 def in_server(bench: Bench, run: Callable[[Service], Awaitable[None]], **settings: Any) -> None:
@@ -24,14 +25,6 @@ def in_server(bench: Bench, run: Callable[[Service], Awaitable[None]], **setting
             await run(service)
 
     asyncio.run(main())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Fails after 10 s."""
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
 
 
 def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
@@ -131,7 +124,7 @@ def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growi
             await asyncio.sleep(0.02)
             assert bench.runtime.started[-1] == (job.id, number)
             bench.clock.pass_time(0.1)
-            await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+            await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
         failed = await bench.until("one", State.FAILED)
@@ -150,7 +143,7 @@ def test_a_job_that_succeeds_after_a_retry_shows_no_failure(bench: Bench) -> Non
         bench.runtime.end(job.id, Reason.EXIT_CODE, failing=RankReport(rank=0, exit_code=1))
         assert (await bench.until("one", State.RESTARTING)).failure
         bench.clock.pass_time(1)
-        await until(lambda: len(bench.runtime.started) == 2)
+        await eventually(lambda: len(bench.runtime.started) == 2)
         bench.runtime.end(job.id)
         assert (await bench.until("one", State.SUCCEEDED)).failure is None
         assert ("RUNNING", "Running", 2) in await bench.events("one")
@@ -206,7 +199,7 @@ def test_stop_timer_counts_from_the_first_start_over_all_attempts(bench: Bench) 
         bench.runtime.end(job.id, Reason.EXIT_CODE)
         await bench.until("one", State.RESTARTING)
         bench.clock.pass_time(1)
-        await until(lambda: len(bench.runtime.started) == 2)
+        await eventually(lambda: len(bench.runtime.started) == 2)
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING, 2)
         bench.clock.pass_time(298)
@@ -245,7 +238,7 @@ def test_a_silent_job_is_restarted_and_watched_again(bench: Bench) -> None:
             if attempt == 1:
                 await bench.until("one", State.RESTARTING)
                 bench.clock.pass_time(1)
-                await until(lambda: len(bench.runtime.started) == 2)
+                await eventually(lambda: len(bench.runtime.started) == 2)
         assert (await bench.until("one", State.FAILED)).reason is Reason.HUNG_SILENT
 
     in_server(bench, run)
@@ -366,7 +359,7 @@ def test_delete_with_force_stops_the_job_first(bench: Bench) -> None:
         folder = bench.settings().data_dir / "jobs" / job.id
         folder.mkdir(exist_ok=True)
         bench.runtime.end(job.id, Reason.CANCELLED)
-        await until(lambda: not list(folder.parent.iterdir()))
+        await eventually(lambda: not list(folder.parent.iterdir()))
         with pytest.raises(NotFound):
             await service.get(ANN, "one")
 
@@ -418,6 +411,6 @@ def test_the_clock_may_jump_while_a_job_waits_for_its_next_attempt(bench: Bench)
         await bench.until("one", State.RESTARTING)
         bench.clock.jump(-timedelta(days=365).total_seconds())
         bench.clock.pass_time(1)
-        await until(lambda: len(bench.runtime.started) == 2)
+        await eventually(lambda: len(bench.runtime.started) == 2)
 
     in_server(bench, run)

@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from server_stub.service.notifications import AllowedHosts, Refused
 from server_stub.service.values import User
 from tests.service.bench import Bench
 from tests.service.test_hangs import becomes, with_two_ranks
+from tests.waiting import eventually
 
 
 class Receiver:
@@ -77,13 +77,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "PAUSES_S", (0.02, 0.02, 0.02))  # the bound of tries, without its minutes
 
 
-async def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-
-
 async def ends(bench: Bench, name: str = "one", **spec: Any) -> str:
     """A job that is submitted and succeeds."""
     job = await bench.submit(name=name, **spec)
@@ -104,7 +97,7 @@ def with_server(bench: Bench, run: Callable[[], Any], **settings: Any) -> None:
 def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
         job_id = await ends(bench, notify=receiver.url + "?a=b")
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
         (got,) = receiver.got
         assert got.pop("text").startswith("job one SUCCEEDED in ")
         assert got.pop("id").startswith(job_id)
@@ -117,7 +110,7 @@ def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(bench: 
             "attempt": 1,
         }
         assert receiver.paths == ["/T0/secret-path/?a=b"]
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
 
     with_server(bench, run)
 
@@ -125,7 +118,7 @@ def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(bench: 
 def test_slack_gets_its_form(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
         await ends(bench, notify="slack+" + receiver.url)
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
         assert receiver.got[0].keys() == {"text"}
 
     with_server(bench, run)
@@ -135,13 +128,13 @@ def test_a_receiver_that_is_away_is_tried_again_and_one_that_refuses_is_not(benc
     async def run() -> None:
         receiver.statuses = [503, 429]
         await ends(bench, notify=receiver.url)
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
         receiver.statuses = [404]
         await ends(bench, "two", notify=receiver.url)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         receiver.statuses = [500] * 9
         await ends(bench, "three", notify=receiver.url)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         assert len(receiver.paths) == 3 + 1 + 4
         assert [got["job"] for got in receiver.got] == ["one"]
 
@@ -152,7 +145,7 @@ def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
         receiver.statuses = [302]
         await ends(bench, notify=receiver.url)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         assert receiver.paths == ["/T0/secret-path/"]
 
     with_server(bench, run)
@@ -166,11 +159,11 @@ def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
     async def first() -> None:
         receiver.statuses = [503]
         await ends(bench, notify=receiver.url)
-        await until(lambda: receiver.paths)
+        await eventually(lambda: receiver.paths)
 
     async def second() -> None:
-        await until(lambda: receiver.got)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: receiver.got)
+        await eventually(lambda: not bench.service.busy())
 
     async def third() -> None:
         assert not bench.service.busy()
@@ -188,7 +181,7 @@ def test_a_receiver_that_does_not_answer_delays_no_job(bench: Bench, receiver: R
         assert bench.service.busy()
         assert not receiver.got
         receiver.may_answer.set()
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
 
     with_server(bench, run)
 
@@ -236,10 +229,10 @@ def test_a_slow_host_holds_up_no_other(bench: Bench, receiver: Receiver) -> None
 def test_a_hang_is_told_and_that_it_is_over(bench: Bench, receiver: Receiver) -> None:
     async def run(job_id: str) -> None:
         await becomes(bench, Reason.HUNG)
-        await until(lambda: len(receiver.got) == 1)
+        await eventually(lambda: len(receiver.got) == 1)
         bench.runtime.runs(job_id)
         await becomes(bench, Reason.RUNNING)
-        await until(lambda: len(receiver.got) == 2)
+        await eventually(lambda: len(receiver.got) == 2)
         hangs, moves = receiver.got
         assert (hangs["event"], moves["event"]) == ("hangs", "moves")
         assert hangs["text"].startswith(
@@ -256,7 +249,7 @@ def test_a_deleted_job_tells_nothing(bench: Bench, receiver: Receiver) -> None:
         bench.runtime.runs(job.id)
         await bench.service.delete(User("ann"), "one", force=True)
         bench.runtime.end(job.id)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         assert not receiver.paths
 
     with_server(bench, run)
@@ -271,7 +264,7 @@ def test_values_of_secrets_are_left_out(bench: Bench, receiver: Receiver) -> Non
         job_id = (await bench.info("one")).id
         bench.runtime.runs(job_id)
         bench.runtime.end(job_id, Reason.START_FAILED, "no program hf_abcdef for xyz-123")
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
         assert receiver.got[0]["text"] == "job one FAILED (StartFailed): no program *** for ***"
         assert b"secret-path" not in text.json
 
@@ -286,7 +279,7 @@ def test_the_address_is_shown_to_nobody_but_its_owner(
     async def run() -> None:
         receiver.statuses = [404]
         await ends(bench, notify=receiver.url)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         assert (await bench.info("one")).spec.notify == "***"
         assert b"secret-path" in await bench.service.request(User("ann"), "one")
         assert b"secret-path" not in await bench.service.request(User("root", admin=True), "one", "ann")
@@ -319,12 +312,12 @@ def test_a_server_of_several_users_sends_only_where_its_settings_allow(bench: Be
 
     async def not_reached() -> None:  # the name is allowed; its address is this machine
         await ends(bench, "two", notify=here)
-        await until(lambda: not bench.service.busy())
+        await eventually(lambda: not bench.service.busy())
         assert not receiver.paths
 
     async def reached() -> None:
         await ends(bench, "three", notify=here)
-        await until(lambda: receiver.got)
+        await eventually(lambda: receiver.got)
 
     users = bench.folder / "users.toml"
     with_server(bench, refused, users_file=users)
@@ -389,7 +382,7 @@ def test_an_answer_that_is_no_http_is_a_problem_of_the_moment(bench: Bench, tmp_
         async with await asyncio.start_server(odd, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             await ends(bench, notify=f"http://127.0.0.1:{port}")
-            await until(lambda: not bench.service.busy())
+            await eventually(lambda: not bench.service.busy())
             assert len(tries) == 4
 
     with_server(bench, run)

@@ -24,7 +24,7 @@ from server_stub.service import JobFilters
 from tests.examples import examples
 from tests.service.bench import ANN, Bench
 from tests.service.test_damage import in_state
-from tests.service.test_jobs import until
+from tests.waiting import eventually
 
 BOUNDED = settings(
     max_examples=examples(25),
@@ -242,7 +242,7 @@ async def failed(bench: Bench, job_id: str, ends: list[Reason]) -> None:
         bench.runtime.end(job_id, reason, "it failed")
         await bench.until_info("one", lambda info, before=attempt: info.state.final or info.attempt > before)
         bench.clock.pass_time(100)
-        await until(lambda job=active: job.status.state.final or job.submitted_attempt == job.status.attempt)
+        await eventually(lambda job=active: job.status.state.final or job.submitted_attempt == job.status.attempt)
 
 
 def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
@@ -315,7 +315,7 @@ def test_a_job_that_is_deleted_while_it_ends_leaves_no_folder(bench: Bench) -> N
             active = service._reconciler.by_name("ann", "one")
             assert active
             await service.delete(ANN, "one", force=True)
-            await until(lambda: not service._reconciler.by_name("ann", "one"))
+            await eventually(lambda: not service._reconciler.by_name("ann", "one"))
             await service._cleanup.finish()
             active.remove_at_end = False  # its end was handled before the order to delete it
             await service._cleanup.on_end(active)

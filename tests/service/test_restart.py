@@ -23,7 +23,7 @@ from server_stub.store import rows, search
 from server_stub.store.search import JobFilters
 from tests.logs.support import LogWriter
 from tests.service.bench import ANN, Bench
-from tests.service.test_jobs import until
+from tests.waiting import eventually
 
 
 def test_every_job_that_is_not_final_is_given_to_the_runtime_again(bench: Bench) -> None:
@@ -93,7 +93,7 @@ def test_the_pause_between_two_attempts_outlives_the_server(bench: Bench) -> Non
         async with bench.server():
             assert bench.runtime.started == [(job.id, 1)]
             bench.clock.pass_time(1)
-            await until(lambda: bench.runtime.started == [(job.id, 1), (job.id, 2)])
+            await eventually(lambda: bench.runtime.started == [(job.id, 1), (job.id, 2)])
         async with bench.server():
             assert bench.runtime.started == [(job.id, 1), (job.id, 2)]
             bench.runtime.end(job.id)
@@ -112,7 +112,7 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
                 bench.runtime.end(job.id, reason)
                 await bench.until("one", State.RESTARTING, number + 1)
                 bench.clock.pass_time(60)
-                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]  # a lambda's default
+                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]  # a lambda's default
         async with bench.server():
             assert (await bench.info("one")).infrastructure_retries == 2
             bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")
@@ -136,7 +136,7 @@ def test_the_progress_that_resets_retries_outlives_the_server(bench: Bench) -> N
                 assert (await bench.until("one", State.RESTARTING, number + 1)).retry == f"1 of 1 retries{told}"
             async with bench.server():
                 bench.clock.pass_time(60)
-                await until(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
         async with bench.server():
             await fails_at(bench, job.id, 3, 299)
             failed = await bench.until("one", State.FAILED)

@@ -37,7 +37,8 @@ from server_stub.service import JobFilters, Service
 from server_stub.service.admission import fingerprint
 from server_stub.service.values import User
 from tests.service.bench import ANN, Bench
-from tests.service.test_jobs import in_server, until, upload
+from tests.service.test_jobs import in_server, upload
+from tests.waiting import eventually
 
 BEN, ROOT = User("ben"), User("root", admin=True)
 
@@ -499,6 +500,6 @@ def test_the_doctor_shows_the_retention(bench: Bench) -> None:
             "finished jobs are kept 30 days after their end, at most 20 GB of them; the log of a job at most 10.7 GB"
         )
         assert "fake" in shown
-        await until(lambda: True)
+        await eventually(lambda: True)
 
     in_server(bench, run)

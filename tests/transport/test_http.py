@@ -26,6 +26,7 @@ from client_lib.transport.http import RequestsTransport
 from client_lib.transport.rest import Connect, Rest
 from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
+from tests.processes import free_port
 
 Start = Callable[..., OddServer]
 
@@ -45,12 +46,6 @@ def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **setting
 
 def api(url: str, retry_s: float = 0.0) -> Api:
     return Api(Config(url), rest(url, retry_s=retry_s))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def refused(url: str, **options: float) -> errors.ClientLibError:

@@ -25,7 +25,8 @@ from client_lib.job import Job
 from client_lib.spec.state_dir import SERVER_LOCK
 from client_lib.transport import local_server
 from client_lib.transport.local_server import Running, find, find_or_start, stop
-from tests.local_server import stop_server, until
+from tests.local_server import stop_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

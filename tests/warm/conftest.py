@@ -18,7 +18,9 @@ import pytest
 from client_lib.worker.directory import MARKER, read_json
 from client_lib.worker.rank_environment import processes
 from client_lib.worker.warm import ROOM, fit
-from tests.worker.conftest import DEADLINE_S, Worker, alive, until
+from tests.processes import alive
+from tests.waiting import until
+from tests.worker.conftest import DEADLINE_S, Worker
 
 COMPILE_S = 100.0  # a first torch.compile makes headers first
 PROCESS = str(Path(fit.__file__).parent / "__main__.py")

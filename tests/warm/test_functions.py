@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from client_lib.notebook import notebook_launcher
 from client_lib.torch_distributor import TorchDistributor
 from client_lib.transport import local_server
 from tests.local_server import CLIENT_VARIABLES, stop_server
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -54,11 +54,7 @@ def test_functions_and_what_calls_them_for_other_libraries_are_warm(client: Clie
     job.submit()
     assert job.results(timeout=WITHIN_S) == [0, 1]
     assert job.info().warm is False
-    deadline = time.monotonic() + WITHIN_S
-    while [pool.state for pool in client.server_info().warm_pools] != ["ready"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
+    until(lambda: [pool.state for pool in client.server_info().warm_pools] == ["ready"])
     again = Job(script=rank, n_workers=2)
     again.submit()
     assert (again.results(timeout=WITHIN_S), again.info().warm) == ([0, 1], True)

@@ -18,8 +18,9 @@ from client_lib.worker.directory import MARKER, read_json
 from client_lib.worker.rank_environment import processes
 from client_lib.worker.system import marked
 from client_lib.worker.warm import fit
+from tests.processes import alive
+from tests.waiting import until
 from tests.warm.conftest import Make, WarmWorker, package
-from tests.worker.conftest import alive, until
 
 pytestmark = [
     pytest.mark.process,

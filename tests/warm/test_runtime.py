@@ -14,7 +14,9 @@ from client_lib.spec.wire import Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.plan import wants_warm
-from tests.runtimes.conftest import Site, alive, anyio_backend, poll, running
+from tests.processes import alive
+from tests.runtimes.conftest import Site, anyio_backend, running
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.process,
@@ -34,7 +36,7 @@ def write(folder: Path, text: str = SCRIPT) -> str:
 async def warmed(site: Site) -> Site:
     """A first job has run, and a pool stands."""
     await site.ended(site.submit("first", write(site.folder)))
-    await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+    await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
     return site
 
 
@@ -63,7 +65,7 @@ async def test_the_first_job_starts_fresh_and_those_behind_it_warm(tmp_path: Pat
         first = site.submit("first", write(tmp_path))
         assert await was_warm(site, first) == [False]
         assert notes(site, first) == []
-        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         second = site.submit("second", write(tmp_path), n_workers=2)
         assert await was_warm(site, second) == [True, True]
         assert site.lines(second)[-1] == "ran"
@@ -118,8 +120,8 @@ async def test_after_two_jobs_that_did_not_fit_the_pool_is_made_for_such(tmp_pat
         begun = site.runtime.warm_pools()[0].pid
         for name in ("one", "two"):
             await site.ended(site.submit(name, write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1}))
-        await poll(lambda: site.runtime.warm_pools()[0].pid != begun)
-        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        await eventually(lambda: site.runtime.warm_pools()[0].pid != begun)
+        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         third = site.submit("three", write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
         assert await was_warm(site, third) == [True]
 
@@ -133,9 +135,9 @@ async def test_a_dead_pool_costs_a_job_nothing_but_time(tmp_path: Path) -> None:
         hung = site.submit("hung", write(tmp_path))
         assert await was_warm(site, hung) == [False]
         assert "did not answer" in notes(site, hung)[0]
-        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         assert await was_warm(site, site.submit("next", write(tmp_path))) == [True]
-        await poll(lambda: not alive(pool))
+        await eventually(lambda: not alive(pool))
 
 
 async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
         await warmed(site)
         before = site.runtime.warm_pools()[0]
         await site.ended(site.submit("second", write(tmp_path, "import tqdm, yaml")))
-        await poll(
+        await eventually(
             lambda: [p.modules > before.modules for p in site.runtime.warm_pools() if p.state == "ready"] == [True]
         )
 
@@ -165,7 +167,7 @@ async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_
             return await was_warm(site, attempt), site.lines(attempt)[-1]
 
         async def ready() -> None:
-            await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+            await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
 
         assert await ran("first") == ([False], "1")
         await ready()
@@ -182,7 +184,7 @@ async def test_an_edit_of_the_users_own_module_counts_in_the_next_job(tmp_path: 
     (tmp_path / "mine.py").write_text("text = 'before'")
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("first", script))
-        await poll(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         for text in ("before", "edited since"):  # Python tells two versions of one second apart by their size
             (tmp_path / "mine.py").write_text(f"text = {text!r}")
             attempt = site.submit(text, script)
@@ -194,10 +196,12 @@ async def test_pools_end_with_their_server_and_the_list_of_modules_stays(tmp_pat
     async with running(tmp_path, warm=True) as site:
         pool = (await warmed(site)).runtime.warm_pools()[0].pid
         assert pool
-    await poll(lambda: not alive(pool))
+    await eventually(lambda: not alive(pool))
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("again", write(tmp_path, "print('imports nothing')")))
-        await poll(lambda: [pool.modules > 3 for pool in site.runtime.warm_pools() if pool.state == "ready"] == [True])
+        await eventually(
+            lambda: [pool.modules > 3 for pool in site.runtime.warm_pools() if pool.state == "ready"] == [True]
+        )
 
 
 async def test_a_warm_job_outlives_its_server_and_is_found_again(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import resource
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from client_lib.cli.commands import server as server_command
-from tests.runtimes.conftest import alive
+from tests.processes import alive
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
@@ -59,9 +59,7 @@ def pools(server: ServerProcess) -> list[dict[str, Any]]:
 
 
 def wait_for_pool(server: ServerProcess) -> None:
-    deadline = time.monotonic() + 30
-    while [pool["state"] for pool in pools(server)] != ["ready"] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: [pool["state"] for pool in pools(server)] == ["ready"])
 
 
 def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_ends(
@@ -82,10 +80,7 @@ def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_e
     pid = pools(server)[0]["pid"]
     assert f"ready, pid {pid}" in shown.output
     server.end()
-    deadline = time.monotonic() + 30
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(pid)
+    until(lambda: not alive(pid))
 
 
 LIMIT = """

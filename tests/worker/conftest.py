@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,10 @@ from client_lib.worker import control, system
 from client_lib.worker.directory import MARKER, Directory, launcher_command, read_json
 from client_lib.worker.format import GOES_ON, Record, parse
 from client_lib.worker.plan import WorkerPlan
+from tests.processes import alive
+from tests.waiting import until
 
 DEADLINE_S = 30.0
-
-
-def until(answer: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """The first true answer."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if value := answer():
-            return value
-        time.sleep(0.005)
-    raise AssertionError(f"not within {deadline_s} s: {what}")
-
-
-def alive(pid: int) -> bool:
-    return bool(fields := system.stat(f"/proc/{pid}")) and fields[0] not in "ZX"
 
 
 class Worker:

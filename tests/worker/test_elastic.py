@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,15 +11,10 @@ from client_lib.worker.directory import Directory
 from client_lib.worker.elastic import agent_arguments, failed_rank
 from client_lib.worker.prepare import prepare
 from client_lib.worker.warm.fit import PoolState, refusal
+from tests.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import pytest
 
 from client_lib.worker import control
 from client_lib.worker.directory import ALREADY_RAN, ALREADY_RUNS, is_held, launcher_command, read_json
-from tests.worker.conftest import Worker, alive, until
+from tests.processes import alive
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 

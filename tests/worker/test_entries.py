@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 
 from client_lib.worker import rank_runner
 from server_stub.curves import lag
+from tests.processes import free_port
 from tests.worker.conftest import Worker
 
 SCRIPT = """
@@ -42,10 +42,7 @@ for step in range(40):
 @pytest.mark.process
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_the_rank_that_is_late_is_named(worker: Callable[..., Worker], part: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    made = worker(SCRIPT.replace("PART", repr(part)), processes_per_worker=2, master_port=port)
+    made = worker(SCRIPT.replace("PART", repr(part)), processes_per_worker=2, master_port=free_port())
     assert made.start().go().report(120.0)["exit_code"] == 0
     entries = lag.Entries()
     for record in made.records():

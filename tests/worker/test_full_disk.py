@@ -15,7 +15,8 @@ import pytest
 from client_lib.worker import disk
 from client_lib.worker.directory import launcher_command
 from tests.small_disk import fill, free, small_disk
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 PRINTS = """
@@ -98,7 +99,7 @@ def test_a_stalled_log_leaves_the_last_room_to_others(place: Path) -> None:
         time.sleep(1.0)  # the launcher has tried to write more, and stalls
         disk.give_up(one.directory.reserve)  # as when something else frees some room
         with pytest.raises(AssertionError):
-            until(lambda: free(place) == 0, "the log takes it", deadline_s=1.5)
+            until(lambda: free(place) == 0, "the log takes it", within_s=1.5)
     finally:
         one.close()
 

@@ -21,7 +21,8 @@ from client_lib.worker.outputs.index import LeftOut
 from client_lib.worker.outputs.patterns import Patterns
 from client_lib.worker.outputs.store import DirectoryStore, NotKept, SourceFile, data_path
 from tests.small_disk import free, small_disk
-from tests.worker.conftest import DEADLINE_S, Worker, until
+from tests.waiting import until
+from tests.worker.conftest import DEADLINE_S, Worker
 
 MakeWorker = Callable[..., Worker]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker import rank_runner
+from tests.processes import free_port
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
     tmp_path: Path, script: str, workers: int, master: str, said: str
 ) -> None:
     (tmp_path / "train.py").write_text(script)
-    ours = {"MASTER_ADDR": master, "MASTER_PORT": "1", "OWN_PORT": str(_free_port()), "RANK": "0", "LOCAL_RANK": "0"}
+    ours = {"MASTER_ADDR": master, "MASTER_PORT": "1", "OWN_PORT": str(free_port()), "RANK": "0", "LOCAL_RANK": "0"}
     sizes = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, rank_runner.__file__, str(tmp_path / "train.py")]
     done = subprocess.run(command, env={**os.environ, **ours, **sizes}, capture_output=True, text=True, timeout=100)
@@ -53,8 +53,3 @@ def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
         assert done.returncode == 1
         assert said in done.stderr
         assert "worker-0.example" in done.stderr
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -14,8 +14,9 @@ import pytest
 
 from client_lib.worker import control, preflight
 from client_lib.worker.preflight import Failed, Rank, compare
-from tests.logs.support import free_port
-from tests.worker.conftest import Worker, until
+from tests.processes import free_port
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 MakeWorker = Callable[..., Worker]
 HOST = socket.gethostname()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from client_lib.worker import control, quiet
 from client_lib.worker.quiet import QUIET_S, Sample, Stillness, Use, moved
+from tests.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -182,10 +182,7 @@ def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(
             time.sleep(600)
         dist.all_reduce(x)
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    one = worker(script, processes_per_worker=2, master_port=port).start().go()
+    one = worker(script, processes_per_worker=2, master_port=free_port()).start().go()
     assert one.connection
     told: dict[str, float] = {}
     while len(told) < 2:

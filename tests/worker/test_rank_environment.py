@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import declared_option
 from client_lib.worker.rank_environment import processes
+from tests.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -313,12 +313,6 @@ def test_a_script_that_declares_the_option_gets_it(worker: Make) -> None:
 # --- libraries that read the environment alone
 
 IMPORTS_S = 100.0  # they import much, and this machine may be busy
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.process

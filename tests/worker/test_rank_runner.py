@@ -17,6 +17,7 @@ import pytest
 
 import client_lib.worker
 from tests.interpreters import EACH_PYTHON
+from tests.processes import free_port
 
 RUNNER = Path(client_lib.worker.__file__).parent / "rank_runner.py"
 
@@ -343,10 +344,7 @@ if os.environ.get("DESTROY"):
 @pytest.mark.parametrize("destroy", ["", "1"])
 def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, destroy: str) -> None:
     (tmp_path / "script.py").write_text(RENDEZVOUS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "DESTROY": destroy}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "DESTROY": destroy}
     answers: list[Done] = []
 
     def rank(number: int) -> None:

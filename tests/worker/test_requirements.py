@@ -19,7 +19,8 @@ import pytest
 
 from client_lib.worker import control
 from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 from tests.worker.wheels import only_from, wheel
 
 MakeWorker = Callable[..., Worker]

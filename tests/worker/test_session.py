@@ -19,7 +19,9 @@ import pytest
 from client_lib.worker import control
 from client_lib.worker.session_frames import BLOCK, DATA, ERRORS, EXIT, KEEP, SIGNAL, WINDOW, Frames, frame, json_frame
 from tests.interpreters import EACH_PYTHON
-from tests.worker.conftest import Worker, alive, until
+from tests.processes import alive
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,8 @@ import pytest
 
 from client_lib.worker import control
 from client_lib.worker.report import TERMINATION_MESSAGE_MAX, termination_message
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 MakeWorker = Callable[..., Worker]

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker import system
+from tests.processes import alive
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +44,6 @@ def launch(portable: str, then: str) -> tuple[str, int, subprocess.Popen[str]]:
 
 @pytest.mark.parametrize(("portable", "name"), [("0", "Linux"), ("1", "Portable")])
 def test_a_process_dies_with_its_launcher(portable: str, name: str) -> None:
-    from tests.worker.conftest import alive, until
 
     chosen, pid, process = launch(portable, "time.sleep(1000)")
     assert chosen == name
@@ -53,7 +54,6 @@ def test_a_process_dies_with_its_launcher(portable: str, name: str) -> None:
 
 
 def test_a_watcher_that_was_told_the_end_kills_nothing() -> None:
-    from tests.worker.conftest import alive
 
     _, pid, process = launch("1", "chosen.close(); chosen.__dict__.clear(); os._exit(0)")
     process.wait()

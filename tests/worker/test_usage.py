@@ -18,7 +18,8 @@ import pytest
 from client_lib.worker import usage
 from client_lib.worker.loop import Loop
 from client_lib.worker.usage import UsageSampler
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
 WORKS = """

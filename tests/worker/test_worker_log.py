@@ -13,7 +13,8 @@ import pytest
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
 from tests import small_disk as disks
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
 

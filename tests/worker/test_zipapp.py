@@ -11,7 +11,8 @@ from pathlib import Path
 from client_lib.worker.directory import read_json
 from client_lib.worker.zipapp_build import build
 from tests.interpreters import EACH_PYTHON
-from tests.worker.conftest import Worker, until
+from tests.waiting import until
+from tests.worker.conftest import Worker
 
 
 @EACH_PYTHON

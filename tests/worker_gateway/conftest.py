@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from client_lib.spec import paths
-from tests.end_to_end.conftest import processes_of
 from tests.faults.conftest import Server
 from tests.odd_server import odd_server
+from tests.processes import processes_of
 
 __all__ = ["odd_server"]
 Start = Callable[..., "Site"]

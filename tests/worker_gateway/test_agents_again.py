@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from client_lib.worker.format import Record, parse
-from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import poll
+from tests.processes import processes_of
+from tests.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.pods_here import lives, start_pod
 
@@ -46,7 +46,7 @@ def server(site: Start, tmp_path: Path) -> Site:
 def submitted(server: Site, **fields: Any) -> dict[str, Any]:
     given: dict[str, Any] = {"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1, "grace_s": 1} | fields
     job = server.accepted("elastic", COUNTS, **given)
-    poll(lambda: all(begun(server, job, worker) == 1 for worker in (0, 1)))
+    until(lambda: all(begun(server, job, worker) == 1 for worker in (0, 1)))
     return job
 
 
@@ -67,7 +67,7 @@ def kill(root: Path) -> None:
     """All that is in its container."""
     for pid in processes_of(root):
         os.kill(pid, signal.SIGKILL)
-    poll(lambda: not lives(root) and not processes_of(root))
+    until(lambda: not lives(root) and not processes_of(root))
 
 
 def start(server: Site, root: Path, uid: str, worker: int = 1) -> None:
@@ -95,7 +95,7 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
     kill(root)
     before = records(server, job, 1)[-1].seq
     start(server, root, uid)
-    poll(lambda: begun(server, job, 1) == 2 and texts(server, job, 1)[-1].startswith("line"))
+    until(lambda: begun(server, job, 1) == 2 and texts(server, job, 1)[-1].startswith("line"))
     (server.folder / "enough").touch()
     ended = server.ended("elastic")
     assert ended["state"] == "SUCCEEDED", json.dumps(ended)
@@ -110,17 +110,17 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
 def test_another_pod_goes_on_with_the_log_of_one_that_was_deleted(server: Site) -> None:
     job = submitted(server)
     os.kill(json.loads((server.pod(job, 1) / "pod").read_text())[0], signal.SIGTERM)
-    poll(lambda: not lives(server.pod(job, 1)))
+    until(lambda: not lives(server.pod(job, 1)))
     length = len(server.stored_log(job, 1))
     new = another(server.pod(job, 1), "1-new")
     start(server, new, "new")
-    poll(lambda: begun(server, job, 1) == 2 and len(server.stored_log(job, 1)) > length + 1000)
+    until(lambda: begun(server, job, 1) == 2 and len(server.stored_log(job, 1)) > length + 1000)
     (server.folder / "enough").touch()
     ended = server.ended("elastic")
     assert ended["state"] == "SUCCEEDED", json.dumps(ended)
     assert_whole(server, job, 1)
     assert (new / "stdout").read_bytes() == server.stored_log(job, 1)[length:]
-    poll(lambda: not lives(new))
+    until(lambda: not lives(new))
 
 
 def test_who_comes_once_too_often_starts_nothing_and_waits_for_its_end(server: Site) -> None:
@@ -128,8 +128,8 @@ def test_who_comes_once_too_often_starts_nothing_and_waits_for_its_end(server: S
     kill(server.pod(job, 1))
     late = another(server.pod(job, 1), "1-late")
     start(server, late, "late")
-    poll(lambda: "nothing is started here" in (late / "stderr").read_text())
+    until(lambda: "nothing is started here" in (late / "stderr").read_text())
     assert lives(late)
     os.kill(json.loads((late / "pod").read_text())[0], signal.SIGTERM)
-    poll(lambda: not lives(late))
+    until(lambda: not lives(late))
     assert begun(server, job, 1) == 1

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from client_lib.worker.format import METRICS, parse
-from tests.faults.conftest import poll
+from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import MASTER_PORT, lives
 
@@ -92,14 +92,14 @@ def test_an_agent_that_can_not_fork_its_launcher_ends_with_the_reason(site: Star
         "StartFailed",
         "the worker could not be prepared: [Errno 11] Resource temporarily unavailable",
     )
-    poll(lambda: not lives(server.pod(job)))
+    until(lambda: not lives(server.pod(job)))
 
 
 def test_what_a_pod_prints_is_its_log(site: Start) -> None:
     server = site()
     job = server.accepted("print", "for n in range(5000): print('line', n)")
     assert server.ended("print")["state"] == "SUCCEEDED"
-    poll(lambda: (server.pod(job) / "stdout").read_bytes() == server.stored_log(job))
+    until(lambda: (server.pod(job) / "stdout").read_bytes() == server.stored_log(job))
     records = [parse(line) for line in server.stored_log(job).splitlines()]
     assert [record.seq for record in records] == list(range(len(records)))
     assert len([record for record in records if record.stream != METRICS]) == 5000
@@ -115,7 +115,7 @@ def test_a_failing_rank_ends_the_gang_and_is_named(site: Start) -> None:
     assert ended["failure"]["rank"] == 1
     assert ended["failure"]["exception"] == "ValueError: bad luck"
     digests = [server.pod(job, worker) / "termination-log" for worker in (0, 1)]
-    poll(lambda: all(path.exists() and path.stat().st_size for path in digests))
+    until(lambda: all(path.exists() and path.stat().st_size for path in digests))
     told = json.loads(digests[1].read_bytes())
     assert digests[1].stat().st_size <= 4000
     assert (told["exit_code"], told["reason"], told["ranks"][0]["exception"]) == (1, "ExitCode", "ValueError: bad luck")
@@ -143,14 +143,14 @@ def test_the_rank_that_raised_is_named_though_its_peer_was_gone_first(site: Star
 def test_no_rank_starts_before_every_worker_is_there(site: Start, tmp_path: object) -> None:
     server = site(pods={"held": [1]})
     job = server.accepted("half", "open('ran', 'w').close()", n_workers=2)
-    poll(lambda: (server.attempt(job) / "workers/0/worker.json").exists())
-    poll(lambda: json.loads((server.attempt(job) / "workers/0/worker.json").read_text())["state"] == "ready")
+    until(lambda: (server.attempt(job) / "workers/0/worker.json").exists())
+    until(lambda: json.loads((server.attempt(job) / "workers/0/worker.json").read_text())["state"] == "ready")
     time.sleep(0.5)
     assert not (server.folder / "ran").exists()
     assert server.job("half")["state"] == "PENDING"
     server.call("POST", "/api/v1/jobs/half/cancel")
     digest = server.pod(job) / "termination-log"
-    poll(lambda: digest.exists() and digest.stat().st_size)
+    until(lambda: digest.exists() and digest.stat().st_size)
     assert json.loads(digest.read_bytes())["reason"] == "Cancelled"
     assert not (server.folder / "ran").exists()
 
@@ -163,7 +163,7 @@ def test_a_cancelled_job_gets_sigterm_and_its_last_words_are_kept(site: Start) -
         "print('up')\ntime.sleep(600)"
     )
     server.accepted("polite", script)
-    poll(lambda: any("up" in line for line in server.text("polite")))
+    until(lambda: any("up" in line for line in server.text("polite")))
     server.call("POST", "/api/v1/jobs/polite/cancel")
     assert server.ended("polite")["state"] == "CANCELLED"
     assert any("checkpoint written" in line for line in server.text("polite"))
@@ -185,11 +185,11 @@ def test_a_launcher_that_is_killed_takes_its_ranks_and_is_reported(site: Start) 
     server = site()
     script = "import os, time\nprint('pid', os.getpid())\ntime.sleep(600)"
     job = server.accepted("lost", script)
-    poll(lambda: any("pid" in line for line in server.text("lost")))
+    until(lambda: any("pid" in line for line in server.text("lost")))
     rank = int(next(line for line in server.text("lost") if "pid" in line).split()[-1])
     holder = json.loads((server.pod(job) / "run" / "lock").read_text())
     os.kill(holder["pid"], signal.SIGKILL)
     ended = server.ended("lost")
     assert (ended["state"], ended["reason"]) == ("FAILED", "LauncherLost")
     assert "the launcher of worker 0 was killed by signal 9" in ended["message"]
-    poll(lambda: not os.path.exists(f"/proc/{rank}"))
+    until(lambda: not os.path.exists(f"/proc/{rank}"))

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from client_lib.worker.format import METRICS, parse
-from tests.faults.conftest import poll
+from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import lives
 
@@ -41,13 +41,13 @@ def test_a_server_that_ends_in_the_middle_costs_no_line(site: Start, sig: signal
     first = site()
     job = first.accepted("kill", UNTIL_TOLD, n_workers=2)
     first.running("kill")
-    poll(lambda: all(len(first.stored_log(job, worker)) > 100_000 for worker in (0, 1)))
+    until(lambda: all(len(first.stored_log(job, worker)) > 100_000 for worker in (0, 1)))
     first.end(sig)
     time.sleep(AWAY_S)
     before = [len(first.stored_log(job, worker)) for worker in (0, 1)]
     second = site()
     second.facts()
-    poll(lambda: all(len(second.stored_log(job, worker)) > before[worker] + 100_000 for worker in (0, 1)))
+    until(lambda: all(len(second.stored_log(job, worker)) > before[worker] + 100_000 for worker in (0, 1)))
     (second.folder / "enough").touch()
     assert second.ended("kill")["state"] == "SUCCEEDED"
     for worker in (0, 1):
@@ -66,7 +66,7 @@ def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_mi
     first = site()
     script = "for n in range(300_000): print(f'{n:07d}', 'x' * 92)"
     job = first.accepted("bursts", script, n_workers=5)
-    poll(lambda: len(first.stored_log(job, 4)) > 0)
+    until(lambda: len(first.stored_log(job, 4)) > 0)
     first.end(sig)
     time.sleep(30.0)
     second = site()
@@ -82,7 +82,7 @@ def test_a_job_that_ends_while_the_server_is_away_waits_for_it(site: Start) -> N
     first.running("wait")
     first.kill()
     (first.folder / "enough").touch()
-    poll(lambda: all((first.pod(job, worker) / "run" / "report.json").exists() for worker in (0, 1)))
+    until(lambda: all((first.pod(job, worker) / "run" / "report.json").exists() for worker in (0, 1)))
     second = site()
     ended = second.ended("wait")
     assert (ended["state"], [worker["exit_code"] for worker in ended["workers"]]) == ("SUCCEEDED", [0, 0])
@@ -100,7 +100,7 @@ def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_ser
     first.kill()
     time.sleep(1.5)
     (first.folder / "enough").touch()
-    poll(lambda: not lives(first.pod(short)))
+    until(lambda: not lives(first.pod(short)))
     assert time.time() - (first.pod(short) / "run" / "report.json").stat().st_mtime > 0.9
     assert json.loads((first.pod(short) / "termination-log").read_bytes())["reason"] == "Completed"
     assert lives(first.pod(job))
@@ -114,7 +114,7 @@ def test_a_server_that_dies_before_the_gate_opens_opens_it_later(site: Start) ->
     first = site(pods={"held": [1]})
     job = first.accepted("gate", "print('ran')", n_workers=2)
     facts = first.attempt(job) / "workers/0/worker.json"
-    poll(lambda: facts.exists() and json.loads(facts.read_text())["state"] == "ready")
+    until(lambda: facts.exists() and json.loads(facts.read_text())["state"] == "ready")
     first.kill()
     second = site(pods={})
     assert second.ended("gate")["state"] == "SUCCEEDED"
@@ -134,12 +134,12 @@ def test_what_does_not_fit_into_the_spool_is_a_counted_gap(site: Start) -> None:
         "print('down')"
     )
     job = first.accepted("full", script)
-    poll(lambda: b"up" in first.stored_log(job))
+    until(lambda: b"up" in first.stored_log(job))
     first.kill()
     (first.folder / "away").touch()
-    poll(lambda: (first.folder / "said").exists())
+    until(lambda: (first.folder / "said").exists())
     spool = first.pod(job) / "run" / "log"
-    poll(lambda: sum(path.stat().st_size for path in spool.iterdir()) <= 0.8 * 2**20)
+    until(lambda: sum(path.stat().st_size for path in spool.iterdir()) <= 0.8 * 2**20)
     assert "the spool is full" in (first.pod(job) / "stderr").read_text()
     second = site()
     (second.folder / "enough").touch()

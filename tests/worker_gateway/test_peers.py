@@ -17,9 +17,9 @@ import pytest
 from client_lib.worker.format import METRICS, parse
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.zipapp_build import build
-from tests.end_to_end.conftest import processes_of
-from tests.faults.conftest import poll
 from tests.interpreters import EACH_PYTHON
+from tests.processes import processes_of
+from tests.waiting import until
 from tests.worker_gateway.conftest import free_port
 
 pytestmark = pytest.mark.process
@@ -113,7 +113,7 @@ def own_processes() -> tuple[str, ...]:
 def test_ranks_start_when_all_have_come(folder: Path) -> None:
     gang = Gang(folder, "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", 3)
     pods = [gang.start(worker) for worker in (0, 1)]
-    poll(lambda: all((gang.root(worker) / "run" / "control.sock").exists() for worker in (0, 1)))
+    until(lambda: all((gang.root(worker) / "run" / "control.sock").exists() for worker in (0, 1)))
     assert [gang.records(worker) for worker in (0, 1)] == [[], []]
     pods.append(gang.start(2))
     assert [pod.wait(DEADLINE_S) for pod in pods] == [0, 0, 0]
@@ -139,7 +139,7 @@ def test_worker_0_stays_until_the_others_have_ended(folder: Path) -> None:
     script = "import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists('enough'): time.sleep(0.01)"
     gang = Gang(folder, script, 2)
     first, second = (gang.start(worker) for worker in (0, 1))
-    poll(lambda: (gang.root(0) / "word").exists())
+    until(lambda: (gang.root(0) / "word").exists())
     assert first.poll() is None
     (folder / "enough").touch()
     assert (second.wait(DEADLINE_S), first.wait(DEADLINE_S)) == (0, 0)
@@ -149,11 +149,11 @@ def test_a_stranger_and_a_second_pod_are_sent_away(folder: Path) -> None:
     gang = Gang(folder, "open('ran', 'w').close()", 3)
     gang.start(0)
     mine = gang.start(1)
-    poll(lambda: (gang.root(1) / "run" / "control.sock").exists())
+    until(lambda: (gang.root(1) / "run" / "control.sock").exists())
     stranger = gang.root(2) / "secret" / "token"
     stranger.write_text("another token")
     strange = gang.start(2)
-    poll(lambda: (gang.root(2) / "run" / "control.sock").exists())
+    until(lambda: (gang.root(2) / "run" / "control.sock").exists())
     mine.kill()
     mine.wait(DEADLINE_S)
     for path in (gang.root(1) / "run").rglob("*"):
@@ -167,7 +167,7 @@ def test_a_stranger_and_a_second_pod_are_sent_away(folder: Path) -> None:
 def test_sigterm_stops_a_worker_that_waits_for_others(folder: Path) -> None:
     gang = Gang(folder, "open('ran', 'w').close()", 2)
     pod = gang.start(0)
-    poll(lambda: (gang.root(0) / "run" / "control.sock").exists())
+    until(lambda: (gang.root(0) / "run" / "control.sock").exists())
     pod.terminate()
     assert pod.wait(DEADLINE_S) == 143
     assert gang.word(0)["reason"] == "Cancelled"
@@ -184,7 +184,7 @@ def test_as_process_1_it_heeds_sigterm(folder: Path, own_processes: tuple[str, .
     )
     gang = Gang(folder, script, 1)
     outside = gang.start(0, before=own_processes)
-    poll(lambda: gang.records(0))
+    until(lambda: gang.records(0))
     agent = int(Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text())
     assert int(gang.records(0)[0].split()[1]) < 30
     os.kill(agent, signal.SIGTERM)
@@ -201,7 +201,7 @@ def test_a_dead_launcher_leaves_nothing_behind_in_a_pod(folder: Path, own_proces
     )
     gang = Gang(folder, script, 1)
     outside = gang.start(0, before=own_processes)
-    poll(lambda: gang.records(0))
+    until(lambda: gang.records(0))
     holder = json.loads((gang.root(0) / "run" / "lock").read_text())
     agent = int(Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text())
     inside = {status_of(int(pid))["NSpid"].split()[-1]: int(pid) for pid in descendants(agent)}

@@ -19,8 +19,8 @@ from client_lib.worker.segments import SegmentWriter
 from server_stub.serve import Server
 from server_stub.worker_gateway import WorkerGroup
 from tests.examples import examples
-from tests.faults.conftest import poll
 from tests.http.conftest import Running
+from tests.waiting import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records, stored
 
@@ -136,7 +136,7 @@ def test_a_server_that_ends_politely_at_any_moment_costs_no_line_and_no_order(mo
             agent.channel.send_state("ready")
         for agent in agents:
             agent.end()
-            poll(lambda: [order.instruction and order.instruction.do for order in agent.orders] == ["go"])  # noqa: B023  # called at once
+            until(lambda: [order.instruction and order.instruction.do for order in agent.orders] == ["go"])  # noqa: B023  # called at once
         for agent, folder in zip(agents, servers.workers, strict=True):
             assert stored(folder) == records(0, agent.written)
             assert "error" not in "".join(agent.said)

@@ -16,7 +16,7 @@ import requests
 from client_lib.spec import paths
 from client_lib.worker.pod.server_client import worker_path
 from client_lib.worker.pod.settings import PodFiles, read_settings
-from tests.faults.conftest import poll
+from tests.waiting import until
 from tests.worker_gateway.conftest import Site, Start, free_port, sites
 
 FOREVER = "import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)"
@@ -115,7 +115,7 @@ def test_a_pod_that_is_made_anew_starts_nothing_and_says_why(site: Start) -> Non
     server = site()
     job = server.accepted("again", "open('ran.%s' % __import__('os').getpid(), 'w').close()\n" + FOREVER)
     server.running("again")
-    poll(lambda: len(list(server.folder.glob("ran.*"))) == 1)
+    until(lambda: len(list(server.folder.glob("ran.*"))) == 1)
     root = server.folder / "second"
     shutil.copytree(server.pod(job) / "plan", root / "plan")
     shutil.copytree(server.pod(job) / "secret", root / "secret")

@@ -16,7 +16,8 @@ from client_lib.spec import paths
 from client_lib.worker.session_frames import BLOCK, DATA, ERRORS, EXIT, Frames, frame
 from server_stub.worker_gateway import sessions
 from server_stub.worker_gateway.sessions import SessionEnd, SessionOrders, worker_of
-from tests.worker.conftest import alive, until
+from tests.processes import alive
+from tests.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.site import ROOM_S
 

@@ -10,7 +10,7 @@ import pytest
 from client_lib.spec import paths
 from client_lib.spec.stacks import JobStacks
 from server_stub.worker_gateway.stacks import StackOrders
-from tests.faults.conftest import poll
+from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 
 FORKS = """
@@ -39,7 +39,7 @@ def test_the_ranks_of_all_workers(site: Start) -> None:
         return "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)" in str(found[-1])
 
     for _ in range(3):  # each order is a new one for the agents
-        poll(taken)
+        until(taken)
         assert found[-1].problems == []
         assert [(rank.rank, rank.worker) for rank in found[-1].ranks] == [(0, 0), (1, 1)]
 
@@ -97,7 +97,7 @@ def test_a_rank_that_another_pod_waits_for_is_named(site: Start) -> None:
     server = site()
     server.accepted("gang", WAITS_FOR_RANK_1, n_workers=2)
     server.running("gang")
-    poll(lambda: server.job("gang")["reason"] == "Hung", 40)
+    until(lambda: server.job("gang")["reason"] == "Hung")
     message = server.job("gang")["message"]
     assert message.startswith("rank 0 has waited in barrier (gang.py:12) since ")
     assert message.endswith("; rank 1 is in validate (gang.py:10) and has not entered it")

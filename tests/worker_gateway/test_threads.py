@@ -17,7 +17,7 @@ from client_lib.worker.pod.server_client import ServerClient
 from client_lib.worker.pod.threads import AgentThread
 from client_lib.worker.segments import SegmentWriter
 from tests.odd_server import OddServer, http
-from tests.worker.conftest import until
+from tests.waiting import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records
 from tests.worker_gateway.test_polite_end import pod_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import poll
+from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.test_outages import texts
 
@@ -87,7 +87,7 @@ def test_the_mounted_authority_is_trusted(site: Start, https: str, authority: tu
 def test_without_it_nothing_is_said_to_the_server(site: Start, https: str) -> None:
     server = site(pods={"server_url": https})
     job = server.accepted("tls", "open('ran', 'w').close()")
-    poll(
+    until(
         lambda: (
             (server.pod(job) / "stderr").exists() and "CERTIFICATE_VERIFY" in (server.pod(job) / "stderr").read_text()
         )

@@ -17,6 +17,7 @@ import pytest
 from tests.mlspace.cli.environments import VERSIONS, environment
 from tests.mlspace.rest.conftest import JOBS, Platform
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 IMAGE = "cr.ai.cloud.ru/aicloud-base-images/py3.10-torch2.1.2:0.0.40"
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
@@ -98,10 +99,7 @@ class Site:
         """How many requests for its logs the server has answered, once the last is in its log."""
         mark = os.urandom(8).hex()
         self.user("GET", JOBS, headers={"x-request-id": mark})
-        deadline = time.monotonic() + DEADLINE_S
-        while mark not in self.server.output:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: mark in self.server.output)
         lines = [json.loads(line) for line in self.server.output.splitlines() if line.startswith("{")]
         return sum(line.get("route") == LOGS and f"/{name}/" in line["path"] for line in lines)
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from tests.mlspace.cli.conftest import IMAGE, Done, Site
 from tests.mlspace.cli.environments import VERSIONS
 from tests.mlspace.rest.conftest import JOBS
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 NAME = re.compile(r"lm-mpi-job-[0-9a-f-]{36}")
@@ -304,10 +304,7 @@ def test_a_pending_job_is_waited_for_and_then_followed(mls: Site) -> None:
     waits = mls("job", "logs", name)
     assert (waits.code, waits.out.strip()) == (0, f'"Job {name} in queue. Try later"')
     follower = mls.start("job", "logs", name, "-w")
-    deadline = time.monotonic() + 20
-    while mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') < 3:  # it has seen that the job is pending
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') >= 3)  # it has seen that it is pending
     for blocker in blockers:
         mls.user("DELETE", f"{JOBS}/{blocker}?region=SR006")
     out, _ = follower.communicate(timeout=60)

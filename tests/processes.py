@@ -1,0 +1,37 @@
+"""Processes and ports of this machine, as tests find them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+
+def alive(pid: int) -> bool:
+    """It exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Pids of servers, launchers and ranks that have this folder in their command line, or work below it (Linux)."""
+    mark = str(folder).encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            inside = b"CLIENT_LIB_WORKER_DIR=" + mark in (entry / "environ").read_bytes()
+            if inside or mark in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now. One that must stay free while nobody listens is that of
+    tests/worker_gateway/conftest.py."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
