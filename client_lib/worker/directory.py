@@ -215,8 +215,5 @@ def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]
     By path and isolated: that starts twice as fast as `-m`, and neither the caller's folder nor PYTHON* variables have
     an effect.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
-    main = os.path.join(here, "__main__.py")
-    if not os.path.exists(main):  # in a zipapp, which is run as a whole
-        main = os.path.dirname(os.path.dirname(here))
+    main = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
     return [python, "-I", "-S", main, worker_dir]

@@ -5,10 +5,8 @@ agent's own output cannot tell their lines apart: a rank (`rank_runner`) makes t
 the pipe `new` and continues as soon as the launcher has opened and removed them.
 """
 
-import json
 import os
-import re
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List
 
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import WorkerPlan
@@ -20,18 +18,6 @@ _NO_RANK = 9  # a local rank that does not exist: torch 1.13 on Python 3.11 fail
 _LOOPBACK = ("127.", "localhost", "::1")
 _NEW, _STREAMS = "new", ("stdout", "stderr")  # rank_runner.py uses the same names
 _BLOCK = 4096
-
-
-def failed_rank(error_file: Optional[str], lines: Sequence[str]) -> Optional[int]:
-    """The rank that failed first below a failed agent; None: unknown. `error_file`: content of the agent's error file,
-    which that rank has written (rank_runner.py); `lines`: the agent's last lines, in which torch names the rank."""
-    try:
-        return int(json.loads(error_file or "")["message"]["extraInfo"]["rank"])
-    except (ValueError, KeyError, TypeError):
-        pass
-    cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
-    ranks = (re.match(r"\s+rank\s*: (\d+) \(local_rank", line) for line in lines[cause:])
-    return next((int(found.group(1)) for found in ranks if found), None)
 
 
 def agent_arguments(plan: WorkerPlan) -> List[str]:

@@ -113,12 +113,15 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known.
 
-    `lines`: the agent's last lines.
+    That rank has written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones.
     """
-    from client_lib.worker.elastic import failed_rank  # here: few workers have an agent
-
-    found = failed_rank(_read(error_file)[0], lines)
-    return rank if found is None else found
+    try:
+        return int(json.loads(_read(error_file)[0] or "")["message"]["extraInfo"]["rank"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
+    ranks = (re.match(r"\s+rank\s*: (\d+) \(local_rank", line) for line in lines[cause:])
+    return next((int(found.group(1)) for found in ranks if found), rank)
 
 
 def _read(error_file: str) -> Tuple[Optional[str], Optional[float]]:

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import ssl
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any, BinaryIO, Callable, Mapping, Optional, TypeVar, Union
 from urllib.parse import urlsplit
 
@@ -41,18 +42,19 @@ class ServerConnection:
     def __init__(self, url: str, ca_file: Optional[str], headers: Mapping[str, str]) -> None:
         """`headers` are sent with each request."""
         parts = urlsplit(url)
-        self._address = (parts.hostname or "", parts.port)
-        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        self._connection: HTTPConnection
+        if parts.scheme == "https":
+            tls = ssl.create_default_context(cafile=ca_file)
+            self._connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S, context=tls)
+        else:
+            self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
         self._base = parts.path.rstrip("/")
         self._headers = {**headers, "X-Worker-Protocol": PROTOCOL}
-        self._connection: Optional[http.client.HTTPConnection] = None
         self._kept = False  # the connection has carried an answer
 
     def close(self) -> None:
         self._kept = False
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def exchange(self, method: str, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
         """Send the request; returns the result of `read` for the JSON of the answer, which may take `wait_s` longer
@@ -85,29 +87,16 @@ class ServerConnection:
             raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
 
     def _once(self, method: str, path: str, body: Optional[Body], wait_s: float) -> http.client.HTTPResponse:
-        connection = self._connected()
-        connection.sock.settimeout(_ANSWER_S + wait_s)
+        if self._connection.sock is None:  # new, or closed after an answer: a server that ends asks for that
+            self._kept = False
+            self._connection.connect()
+        self._connection.sock.settimeout(_ANSWER_S + wait_s)
         headers = dict(self._headers)
         if body is not None:
             size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
             headers["Content-Length"] = str(size)
-        connection.request(method, self._base + path, body=body, headers=headers)
-        return connection.getresponse()
-
-    def _connected(self) -> http.client.HTTPConnection:
-        """The open connection, or a new one: http.client closes it after an answer with `Connection: close`, which a
-        server gives while it ends."""
-        if self._connection is None or self._connection.sock is None:
-            self._kept = False
-            self._connection = self._new_connection()
-            self._connection.connect()
-        return self._connection
-
-    def _new_connection(self) -> http.client.HTTPConnection:
-        host, port = self._address
-        if self._tls is not None:
-            return http.client.HTTPSConnection(host, port, timeout=_CONNECT_S, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=_CONNECT_S)
+        self._connection.request(method, self._base + path, body=body, headers=headers)
+        return self._connection.getresponse()
 
     def _checked(self, answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
         if answer.status < 300:

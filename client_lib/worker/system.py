@@ -67,9 +67,7 @@ class Linux:
     def descendants(self, marker: str) -> List[int]:
         """Living descendants of this process, including those in sessions of their own whose parents are gone. A
         process with an empty variable `marker` belongs to no worker: it and its descendants are left out."""
-        try:  # the subreaper adopts orphans: without a child there is no descendant, and no need to search /proc
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
+        if not has_children():  # the subreaper adopts orphans: there is no descendant, and no need to search /proc
             return []
         children: Dict[int, List[int]] = {}
         for pid in pids():
@@ -151,6 +149,15 @@ def ended_children() -> Iterator[Tuple[int, int]]:
         if pid == 0:
             return
         yield pid, status
+
+
+def has_children() -> bool:
+    """True if this process has a child, which may have ended (Linux)."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def boot_id() -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import Directory
-from client_lib.worker.elastic import agent_arguments, failed_rank
+from client_lib.worker.elastic import agent_arguments
 from client_lib.worker.prepare import prepare
+from client_lib.worker.report import failed_below
 from client_lib.worker.warm.fit import PoolState, refusal
 from tests.processes import free_port
 from tests.worker.conftest import Worker
@@ -93,8 +94,8 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
     ("error_file", "said", "rank"),
     [
         ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": "3"}}}', [], 3),
-        ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": ""}}}', [], None),
-        ('{"message": "a bare one"}', ["Other Failures:", "  rank      : 7 (local_rank: 1)"], None),
+        ('{"message": {"message": "ValueError: x", "extraInfo": {"rank": ""}}}', [], 0),
+        ('{"message": "a bare one"}', ["Other Failures:", "  rank      : 7 (local_rank: 1)"], 0),
         (
             None,
             ["  rank      : 7 (local_rank: 1)", "Root Cause (first):", "[0]:", "  rank      : 4 (local_rank: 0)"],
@@ -102,8 +103,10 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
         ),
     ],
 )
-def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str], rank: int | None) -> None:
-    assert failed_rank(error_file, said) == rank
+def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str], rank: int, tmp_path: Path) -> None:
+    if error_file:
+        (tmp_path / "0.json").write_text(error_file)
+    assert failed_below(str(tmp_path / "0.json"), said, 0) == rank
 
 
 @pytest.mark.process

@@ -110,7 +110,6 @@ def store(
     monkeypatch.setenv("CLIENT_LIB_POD_UID", "uid-of-test")
     made = HttpStore(server.facts()["url"] + paths.worker("held", 1, 0) + "/outputs", str(token), None)
     yield made, client(server)
-    made.close()
 
 
 def put(to: HttpStore, path: Path, name: str) -> None:

@@ -67,9 +67,6 @@ class HttpStore:
         """Number of bytes that the server has; it skips those of the piece that it had before."""
         return int(self._ask("PUT", path, query, piece)["length"])
 
-    def close(self) -> None:
-        self._server.close()
-
     def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
         """The answer, retried until the deadline of the scan. Raises NotKept, BeingWritten, UploadRefused."""
         target = "/%s?%s" % (quote(path), urlencode(query))

@@ -320,7 +320,7 @@ class Agent:
             message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
             return self._own_report(STORAGE_FULL, message + (": " + said if said else ""))
         message = "the launcher of worker %d %s without a report" % (self._pod.worker, how)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and out_of_memory_kills() > kills:
+        if signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
             return self._own_report(OUT_OF_MEMORY, message + ": its memory ran out")
         return self._own_report(LAUNCHER_LOST, message + (": " + said if said else ""))
 

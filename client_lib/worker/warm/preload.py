@@ -20,7 +20,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from client_lib.worker.system import content, open_files
+from client_lib.worker.system import content, has_children, open_files
 from client_lib.worker.warm.hidden import OURS, Hidden, Later, standard
 
 _MARKS = (".dist-info", ".egg-info", ".pth", ".egg-link")
@@ -77,7 +77,7 @@ def trouble() -> Optional[str]:
     """The reason why this process cannot be forked any more; None: it can."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "it starts threads"
-    if _has_children():
+    if has_children():
         return "it starts processes"
     if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in open_files(os.getpid())):
         return "it opens a GPU"
@@ -86,18 +86,10 @@ def trouble() -> Optional[str]:
 
 def end_children() -> None:
     """Kill processes that an import has started: they would survive an exec."""
-    while _has_children():
+    while has_children():
         for pid in content("/proc/self/task/%d/children" % os.getpid()).split():
             os.kill(int(pid), signal.SIGKILL)
         os.waitpid(-1, 0)
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 # --- the installed packages
