@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
 MEET_S, SUM_S = 60.0, 30.0
 """Longest wait for all ranks, and for one collective, in seconds."""
@@ -165,10 +165,8 @@ def meet(here: Rank) -> Any:
         raise Failed("can't reach rank 0 at %s:%d: %s" % (here.master, here.port, _first_line(error))) from None
     missing = list(range(here.size))
     while True:
-        try:
+        with _answering(here):
             missing = [rank for rank in missing if not store.check(["rank/%d" % rank])]
-        except RuntimeError as error:
-            raise _lost(0, here, error) from None
         if not missing:
             return store
         if time.monotonic() > deadline:
@@ -217,39 +215,35 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
-        _check_master(here, store)
+        with _answering(here):
+            store.check(["rank/0"])
         raise LostPeer("%s fails between the ranks: %s" % (here.backend, _first_line(error))) from None
     return seconds
 
 
-def _check_master(here: Rank, store: Any) -> None:
-    """Raises LostPeer: rank 0, which has the store, is gone."""
+@contextlib.contextmanager
+def _answering(here: Rank, heard: Sequence[object] = ()) -> Iterator[None]:
+    """Raise LostPeer for an error of the store: rank 0, which has it, is gone, or the first rank that was not heard."""
     try:
-        store.check(["rank/0"])
+        yield
     except RuntimeError as error:
-        raise _lost(0, here, error) from None
-
-
-def _lost(rank: int, here: Rank, error: BaseException) -> LostPeer:
-    return LostPeer("has lost %s: %s" % (_ranks([rank], here), _first_line(error)))
+        raise LostPeer("has lost %s: %s" % (_ranks([len(heard)], here), _first_line(error))) from None
 
 
 def share(here: Rank, store: Any, measured: Dict[str, Any]) -> List[Dict[str, Any]]:
     """The measures of all ranks, for rank 0. Raises LostPeer."""
     found: List[Dict[str, Any]] = []
-    try:
+    with _answering(here, found):
         store.set("measured/%d" % here.rank, json.dumps(measured))
         for rank in range(0 if here.rank else here.size):
             found.append(json.loads(store.get("measured/%d" % rank)))
-    except RuntimeError as error:
-        raise _lost(len(found), here, error) from None
     return found
 
 
 def leave(here: Rank, store: Any) -> None:
     """Return when rank 0 has compared the measures; rank 0 when all others have returned. Raises LostPeer."""
     until = time.monotonic() + MEET_S
-    try:
+    with _answering(here):
         if here.rank:
             store.get("compared")
             with contextlib.suppress(RuntimeError):  # rank 0 waits for it no more
@@ -258,8 +252,6 @@ def leave(here: Rank, store: Any) -> None:
         store.set("compared", "")  # the store ends with rank 0
         while store.add("left", 0) < here.size - 1 and time.monotonic() < until:
             time.sleep(0.01)
-    except RuntimeError as error:
-        raise _lost(0, here, error) from None
 
 
 def _receive(here: Rank, tensor: Any) -> float:
