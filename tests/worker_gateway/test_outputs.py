@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,7 +101,7 @@ open("model", "w").write("x" * 20_000_000)
 @pytest.fixture
 def store(
     site: Start, client: Callable[[Site], Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[HttpStore, Client]]:
+) -> tuple[HttpStore, Client]:
     """Clients for a job whose worker 0 has no pod, in whose place the test sends the requests."""
     server = site(pods={"held": [0]}, CLIENT_LIB_SERVER_OUTPUTS_LIMIT_BYTES="30000000")
     submitted(client(server), tmp_path / "code", "print('x')", "held", workers=2)
@@ -109,7 +109,7 @@ def store(
     token.write_text(Speaker(server, server.job("held"), of_pod=1).token)
     monkeypatch.setenv("CLIENT_LIB_POD_UID", "uid-of-test")
     made = HttpStore(server.facts()["url"] + paths.worker("held", 1, 0) + "/outputs", str(token), None)
-    yield made, client(server)
+    return made, client(server)
 
 
 def put(to: HttpStore, path: Path, name: str) -> None:
