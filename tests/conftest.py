@@ -53,6 +53,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Tests that are coroutines run on asyncio, as the server does, and not on trio."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state directory of a real local server that all tests of this run share."""

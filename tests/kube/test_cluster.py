@@ -56,8 +56,7 @@ class Stream:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_changes_reach_the_inventory(anyio_backend: str) -> None:
+async def test_changes_reach_the_inventory() -> None:
     case = Builder().build("train")
     api = Recorded(
         lists={PODS: [pod("a"), found("foreign")], JOBS: [found("job", job="x")]},

@@ -38,11 +38,6 @@ pytestmark = pytest.mark.anyio
 UNREACHED = cluster_with(worker_server_url=None)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Site:
     """Stands for `ObjectsApi` and `PodLogs`, and for the cluster behind them."""
 

@@ -28,11 +28,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def cluster(control_plane: RealCluster) -> RealCluster:
     control_plane.namespace(NAMESPACE)
     return control_plane

@@ -15,8 +15,7 @@ from server_stub.runtimes.kube.removal import AT_ONCE, ObjectRemoval, RemovalQue
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_few_have_their_turn_and_the_others_follow_in_order(anyio_backend: str) -> None:
+async def test_a_few_have_their_turn_and_the_others_follow_in_order() -> None:
     queue, inventory, deleted = RemovalQueue(), Inventory(), list[int]()
 
     async def remove(number: int) -> None:

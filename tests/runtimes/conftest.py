@@ -24,11 +24,6 @@ from server_stub.settings import Settings
 PATIENCE_S = 30.0
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Site:
     """One runtime and the attempts given to it."""
 

@@ -15,7 +15,7 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.plan import wants_warm
 from tests.processes import alive
-from tests.runtimes.conftest import Site, anyio_backend, running
+from tests.runtimes.conftest import Site, running
 from tests.waiting import eventually
 
 pytestmark = [
@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(sys.platform != "linux", reason="the warm pool is there on Linux only"),
 ]
-__all__ = ["anyio_backend"]
 SCRIPT = "import tqdm, os; print('ran')"
 
 

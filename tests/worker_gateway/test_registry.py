@@ -21,11 +21,6 @@ from tests.worker_reports import report
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class OneAttempt:
     """A registry with one attempt of two workers; `again` returns that of the next server process."""
 

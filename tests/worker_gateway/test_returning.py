@@ -24,11 +24,6 @@ pytestmark = pytest.mark.anyio
 ELASTIC = {"script": "train.py", "type": "pytorch_elastic", "n_workers": 3, "elastic_min_workers": 1}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class OneAttempt:
     """A server's server with one elastic attempt of three workers, which train; `again` is the next server's."""
 
