@@ -16,7 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from client_lib.errors import ClientLibError
 from client_lib.functions import call as functions
 from client_lib.groups import Group, JobList
-from client_lib.job import Job, with_names
+from client_lib.job import Job, submitted, with_names
 from client_lib.spec.states import State
 from client_lib.spec.wire import CodeSnapshot
 from client_lib.submit import changes, request
@@ -178,10 +178,7 @@ class RemoteFunction(Generic[P, R]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit the job and return it without waiting."""
-        job = self.job(*args, **kwargs)
-        job.submit_raises = True  # False would return an error as a text, which is ignored here
-        job.submit()
-        return job
+        return submitted(self.job(*args, **kwargs))
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The job, not submitted yet."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from client_lib.errors import InvalidRequest, JobEnded, NotFound, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.functions.call import ResultOf
-from client_lib.job import Job, with_names
+from client_lib.job import Job, submitted, with_names
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, StateChange
 from client_lib.transport.api import LONG_POLL_S, Api, configured
@@ -145,14 +145,12 @@ class Executor(concurrent.futures.Executor):
         return Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options)
 
     def _send(self, future: JobFuture[T], job: Job[T]) -> None:
-        job.submit_raises = True  # False would return an error as a text
         with self._lock:
             self._sending += 1
         try:
             with self._lock:
                 self._cursor = self._cursor or self._api.state_changes().cursor
-            job.submit()
-            future.job = job
+            future.job = submitted(job)
         finally:
             with self._lock:
                 self._sending -= 1

@@ -797,6 +797,12 @@ class Job(Generic[R]):
                 cell.end(self.info())
 
 
+def submitted(job: Job[T]) -> Job[T]:
+    """Submit the job and return it. Unlike `Job.submit` it always raises errors."""
+    job._accepted(None, None, check=True)
+    return job
+
+
 def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec with the names of the jobs and groups in `after` and `checkpoint_from`.
 

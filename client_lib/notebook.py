@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import NotSupported
-from client_lib.job import Job
+from client_lib.job import Job, submitted
 
 _PRECISIONS = ("no", "fp8", "fp16", "bf16")
 _PORT = "29500"  # accelerate's default, which asks for nothing
@@ -72,9 +72,7 @@ def notebook_launcher(
         monitor_interval=(monitor_interval, 0.1),
         log_line_prefix_template=(log_line_prefix_template, None),
     )
-    job.submit_raises = True  # False would return an error as a text, which is ignored here
-    job.submit()
-    job.logs()
+    submitted(job).logs()
     return job.result()
 
 

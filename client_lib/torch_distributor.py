@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from client_lib.job import Job
+from client_lib.job import Job, submitted
 
 
 class TorchDistributor:
@@ -55,12 +55,12 @@ class TorchDistributor:
         """
         if callable(train_object):
             job = self._job(script=train_object, args=args, kwargs=kwargs)
-            self._follow(job)
+            submitted(job).logs()
             return job.result()
         if kwargs:
             raise ValueError("Running pytorch file does not support key-word type arguments.")
         job = self._job(script=train_object, args=[str(arg) for arg in args])
-        self._follow(job)
+        submitted(job).logs()
         job.wait()
         return None
 
@@ -89,11 +89,6 @@ class TorchDistributor:
                 stacklevel=4,
             )
         return min(self.num_processes, gpus)
-
-    def _follow(self, job: Job) -> None:
-        job.submit_raises = True  # False would return an error as a text, which is ignored here
-        job.submit()
-        job.logs()
 
 
 def _gpus_here() -> int:

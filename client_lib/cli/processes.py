@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 
-from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.errors import InvalidRequest
+from client_lib.transport.local_server import check_installed
 
 
 def find_python(environ: Mapping[str, str]) -> str:
@@ -43,9 +43,6 @@ def _python_of(prefix: str, variable: str) -> str | None:
 
 # --- the server
 
-LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
-"""They come with the extra `server`."""
-
 # Without the current folder on the path: a user's `queue.py` there is not the server's.
 _START = (
     "import sys; sys.path = [p for p in sys.path if p]; "
@@ -58,12 +55,7 @@ def server_command(program: str, args: Sequence[str]) -> list[str]:
 
     Raises NotSupported naming the extra where the server's libraries are missing.
     """
-    missing = [name for name in LIBRARIES if find_spec(name) is None]
-    if missing:
-        raise NotSupported(
-            f"the server's libraries are not installed here ({', '.join(missing)})",
-            hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them",
-        )
+    check_installed()
     return [sys.executable, "-c", _START, program, *args]
 
 

@@ -7,12 +7,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.log_reading.frames import Gap, Params
@@ -20,6 +20,9 @@ from client_lib.log_reading.reader import LogEntry, log_entries
 from client_lib.log_reading.rendering import COLLAPSE, LogPrinter
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import LAUNCHER
+
+if TYPE_CHECKING:
+    from client_lib.log_reading.cell import CellOutput
 
 SILENT_S = 2.0
 """Time without a line after which a follower says that the job runs."""
@@ -56,14 +59,6 @@ class TextOut(Protocol):
     def isatty(self) -> bool: ...
 
 
-class Beside(Protocol):
-    """A place beside the lines. Without one, messages go to stderr and a progress bar becomes a line when it ends."""
-
-    def say(self, sentence: str, /) -> object: ...
-    def state(self, facts: Mapping[str, Any], /) -> object: ...
-    def bars(self, bars: Sequence[str], /) -> object: ...
-
-
 class OpenLogs(Protocol):
     def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]: ...
 
@@ -88,7 +83,8 @@ class LogOutput:
     """Value of time.monotonic() at which to stop; None: the end of the log."""
     collapse: bool = False
     """Print identical lines of several ranks as one; each line waits a moment for its twins."""
-    beside: Beside | None = None
+    beside: CellOutput | None = None
+    """A place beside the lines. Without one, messages go to stderr and a progress bar becomes a line when it ends."""
     waits_for: str = ""
     """Message about a job that runs and is silent from its start; "": none."""
     _reasons: set[str] = field(default_factory=set)
@@ -159,7 +155,7 @@ class _Page:
     """The printed text. The thread that reads the stream adds lines; a second thread runs `idle_until_closed`, because
     the first one is blocked while no line comes."""
 
-    def __init__(self, out: TextOut, printer: LogPrinter, beside: Beside | None = None) -> None:
+    def __init__(self, out: TextOut, printer: LogPrinter, beside: CellOutput | None = None) -> None:
         self._out = out
         self._beside = beside
         self._printer = printer

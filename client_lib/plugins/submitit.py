@@ -17,7 +17,7 @@ from submitit.core import core, job_environment, utils
 from client_lib.client import get_job
 from client_lib.errors import JobEnded, NoResult, RemoteError
 from client_lib.futures import Executor
-from client_lib.job import Job
+from client_lib.job import Job, submitted
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 
@@ -138,14 +138,13 @@ class ClientLibExecutor(core.Executor):
             job: Job[Any] = Job(script=_resumable(delayed), **options)
         else:
             job = Job(script=delayed.function, args=delayed.args, kwargs=delayed.kwargs, **options)
-        job.submit_raises = True
-        job.submit()
+        submitted(job)
         assert job.name
         tasks = job.spec.n_workers * int(job.spec.processes_per_worker)
-        submitted = ClientLibJob(self.folder, job.name, range(tasks))
-        submitted.paths.folder.mkdir(parents=True, exist_ok=True)
-        delayed.dump(submitted.paths.submitted_pickle)  # for `job.submission()`
-        return submitted
+        found = ClientLibJob(self.folder, job.name, range(tasks))
+        found.paths.folder.mkdir(parents=True, exist_ok=True)
+        delayed.dump(found.paths.submitted_pickle)  # for `job.submission()`
+        return found
 
 
 class ClientLibJobEnvironment(job_environment.JobEnvironment):

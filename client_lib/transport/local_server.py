@@ -41,6 +41,8 @@ START_S = 60.0  # a cold disk reads the server's libraries for some seconds; lon
 STOP_S = 15.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
+LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
+"""They come with the extra `server`."""
 _TAIL = 30  # lines of its log that a failed start shows
 
 _log = logging.getLogger("client_lib")
@@ -109,7 +111,7 @@ def find_or_start(directory: Path | None = None) -> Running:
     """The server that runs here; if none does, one that this call starts.
 
     Raises:
-        NotSupported: on Windows, which has no local runtime.
+        NotSupported: on Windows, which has no local runtime; or the server's libraries are missing.
         Conflict: the state directory belongs to another host.
         ServerError: it doesn't start; with the end of its log.
     """
@@ -207,12 +209,7 @@ def _start(directory: Path) -> Running:
 def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
     import subprocess  # with find_spec, 15 ms that a server which runs already does not cost
 
-    if not _is_installed():
-        raise ServerError(
-            f"the local server is not installed for {sys.executable}",
-            hint="pip install 'client-lib[server]', or give the address of another server in CLIENT_LIB_ENDPOINT",
-        )
-
+    check_installed()
     environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ}
     environment[MARKER] = ""  # one that a job starts is no process of that job, and outlives it
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
@@ -229,10 +226,20 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def _is_installed() -> bool:
+def check_installed() -> None:
+    """Raises NotSupported naming the extra where the server's libraries are missing. Imports nothing of it."""
+    if missing := missing_libraries():
+        raise NotSupported(
+            f"the server's libraries are not installed here ({', '.join(missing)})",
+            hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them; or give the address of another "
+            "server in CLIENT_LIB_ENDPOINT",
+        )
+
+
+def missing_libraries() -> list[str]:
     from importlib.util import find_spec
 
-    return bool(find_spec("server_stub") and find_spec("fastapi"))
+    return [name for name in LIBRARIES if find_spec(name) is None]
 
 
 def _said(log: Path, begin: int) -> str:
@@ -271,7 +278,7 @@ def _settle(running: Running) -> Running:
             _log.warning("the local server %s; `client-lib server restart` starts it with this code", other)
         return running
     busy = _has_jobs(running)
-    if not busy and _is_installed():
+    if not busy and not missing_libraries():
         _log.info("the local server of version %s is replaced by %s", running.version, __version__)
         stop(running)
         return find_or_start(running.state_dir)

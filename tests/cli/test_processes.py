@@ -9,6 +9,7 @@ import pytest
 
 from client_lib.cli import processes
 from client_lib.errors import InvalidRequest, NotSupported
+from client_lib.transport import local_server
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +43,7 @@ def test_no_python_at_all_is_said(tmp_path: Path) -> None:
 
 
 def test_without_the_servers_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
+    monkeypatch.setattr(local_server, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
     with pytest.raises(NotSupported) as refused:
         processes.server_command("client-lib serve", ["--port", "0"])
     assert "no_such_library" in refused.value.message
