@@ -85,25 +85,29 @@ class HttpClientTransport:
                 connection.close()
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        while connection := self._free():
+            connection.close()
 
     def _free(self) -> http.client.HTTPConnection | None:
         """An idle connection that the server has not closed."""
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
             if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
                 return connection
             connection.close()
-        return None
 
     def _connected(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
+        host, port = self._parts.hostname or "", self._parts.port  # without a port, http.client looks for one in `::1`
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
-            connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_S, context=_tls(self._ca_bundle))
+            connection = http.client.HTTPSConnection(
+                host, port or 443, timeout=CONNECT_S, context=_tls(self._ca_bundle)
+            )
         else:
-            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
+            connection = http.client.HTTPConnection(host, port or 80, timeout=CONNECT_S)
         try:
             connection.connect()
         except TimeoutError as error:

@@ -62,6 +62,10 @@ def test_a_refused_connection_says_how_to_start_a_server() -> None:
     assert "client-lib serve" in (problem.hint or "")
 
 
+def test_the_address_of_an_ipv6_server_may_have_no_port() -> None:
+    assert "name is unknown" not in refused("http://[::1]").message
+
+
 def test_an_unknown_host_is_not_tried_for_long() -> None:
     begin = time.monotonic()
     with pytest.raises(errors.ServerUnreachable, match="name is unknown"):
