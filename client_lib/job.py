@@ -604,7 +604,7 @@ class Job(Generic[R]):
 
         Raises:
             Conflict: the job does not run, or was submitted with `observe=False`.
-            NotSupported: the server has switched it off, or its version does not support it.
+            NotSupported: the server's version does not support it.
         """
         return self.client.job_stacks(self._submitted)
 
@@ -620,7 +620,7 @@ class Job(Generic[R]):
         Raises:
             Conflict: the job was submitted with `observe=False`.
             Forbidden: it belongs to another user.
-            NotSupported: the server has switched it off, or its version does not support it.
+            NotSupported: the server's version does not support it.
         """
         return self.client.job_metrics(self._submitted, rank=rank, points=points)
 

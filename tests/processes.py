@@ -30,8 +30,8 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now. One that must stay free while nobody listens is that of
-    tests/worker_gateway/conftest.py."""
+    """A port that nobody listens on now. For one that must stay free while nobody listens, use
+    `free_port` of tests/worker_gateway/conftest.py."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Waits with a deadline, for what nothing tells of."""
+"""Polls with a deadline, for events that nothing reports."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ commands/    a module per command, or per group of similar commands
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share, `-c job.yaml`;  launch_line  `submit torchrun ...`
 connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
-session      the user's end of exec, shell and port-forward
+session      the user's end of exec, shell, port-forward and `stacks --native`
 first_runs   advice for beginners
 report       the report of a failed job, for a terminal or a pipe
 show         jobs, events and instance types as text (pure)

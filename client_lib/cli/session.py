@@ -202,7 +202,7 @@ PY_SPY = ("py-spy", "dump", "--native", "--pid")
 
 
 def native_stacks(rest: Rest, job: str, rank: int, pid: int) -> list[str]:
-    """The stacks of a process of a rank as py-spy prints them, which has to be installed in the worker.
+    """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker.
 
     Raises:
         NotSupported: the worker has no py-spy, or not the right to trace; with the way out.

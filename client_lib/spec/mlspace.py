@@ -12,7 +12,7 @@ from client_lib.spec.states import Reason, State, TextEnum, as_sent
 
 DEFAULT_REGION = "DGX2-MT"
 REGIONS = ("DGX2-MT", "A100-MT", "SR002-MT", "SR003", "SR004", "SR005", "SR006", "SR008", "SR009")
-"""Names that the platform's own clients know. A server answers for any, unless its setting `regions` names some."""
+"""Names that the platform's own clients know. A server takes any."""
 
 
 class PlatformType(TextEnum):

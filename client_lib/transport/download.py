@@ -2,7 +2,7 @@
 
 Outputs are resumed after a cut, and each file is checked against its digest. A file that is there with the same bytes
 is not fetched again; one with others is replaced when the new one is complete. Nothing is written outside of the
-folder, whatever a server calls its files and wherever links in the folder lead. Snapshots are unpacked as safely.
+folder, whatever a server calls its files and wherever links in the folder lead. Snapshots are unpacked just as safely.
 """
 
 from __future__ import annotations

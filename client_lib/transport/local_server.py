@@ -227,7 +227,7 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def check_installed() -> None:
-    """Raises NotSupported naming the extra where the server's libraries are missing. Imports nothing of it."""
+    """Import nothing of the server. Raises NotSupported naming the extra if the server's libraries are missing."""
     if missing := missing_libraries():
         raise NotSupported(
             f"the server's libraries are not installed here ({', '.join(missing)})",

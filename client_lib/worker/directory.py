@@ -175,12 +175,16 @@ def write_file(path: str, data: bytes, durable: bool = False) -> None:
     temporary = path + ".new"
     remove(temporary)  # of a killed process; or a pipe of the job's, at which `open` would wait
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        if durable:
-            os.fsync(fd)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(fd)
+        os.replace(temporary, path)
+    except OSError:
+        remove(temporary)  # a full disk, say; the data may hold a token
+        raise
 
 
 def sync(path: "Union[str, os.PathLike[str]]") -> None:

@@ -223,7 +223,8 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
 
 @contextlib.contextmanager
 def _answering(here: Rank, heard: Sequence[object] = ()) -> Iterator[None]:
-    """Raise LostPeer for an error of the store: rank 0, which has it, is gone, or the first rank that was not heard."""
+    """Raise LostPeer for an error of the store. It names the first rank that is not among `heard`: at the
+    beginning rank 0, which has the store."""
     try:
         yield
     except RuntimeError as error:

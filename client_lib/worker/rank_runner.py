@@ -38,6 +38,7 @@ _LOOPBACK = ("localhost", "127.", "::1")
 _ENTRIES_MAX = 128  # collectives in one line of the pipe for metrics
 _OFTEN_S, _OFTEN_FOR_S, _SELDOM_S = 1.0, 60.0, 16.0  # between two lines: in the first minute, and later
 _TOUCHES = 64  # of the file that shows that the rank enters collectives, between two lines; at most each second
+_PAUSE_MAX_S = 4.0  # between two of them: less than half of the time after which `quiet` calls a rank quiet
 _ENTRIES_SHARE = 0.005  # largest part of the time that both may take
 _master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
 _PID = 0  # of the process that runs the script, to tell it from its forks
@@ -404,9 +405,9 @@ def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
 
 
 class _EntrySender:
-    """Sends the launcher the times at which this rank enters collectives, and touches a file each second in which it
-    has entered or ended some, by which the launcher knows that it does not hang; nothing if this PyTorch has no
-    recorder."""
+    """Sends the launcher the times at which this rank enters collectives, and touches a file in each second, or in
+    each four at most, in which it has entered or ended some: so the launcher knows that it does not hang. Nothing if
+    this PyTorch has no recorder."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -426,7 +427,7 @@ class _EntrySender:
             while True:
                 now, used = time.time(), time.thread_time()
                 interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
-                due, pause = now - now % interval + interval, max(_OFTEN_S, interval / _TOUCHES)
+                due, pause = now - now % interval + interval, min(max(_OFTEN_S, interval / _TOUCHES), _PAUSE_MAX_S)
                 while now < due:
                     time.sleep(pause - now % pause)
                     now = time.time()

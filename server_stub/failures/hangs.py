@@ -97,7 +97,8 @@ def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
         places[rank] = _LEFT if has_left(process) else f"in {place}" if place else process.state
     groups = sorted(_grouped(places).items(), key=lambda group: (-len(group[1]), group[1]))
     told = [f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}" for place, ranks in groups[:_NAMED]]
-    return f"{', '.join(told)} and {_have([*elsewhere])} not entered it"
+    missing = f" and {_have([*elsewhere])} not entered it" if {*places.values()} != {_LEFT} else ""
+    return f"{', '.join(told)}{missing}"
 
 
 def _have(ranks: Sequence[int]) -> str:

@@ -95,7 +95,7 @@ def _accounts(tokens: UserTokens) -> dict[str, str]:
 
 
 class Users:
-    """The users of all tokens that are valid now: of the users file or the one of a local server, and of the issuer."""
+    """The users of all valid tokens: those of the users file, or the one of a local server, and those of the issuer."""
 
     def __init__(self, tokens: CurrentTokens, oidc: Oidc | None = None) -> None:
         self._current_tokens, self._oidc = tokens, oidc
@@ -105,7 +105,8 @@ class Users:
 
     async def of_header(self, header: str | None) -> User:
         """The user whose token the `Authorization` header carries. A valid header is remembered until the tokens
-        change. Raises Unauthorized; Unavailable: the issuer does not answer."""
+        change, and one with a token of the issuer until that ends at most. Raises Unauthorized; Unavailable: the issuer
+        does not answer."""
         tokens = self._current_tokens()
         if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
             self._tokens, self._known = tokens, {}

@@ -41,7 +41,7 @@ _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
 _SHARED_S = 5.0  # longest time for which an answer with metrics is kept for others that ask for the same
 _PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
 _NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
-# of the facts about a worker's machine, which its launcher writes near the begin of its log
+# of the facts about a worker's machine, which its launcher writes near the beginning of its log
 _SEARCHED, _BLOCK = 2 * 2**20, 2**20  # bytes of a log
 _LINES_MAX, _WORKERS_MAX = 200, 64
 _NAMES_MAX, _ALL_NAMES_MAX = 5000, 50_000  # of one worker, and of all

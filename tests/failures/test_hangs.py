@@ -53,11 +53,7 @@ def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
             {1},
             f"rank 0 has waited in {REDUCE}; rank 1 is in validate (train.py:38) and has not entered it",
         ),
-        (
-            [rank(0, WAITS), rank(1, LEFT)],
-            {1},
-            f"rank 0 has waited in {REDUCE}; rank 1 has left the script and has not entered it",
-        ),
+        ([rank(0, WAITS), rank(1, LEFT)], {1}, f"rank 0 has waited in {REDUCE}; rank 1 has left the script"),
         (
             [rank(0, WAITS), rank(1, STOPPED, state="stopped"), rank(2, WAITS)],
             {1},

@@ -97,8 +97,13 @@ def test_a_cluster_where_all_is_well() -> None:
 
 def test_gang_scheduling_needs_pod_groups_and_an_operator_that_makes_them() -> None:
     groups = {"/apis/scheduling.volcano.sh/v1beta1": {"resources": [{"name": "podgroups"}]}}
-    missing = checked(SmallApi(**dict.fromkeys(groups, GONE)), gang_scheduler="volcano")["gang scheduling"]
-    assert (missing.ok, str(missing.fix).startswith("install volcano in the cluster")) == (False, True)
+    groups_of_others = "/apis/scheduling.x-k8s.io/v1alpha1"
+    for scheduler, group, product in (
+        ("volcano", *groups, "Volcano"),
+        ("coscheduling", groups_of_others, "scheduler-plugins"),
+    ):
+        missing = checked(SmallApi(**{group: GONE}), gang_scheduler=scheduler)["gang scheduling"]
+        assert (missing.ok, str(missing.fix).startswith(f"install {product} in the cluster")) == (False, True)
     gang = checked(SmallApi(**groups), gang_scheduler="volcano")["gang scheduling"]
     assert (gang.ok, gang.message) == (False, "the operator makes no PodGroups")
     deployed = operator()

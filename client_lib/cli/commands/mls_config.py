@@ -25,7 +25,7 @@ OURS = "client-lib"
 """x_api_key of a profile that this command has written, so that a later call may replace it. The server wants none."""
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
 _HEADER = re.compile(r"\s*\[")
-REGION = "SR006"  # one that every version of mls knows; a server accepts all regions unless its settings name some
+REGION = "SR006"  # one that every version of mls knows; a server accepts every region
 
 app = CommandApp()
 

@@ -18,7 +18,7 @@ from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import POD_GROUPS, SCHEDULERS, WorkloadKind
+from server_stub.runtimes.kube.workload import POD_GROUPS, WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
@@ -70,7 +70,7 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     missing = [str(each) for each in lacking if each in required]
     if len(missing) == len(required):
         message = f"the server may do nothing in namespace {cluster.namespace}"
-        fix = "make the namespace if it is missing, and in it what k8s/base/role.yaml has, as docs/kubernetes.md shows"
+        fix = "create the namespace if it is missing, and apply k8s/base/role.yaml in it, as docs/kubernetes.md shows"
         return checked("permissions", message, fix)
     if missing:
         message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
@@ -86,7 +86,8 @@ def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     gang = cluster.settings.gang_scheduler
     if gang == "none":
         return
-    fix = f"install {SCHEDULERS[gang]} in the cluster, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
+    product = "Volcano" if gang == "volcano" else "scheduler-plugins"
+    fix = f"install {product} in the cluster, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
     if not serves(api, POD_GROUPS[gang], "podgroups"):
         yield checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
     elif problem := cluster.kind.gang_problem(api):

@@ -120,7 +120,8 @@ def _age_s(pods: Iterable[WorkerPod]) -> float | None:
 
 
 def parse(name: str, local: Json, cluster: Json | None, pending: Json | None) -> LocalQueue:
-    """The queue of this LocalQueue; None: this server can't see its ClusterQueue, or its waiting workloads."""
+    """The queue of this LocalQueue. `cluster`, `pending`: its ClusterQueue and its waiting workloads; None: this server
+    can't see them."""
     total = _sums(_nominal((cluster or {}).get("spec") or {}))
     used = _sums(_reserved((cluster or {}).get("status") or {}))
     return LocalQueue(

@@ -237,7 +237,7 @@ TRAINJOB = WorkloadKind(
     is_queued=_is_queued,
     check=_check,
     parts=parts,
-    name_max=63 - len("-node-0-9999-abcde"),  # JobSet refuses a longer name of a pod, as that is a label
+    name_max=63 - len("-node-0-9999-abcde"),  # JobSet refuses it if a pod's name were longer than a label may be
     applied=Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"),
     bases={RUNTIME: "trainingruntimes"},
 )

@@ -108,7 +108,7 @@ class Launcher:
         writer.write(control.order(control.STACKS))
         try:
             await asyncio.wait_for(self._stacks_taken.wait(), STACKS_S)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+        except asyncio.TimeoutError:
             return StackDump(number, [], f"the launcher of worker {number} did not answer within {STACKS_S:g} s")
         taken = await asyncio.to_thread(read_json, self._files.stacks_taken, self._opener)
         if taken is None:

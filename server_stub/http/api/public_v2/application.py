@@ -1,8 +1,8 @@
 """`/public/v2` as an application of its own, with the platform's errors and authentication.
 
 Authentication exchanges a pair of client_id and client_secret for a token. The pair is the name of a user of this
-server and a token of that user, also one of the issuer: an admin adds and revokes one thing (`client-lib server token
-NAME`), and nothing has to be stored here.
+server and a token of that user: one of the users file, where an admin adds and revokes it (`client-lib server token
+NAME`), or one of the issuer. Nothing has to be stored here.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class Token(BaseModel):
     access_token: str
     token_type: str = "Bearer"
     expires_in: int = 3600
-    """Platform: 3600, after which clients ask for a new token. Ours stays valid until it is removed from the users."""
+    """Platform: 3600, after which clients ask for a new token. Ours is valid until it is removed from the users file;
+    one of an issuer may end earlier, and a client that still sends it gets 401."""
 
 
 class Ok(BaseModel):

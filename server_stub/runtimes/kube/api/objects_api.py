@@ -60,9 +60,7 @@ class ObjectsApi:
         """
         name = workload["metadata"]["name"]
         left = self._left_of_earlier(workload, owned)
-        if (
-            left is not None and self._get(f"{self.workloads}/{name}") is None
-        ):  # else it is there, and these are its own
+        if left is not None and self._get(f"{self.workloads}/{name}") is None:  # else `_create_or_find` decides
             raise BeingDeleted(left)
         return self._create_or_find(workload)
 
