@@ -53,6 +53,7 @@ def test_samples_are_no_sign_of_life_and_a_line_is(worker: Make) -> None:
     one.start().go()
     until(lambda: any("packages" in each.text for each in one.records()), "what it runs on is logged, too")
     (log,) = Path(one.directory.log).iterdir()
+    until(lambda: time.time() - log.stat().st_mtime > 0.3, "the last of the records that list the packages")
     before = log.stat().st_mtime_ns
     until(lambda: used(one), "a sample")
     assert log.stat().st_mtime_ns == before
