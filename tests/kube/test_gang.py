@@ -294,7 +294,7 @@ async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(403, "namespace jobs takes no PyTorchJob of this server"), (503, "what namespace jobs takes is not known")],
+    [(403, "namespace jobs takes no PyTorchJob of this server"), (503, "what namespace jobs takes is unknown")],
 )
 async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int, said: str

@@ -119,9 +119,7 @@ class KubeRuntime:
             if error.status in (403, 404):
                 _log.error("namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
             else:
-                _log.warning(
-                    "it is not known what namespace %s takes; the server asks again later: %s", namespace, error
-                )
+                _log.warning("what namespace %s takes is unknown; the server asks again later: %s", namespace, error)
             found = bool(cluster.options.kueue)
         self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
 
