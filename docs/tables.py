@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from client_lib.cli.app import COMMANDS
 from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
-from server_stub.failures.hints import CAUSES
+from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.access_log import Traffic
 from server_stub.openapi import openapi

@@ -1,4 +1,4 @@
-"""Explains a failed attempt: the meaning of its exit code, and known causes with their remedies (`hints`).
+"""Explains a failed attempt: the meaning of its exit code, and known causes (`causes.toml`) with the way out.
 
 `explain` and `script_change` look up facts on this machine's disk and may block: call them in a thread.
 
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal as signals
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePosixPath
 
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Failure, JobInfo, RankReport
-from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+from client_lib.spec.toml import parse_toml
+from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, Failure, JobInfo, RankReport
+from client_lib.worker.function_runner import PACKAGES
 from server_stub.runtimes import NO_RANK
 
 _CODES = {
@@ -40,22 +45,64 @@ _SIGNALS = {
     24: "CPU time limit exceeded",
     25: "file size limit exceeded",
 }
+_MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open file '([^'\n]+)'")
 
 
-def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
-    """The meaning of an exit code or signal; None for success and for a code without a known meaning."""
-    if signal is None and exit_code is not None and exit_code > 128:
-        signal = exit_code - 128  # a shell or container between the launcher and the process reports a signal like this
-    if signal is not None:
-        return _SIGNALS.get(signal) or _signal_name(signal)
-    return _CODES.get(exit_code) if exit_code is not None else None
+@dataclass(frozen=True)
+class Facts:
+    """Facts about the job beside the report of its rank. The caller looks them up."""
+
+    code: Code
+    python: str | None = None
+    """The submitter's interpreter."""
+    beside_submitter: str | None = None
+    """Path of the missing file in the submitter's folder; None if it isn't there or the folder can't be seen."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An entry of `causes.toml`, which describes the fields."""
+
+    symptom: str
+    hint: str
+    shows: re.Pattern[str] | None
+    signal: int | None
+
+    def matches(self, rank: RankReport, output: str) -> bool:
+        if self.signal and (rank.signal == self.signal or rank.exit_code == 128 + self.signal):
+            return True
+        return bool(self.shows and self.shows.search(output))
+
+
+def _read_causes() -> list[Cause]:
+    text = files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
+    return [
+        Cause(
+            entry["symptom"],
+            entry["hint"],
+            re.compile("|".join(entry["shows"])) if "shows" in entry else None,
+            entry.get("signal"),
+        )
+        for entry in parse_toml(text, "causes.toml")["causes"]
+    ]
+
+
+CAUSES = _read_causes()
+"""The first that matches is the one that a report shows."""
+
+
+def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
+    """The failure of the rank that ended the attempt. `python_of` returns the submitter's interpreter."""
+    path = missing_file(rank)
+    beside = path_beside_submitter(path, info.code) if path and isinstance(info.code, CodeSnapshot) else None
+    return diagnose(worker, rank, Facts(info.code, python_of(), beside if beside and os.path.exists(beside) else None))
 
 
 def diagnose(worker: int, rank: RankReport, facts: Facts) -> Failure:
     """The failure of this rank. `exit_code` is 128 + signal if a signal ended the rank, as in a shell."""
+    hint = hint_for(rank, facts)
     if rank.rank == NO_RANK:  # the job's message explains the end of its setup
-        lines, hint = rank.last_lines, hint_for(rank, facts)
-        return Failure(worker=worker, exit_code=rank.exit_code, last_lines=lines, hint=hint)
+        return Failure(worker=worker, exit_code=rank.exit_code, last_lines=rank.last_lines, hint=hint)
     return Failure(
         worker=worker,
         rank=rank.rank,
@@ -65,20 +112,58 @@ def diagnose(worker: int, rank: RankReport, facts: Facts) -> Failure:
         exception=rank.exception,
         traceback=rank.traceback,
         last_lines=rank.last_lines,
-        hint=hint_for(rank, facts),
+        hint=hint,
     )
 
 
-def _signal_name(signal: int) -> str | None:
-    try:
-        return f"ended by {signals.Signals(signal).name}"
-    except ValueError:
+def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
+    """The meaning of an exit code or signal; None for success and for a code without a known meaning."""
+    if signal is None and exit_code is not None and exit_code > 128:
+        signal = exit_code - 128  # a shell or container between the launcher and the process reports a signal like this
+    if signal is None:
+        return None if exit_code is None else _CODES.get(exit_code)
+    names = {int(each): f"ended by {each.name}" for each in signals.Signals}
+    return (names | _SIGNALS).get(signal)
+
+
+def hint_for(rank: RankReport, facts: Facts) -> str | None:
+    """The way out for the first known cause that matches the rank's output; None if none matches."""
+    if facts.beside_submitter:
+        return (
+            f"{facts.beside_submitter} exists, but the snapshot left it out: an ignore file (.gitignore, "
+            ".clientlibignore) matches it. Add `!<its path>` to .clientlibignore, or give an absolute path "
+            "that the workers see"
+        )
+    output = _output(rank)
+    cause = next((cause for cause in CAUSES if cause.matches(rank, output)), None)
+    if cause is None:
         return None
+    found = cause.shows.search(output) if cause.shows else None
+    groups = found.groupdict() if found else {}
+    if "package" in groups:
+        groups["package"] = PACKAGES.get(groups["package"], groups["package"])
+    return cause.hint.format(python=facts.python or "python", **groups)
 
 
-def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
-    """The failure of the rank that ended the attempt. `python_of` returns the submitter's interpreter."""
-    return diagnose(worker, rank, Facts(info.code, python_of(), _beside_submitter(rank, info)))
+def missing_file(rank: RankReport) -> str | None:
+    """The path that the rank could not open, as its error names it."""
+    match = _MISSING_FILE.search(_output(rank))
+    return (match.group(1) or match.group(2)) if match else None
+
+
+def path_beside_submitter(path: str, code: CodeSnapshot) -> str | None:
+    """Path in the submitted folder of a file that is missing in the unpacked snapshot; None if it lies outside."""
+    parts = PurePosixPath(path).parts
+    if path.startswith("/"):
+        if "work" not in parts:  # snapshots are unpacked in `work/` of the worker's directory
+            return None
+        inside = parts[len(parts) - parts[::-1].index("work") :]
+        return str(PurePosixPath(code.root, *inside))
+    return str(PurePosixPath(code.root, code.working_dir, path))
+
+
+def _output(rank: RankReport) -> str:
+    return "\n".join([rank.exception or "", rank.traceback or "", *rank.last_lines])
 
 
 def script_change(info: JobInfo, script_path: str) -> str | None:
@@ -100,11 +185,3 @@ def _read_file(path: str) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no regular file")
         return file.read()
-
-
-def _beside_submitter(rank: RankReport, info: JobInfo) -> str | None:
-    path = missing_file(rank)
-    if path is None or not isinstance(info.code, CodeSnapshot):
-        return None
-    beside = path_beside_submitter(path, info.code)
-    return beside if beside and os.path.exists(beside) else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_lib.spec.wire import CodeInPlace, RankReport
-from server_stub.failures import diagnose, exit_meaning
-from server_stub.failures.hints import Facts
+from server_stub.failures import Facts, diagnose, exit_meaning
 
 
 @pytest.mark.parametrize(

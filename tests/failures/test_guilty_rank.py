@@ -22,8 +22,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.ranks import Exit
 from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
-from server_stub.failures import diagnose
-from server_stub.failures.hints import Facts
+from server_stub.failures import Facts, diagnose
 from server_stub.runtimes.kube.observe.parse import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
 from tests.examples import examples

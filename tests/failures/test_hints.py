@@ -6,7 +6,7 @@ import pytest
 
 from client_lib.spec.wire import CodeInPlace, CodeSnapshot, RankReport
 from client_lib.worker.outcome import Ended
-from server_stub.failures.hints import Facts, hint_for, missing_file, path_beside_submitter
+from server_stub.failures import Facts, hint_for, missing_file, path_beside_submitter
 from server_stub.runtimes.verdict import finished_peers as note
 
 SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="src")

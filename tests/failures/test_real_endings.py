@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.wire import CodeInPlace, RankReport
-from server_stub.failures.hints import Facts, hint_for
+from server_stub.failures import Facts, hint_for
 
 pytestmark = pytest.mark.process
 
