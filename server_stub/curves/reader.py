@@ -19,11 +19,10 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
-from server_stub.curves.bars import Bars
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
-from server_stub.curves.lag import Straggler, Window, slow_rank, steps
-from server_stub.curves.tracker import PROGRESS_OF, Key, Points, Tracker
+from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
+from server_stub.curves.tracker import PROGRESS_OF, Bars, Key, Points, Tracker
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import log_dir, worker_dir
@@ -33,7 +32,6 @@ FOLDER = "curves"
 """In the directory of the job."""
 _VERSION = 2  # of the grammar and of the file: others are made again
 _OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the size of all of them in points
-_UNCOUNTED = 50_000
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
 _STAMP = r"(\d{4}-\d\d-\d\d)T(\d\d):(\d\d):(\d\d\.\d{6})Z"
@@ -66,7 +64,7 @@ class _Log:
         self.lock = Lock()
         self.offset = 0
         self.tracker = Tracker(most)
-        self._file, self._most = file, most
+        self._file = file
         self._saved: int | None = None
 
     def load(self) -> None:
@@ -78,8 +76,9 @@ class _Log:
                 if head["version"] == _VERSION:
                     bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
                     curves = _columns(head["curves"], source)
-                    kept = [head.get(name, ()) for name in ("entries", "written", "warnings")]
-                    self.tracker = Tracker(self._most, curves, head["dropped"], bars, *kept)
+                    entries = Entries(head.get("entries", ()))
+                    kept = [head.get(name, []) for name in ("written", "warnings")]
+                    self.tracker = Tracker(self.tracker.most, curves, head["dropped"], bars, entries, *kept)
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
@@ -131,7 +130,6 @@ class CurveReader:
     def __init__(self, most: int = 1_000_000) -> None:
         self._most = most
         self._logs: OrderedDict[Path, _Log] = OrderedDict()
-        self._uncounted = 0  # size of what was read since all sizes were added, which takes 0.1 ms or more
         self._lock = Lock()
 
     def progress(self, job: LoggedJob, now: float, until: float) -> JobProgress | None:
@@ -206,10 +204,8 @@ class CurveReader:
             yield Tracker(0), False
             return
         try:
-            before = log.tracker.size
             log.load()
             complete = log.advance(log_dir(job.job_dir, attempt, worker), until)
-            self._uncounted += log.tracker.size - before
             if job.state.final:
                 log.save()
             yield log.tracker, complete
@@ -217,27 +213,24 @@ class CurveReader:
             log.lock.release()
 
     def _log(self, file: Path) -> _Log:
+        """The log of this file of curves, the newest of `_logs`; those that were not read for the longest time are
+        removed if they are too many or too large."""
+        removed = []
         with self._lock:
             log = self._logs.pop(file, None) or _Log(file, self._most)
-            excess = self._excess() if len(self._logs) >= _OPEN or self._uncounted > _UNCOUNTED else []
+            points = sum(each.tracker.size for each in self._logs.values())
+            while self._logs and (len(self._logs) >= _OPEN or points > _POINTS):
+                _, oldest = self._logs.popitem(last=False)
+                points -= oldest.tracker.size
+                removed.append(oldest)
             self._logs[file] = log
-        for oldest in excess:
+        for oldest in removed:
             if oldest.lock.acquire(blocking=False):  # else another thread reads it, and its values are read again later
                 try:
                     oldest.save()
                 finally:
                     oldest.lock.release()
         return log
-
-    def _excess(self) -> list[_Log]:
-        """Remove the logs that were not read for the longest time, if they are too many or too large."""
-        points, self._uncounted = sum(log.tracker.size for log in self._logs.values()), 0
-        excess = []
-        while self._logs and (len(self._logs) >= _OPEN or points > _POINTS):
-            _, oldest = self._logs.popitem(last=False)
-            points -= oldest.tracker.size
-            excess.append(oldest)
-        return excess
 
 
 def _windows(tracker: Tracker) -> dict[int, list[Window]]:

@@ -1,25 +1,32 @@
-"""Makes curves and progress of the lines of one worker, in the order of its log; a curve with many points becomes one
-of fewer that looks the same. Pure."""
+"""Makes curves and progress of the lines of one worker, in the order of its log. Pure.
+
+A curve with many points becomes one of fewer that looks the same. Counters `n/N` tell how much of a job is done, and
+how long the rest takes.
+"""
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, field
 from math import isfinite
 from operator import add
+from statistics import quantiles
 from typing import Any, Literal
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import GOES_ON, METRICS, WRITTEN
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
-from server_stub.curves.bars import Bars
 
 POINT_BYTES = 24  # of memory
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
 _CURVES_MAX, _NAME_MAX, _WRITTEN_MAX, _WARNINGS_MAX = 500, 200, 1000, 10
+_MARKS = 3  # fewer are no progress: any text may hold `1/2` once
+_MARKS_KEPT = 128
+_SILENT_S, _SILENT_TIMES = 60.0, 10.0
+_BARS_MAX = 32
 POSTED = "posted"
 """The source of values that a library posts now and then: those of all other sources are more."""
 USED = "used"
@@ -105,39 +112,140 @@ def _index(piece: array[float], value: float) -> int:
     return next(i for i, other in enumerate(piece) if other != other)
 
 
-class Tracker:
-    """The curves of one worker in one attempt. `most`: points of all of them together."""
+@dataclass
+class Bar:
+    """Marks `n/N` of one kind."""
 
-    def __init__(
-        self,
-        most: int,
-        curves: dict[Key, Points] | None = None,
-        dropped: int = 0,
-        bars: dict[int | None, Bars] | None = None,
-        entries: Sequence[Sequence[Any]] = (),
-        written: Sequence[float] = (),
-        warnings: Sequence[str] = (),
-    ) -> None:
-        self.dropped = dropped
-        """Values that a script could not hand over."""
-        self.points = curves or {}
-        """All points, also of what may become a curve."""
-        self._most = most
+    total: float
+    marks: int = 0
+    restarted: bool = False
+    """It began again: it shows a part of the work, such as an epoch."""
+    times: list[float] = field(default_factory=list)
+    """Those of the marks that are kept."""
+    done: list[float] = field(default_factory=list)
+
+    @property
+    def done_part(self) -> float:
+        return self.done[-1] / self.total
+
+    def add(self, time: float, n: float) -> None:
+        if self.done and n < self.done[-1]:
+            self.restarted = True
+            self.times, self.done = [], []
+        if self.done and n == self.done[-1]:
+            return
+        self.marks += 1
+        self.times.append(time)
+        self.done.append(n)
+        if len(self.done) > _MARKS_KEPT:
+            del self.times[1:-1:2], self.done[1:-1:2]
+
+    def progress(self, now: float) -> JobProgress:
+        """The time left at `now`, by the slopes between marks that are half of all marks apart: an evaluation
+        counts with its share, and a slow start hardly."""
+        times, done = self.times, self.done
+        apart = max(1, len(done) // 2)
+        slopes = [
+            (done[i + apart] - done[i]) / (times[i + apart] - times[i])
+            for i in range(len(done) - apart)
+            if times[i + apart] > times[i]
+        ]
+        since = now - times[-1]
+        usual = (times[-1] - times[0]) / max(1, len(times) - 1)
+        if not slopes or since > max(_SILENT_S, _SILENT_TIMES * usual):
+            return JobProgress(done=self.done_part)
+        slow, middle, fast = quantiles(slopes, n=4) if len(slopes) > 1 else slopes * 3
+        left_s, left_from_s, left_to_s = (
+            max(0.0, (self.total - done[-1]) / speed - since) for speed in (middle, fast, slow if slow > 0 else middle)
+        )
+        return JobProgress(
+            done=self.done_part, left_s=left_s, left_from_s=left_from_s, left_to_s=left_to_s, rate=middle
+        )
+
+
+class Bars:
+    """The counters of one rank."""
+
+    def __init__(self, saved: Iterable[Any] = ()) -> None:
+        """`saved`: what `saved` of other bars returned, to continue them."""
+        self._bars = {(name, bar[0]): Bar(*bar) for name, bar in saved}
+        self._posted: tuple[float, float, float | None] | None = None
+
+    def saved(self) -> list[object]:
+        return [[name, astuple(bar)] for (name, _), bar in self._bars.items()]
+
+    def add(self, time: float, reading: grammar.Reading) -> None:
+        """Note the counters of a line. With an epoch of a known number of epochs they are parts of the whole."""
+        step, steps, epoch, epochs = reading.step, reading.steps, reading.epoch, reading.epochs
+        if epochs and epoch is not None and epoch <= epochs:
+            per = float(steps or 1)
+            before = max(0.0, epoch - 1) if steps else epoch
+            self._mark(("epochs", epochs * per), time, before * per + (step if steps and step is not None else 0.0))
+        elif steps and step is not None and step <= steps and epoch is None:  # else a part of unknown many
+            self._mark((reading.bar, float(steps)), time, step)
+
+    def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
+        if key not in self._bars and len(self._bars) < _BARS_MAX:
+            self._bars[key] = Bar(key[1])
+        if key in self._bars:
+            self._bars[key].add(time, n)
+
+    @property
+    def has_progress(self) -> bool:
+        return any(bar.marks >= _MARKS for bar in self._bars.values())
+
+    def _main(self) -> Bar | None:
+        """The first bar that is not complete, else the last one; None: there are no counters."""
+        whole = [bar for bar in self._bars.values() if bar.marks >= _MARKS and not bar.restarted]
+        return next((bar for bar in whole if bar.done_part < 1), whole[-1] if whole else None)
+
+    def marks(self) -> list[tuple[float, float]]:
+        """Times and steps of `_main`; []: there are no counters."""
+        bar = self._main()
+        return list(zip(bar.times, bar.done, strict=True)) if bar else []
+
+    def progress(self, now: float) -> JobProgress:
+        """The progress by `_main`; without values if there are no counters."""
+        bar = self._main()
+        if bar or self._posted is None:
+            return bar.progress(now) if bar else JobProgress()
+        at, done, left_s = self._posted
+        left_s = None if left_s is None else max(0.0, left_s - (now - at))
+        return JobProgress(done=done, left_s=left_s, left_from_s=left_s, left_to_s=left_s)
+
+    def post(self, time: float, percent: float | None, left_s: float | None) -> None:
+        """Note the progress that a library has computed. It counts where there are no counters."""
+        if percent is not None:
+            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), None if left_s is None else float(left_s)
+
+
+@dataclass
+class Tracker:
+    """The curves of one worker in one attempt."""
+
+    most: int
+    """Points of all curves together."""
+    points: dict[Key, Points] = field(default_factory=dict)
+    """All points, also of what may become a curve."""
+    dropped: int = 0
+    """Values that a script could not hand over."""
+    bars: dict[int | None, Bars] = field(default_factory=lambda: {rank: Bars() for rank in PROGRESS_OF})
+    entries: lag.Entries = field(default_factory=lag.Entries)
+    """Times at which the ranks have entered collectives."""
+    written: list[float] = field(default_factory=list)
+    """Times at which files of checkpoints were written, in seconds since 1970."""
+    warnings: list[str] = field(default_factory=list)
+    """Sentences of the preflight about slow workers."""
+    slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
+    """Kept by worker 0: the newest windows of all workers at the last search for the slow rank, and its result."""
+    _begun: dict[tuple[int | None, str], str] = field(default_factory=dict)
+    """Text of unfinished lines by rank and stream."""
+    _in_traceback: set[tuple[int | None, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
         self.count = sum(map(len, self.points.values()))
-        self.bars = bars or {rank: Bars() for rank in PROGRESS_OF}
-        self.entries = lag.Entries(entries)
-        """Times at which the ranks have entered collectives."""
-        self.slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
-        """Kept by worker 0: the newest windows of all workers at the last search for the slow rank, and its result."""
-        self.written = list(written)
-        """Times at which files of checkpoints were written, in seconds since 1970."""
-        self.warnings = list(warnings)
-        """Sentences of the preflight about slow workers."""
         self._nan = {key: step for key, curve in self.points.items() if (step := curve.first_nan()) is not None}
         """First step at which each curve was NaN."""
-        self._begun: dict[tuple[int | None, str], str] = {}
-        """Text of unfinished lines by rank and stream."""
-        self._in_traceback: set[tuple[int | None, str]] = set()
 
     @property
     def size(self) -> int:
@@ -165,17 +273,23 @@ class Tracker:
 
     def printed(self) -> list[tuple[float, float]]:
         """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar."""
-        curves = [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
-        if curves:
+        if curves := self._over_steps():
             steps, times, _ = max(curves, key=len).columns
             return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
-        return next((marks for bar in self.bars.values() if (marks := bar.marks())), [])
+        return self._marks()
 
     def step(self) -> float | None:
         """The largest step of the metrics of PROGRESS_OF, else that of their progress bars; None: there is none."""
-        curves = [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
-        steps = [step for curve in curves for step in curve.steps if isfinite(step)]
-        return max(steps, default=next((step for bar in self.bars.values() if (step := bar.step()) is not None), None))
+        steps = [step for curve in self._over_steps() for step in curve.steps if isfinite(step)]
+        return max(steps, default=next((step for _, step in reversed(self._marks())), None))
+
+    def _over_steps(self) -> list[Points]:
+        """The curves of PROGRESS_OF over steps."""
+        return [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
+
+    def _marks(self) -> list[tuple[float, float]]:
+        """Those of the first progress bar of PROGRESS_OF."""
+        return next((marks for bars in self.bars.values() if (marks := bars.marks())), [])
 
     def first_steps(self) -> str:
         """A metric with 3 values, or a counter with 3 marks, as a text; "": there is none yet."""
@@ -267,7 +381,7 @@ class Tracker:
         self.count += 1
         if value != value:
             self._nan.setdefault(key, step)
-        if self.count > self._most:
+        if self.count > self.most:
             self._thin()
 
     def _has_place(self, source: str) -> bool:

@@ -221,7 +221,7 @@ def test_no_record_that_a_job_writes_itself_ends_the_reading(tmp_path: Path, kin
     assert latest.metrics == {"loss": 2}
 
 
-@pytest.mark.parametrize("limits", [{"_OPEN": 1}, {"_POINTS": 3, "_UNCOUNTED": 3}])
+@pytest.mark.parametrize("limits", [{"_OPEN": 1}, {"_POINTS": 3}])
 def test_logs_that_are_too_many_leave_the_memory_and_keep_their_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int], limits: dict[str, int]
 ) -> None:
@@ -306,7 +306,6 @@ def test_logs_with_many_entries_leave_the_memory_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int]
 ) -> None:
     monkeypatch.setattr(curve_reader, "_POINTS", 80)  # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
-    monkeypatch.setattr(curve_reader, "_UNCOUNTED", 3)
     log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)
