@@ -6,16 +6,15 @@ To change the schema: change `tables`, add a file to `migrations/versions`, set 
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, column, create_engine, event, inspect, make_url, select, table
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -47,27 +46,39 @@ def writing_engine(url: str) -> Engine:
     """One connection. PostgreSQL: its session holds the lock of the one server, and no write goes through another one.
     SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something can't wait for the
     write lock, SQLite refuses it at once."""
-    if not is_sqlite(url):
-        options = _connect_options(url, _SERVER_KEEPALIVE, target_session_attrs="read-write")
-        engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
-        event.listen(engine, "connect", _take_lock)
-        return engine
-    connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False}
-    engine = create_engine(url, pool_size=1, max_overflow=0, connect_args=connect)
-    _on_connect(engine, "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
-    _begin_by(engine, "BEGIN IMMEDIATE")
+    if is_sqlite(url):
+        pragmas = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
+        return _sqlite_engine(url, "BEGIN IMMEDIATE", pragmas, pool_size=1, max_overflow=0)
+    options = _connect_options(url, _SERVER_KEEPALIVE, target_session_attrs="read-write")
+    engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
+    event.listen(engine, "connect", _take_lock)
     return engine
 
 
 def reading_engine(url: str) -> Engine:
     """A few connections that can't write. Reads must be short: an open read delays SQLite's checkpoints."""
-    if not is_sqlite(url):
-        options = _connect_options(url, "-c default_transaction_read_only=on")
-        return create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
-    connect: dict[str, Any] = {"timeout": 30, "check_same_thread": False}
-    engine = create_engine(url, pool_size=READERS, connect_args=connect)
-    _on_connect(engine, "query_only = ON", "cache_size = -16384")
-    _begin_by(engine, "BEGIN")
+    if is_sqlite(url):
+        return _sqlite_engine(url, "BEGIN", ("query_only = ON", "cache_size = -16384"), pool_size=READERS)
+    options = _connect_options(url, "-c default_transaction_read_only=on")
+    return create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
+
+
+def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False}, **pool)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
+        connection.text_factory = lambda damaged: damaged.decode(errors="replace")  # else such a row fails its query
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def run_begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
     return engine
 
 
@@ -156,41 +167,22 @@ def keep_private(file: Path) -> None:
     too. A file that can't be made, or is another user's, is left for its opening."""
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        for suffix in ("", "-wal", "-shm"):
-            if (part := file.with_name(file.name + suffix)).exists():
-                part.chmod(0o600)
+        for part in _parts(file):
+            part.chmod(0o600)
 
 
 def set_aside(file: Path) -> Path:
     """Rename the file and what belongs to it; returns the new name."""
-    number = next(number for number in count(1) if not file.with_name(f"{file.name}.damaged-{number}").exists())
-    for suffix in ("-wal", "-shm", ""):
-        part = file.with_name(file.name + suffix)
-        if part.exists():
-            part.rename(file.with_name(f"{file.name}.damaged-{number}{suffix}"))
-    return file.with_name(f"{file.name}.damaged-{number}")
+    names = (file.with_name(f"{file.name}.damaged-{number}") for number in count(1))
+    new = next(name for name in names if not name.exists())
+    for part in _parts(file):
+        part.rename(new.with_name(new.name + part.name.removeprefix(file.name)))
+    return new
 
 
-def _on_connect(engine: Engine, *pragmas: str) -> None:
-    @event.listens_for(engine, "connect")
-    def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
-        connection.text_factory = _decoded
-        cursor = connection.cursor()
-        for pragma in pragmas:
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-
-def _decoded(text: bytes) -> str:
-    """Decode a text that may be damaged: by default, one such row makes the whole query fail."""
-    return text.decode(errors="replace")
-
-
-def _begin_by(engine: Engine, statement: str) -> None:
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(statement)
+def _parts(file: Path) -> list[Path]:
+    """The file and those that SQLite puts beside it, as far as they are there."""
+    return [part for suffix in ("-wal", "-shm", "") if (part := file.with_name(file.name + suffix)).exists()]
 
 
 def migrate(connection: Connection) -> bool:
@@ -200,30 +192,16 @@ def migrate(connection: Connection) -> bool:
     Raises:
         ServerError: the database was written by a newer version.
     """
-    current = _revision(connection)
+    current = None
+    if inspect(connection).has_table("alembic_version"):
+        current = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if current == HEAD:
         return False
-    if current is not None and current not in _revisions():
+    if current is not None and current > HEAD:
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
             hint="install the newer version of client-lib again, or use another data directory",
         )
-    _upgrade(connection)
-    return current is None
-
-
-def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    return connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
-
-
-def _revisions() -> set[str]:
-    names = (re.match(r"(\d{4})_", path.name) for path in (MIGRATIONS / "versions").glob("*.py"))
-    return {name.group(1) for name in names if name}
-
-
-def _upgrade(connection: Connection) -> None:
     from alembic import command  # imported here: 150 ms that only a new or older database pays
     from alembic.config import Config
 
@@ -231,3 +209,4 @@ def _upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    return current is None

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
 from client_lib.spec.groups import NAME_MAX, state_of
 from client_lib.spec.states import FINAL, State, as_sent
 from client_lib.spec.wire import GroupInfo
-from server_stub.store import rows
 from server_stub.store.rows import Added, JobRow, NewJob, add_jobs, all_of, key_used
 from server_stub.store.search import JobFilters
-from server_stub.store.tables import groups, idempotency_keys, jobs
+from server_stub.store.tables import events, groups, idempotency_keys, jobs
 
 _EARLIER = "-earlier-"
 
@@ -53,13 +52,20 @@ def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
 
 
 def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[GroupInfo]) -> int:
-    """Store jobs and groups that were rebuilt; the number of the jobs."""
-    added = rows.add_lost(connection, lost)
+    """Store jobs and groups that were rebuilt, with an event for the end of jobs that have ended; the number of the
+    jobs that were stored."""
+    added = [(job.row, new.seq) for job, new in zip(lost, add_jobs(connection, lost), strict=True) if new.seq]
+    for row, seq in added:
+        if row.state.final:
+            shown = json.loads(row.info)
+            ended = {name: shown[name] for name in ("state", "reason", "message")}
+            at = {"job_seq": seq, "time": row.finished_at or row.created_at, "attempt": row.attempt}
+            connection.execute(insert(events), at | ended)
     for info in infos:
         first = connection.execute(select(func.min(jobs.c.seq)).where(jobs.c.group_id == info.id)).scalar()
         if first is not None:
             connection.execute(insert(groups), _values(info, first))
-    return added
+    return len(added)
 
 
 def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
@@ -70,7 +76,10 @@ def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
     if seq is None:  # its last member was deleted just now
         return info
     begin = info.name[: NAME_MAX - len(_EARLIER) - 2] + _EARLIER
-    used = {name for table in (groups, jobs) for name in connection.execute(_names(table, info.owner, begin)).scalars()}
+    used: set[str] = set()
+    for table in (groups, jobs):
+        named = select(table.c.name).where(table.c.owner == info.owner, table.c.name.startswith(begin, autoescape=True))
+        used.update(connection.execute(named).scalars())
     name = next(name for name in (f"{begin}{number}" for number in count(1)) if name not in used)
     earlier = GroupInfo(**{**dict(info), "name": name, "id": uuid.uuid4().hex, "size": len(new.replaces)})
     connection.execute(insert(groups), _values(earlier, seq))
@@ -81,10 +90,6 @@ def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
         moved = update(jobs).where(jobs.c.seq == row.seq)
         connection.execute(moved, {"group_id": earlier.id, "version": row.version + 1, "info": text})
     return info.model_copy(update={"earlier": name})
-
-
-def _names(table: Table, owner: str, begin: str) -> Select[Any]:
-    return select(table.c.name).where(table.c.owner == owner, table.c.name.startswith(begin, autoescape=True))
 
 
 def _values(info: GroupInfo, seq: int) -> dict[str, Any]:
@@ -155,13 +160,13 @@ def states(connection: Connection, ids: Collection[str]) -> dict[str, State]:
 
 def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:
     """The groups with their states as they are now."""
-    found = {row.id: row for row in connection.execute(query)}
-    counts: dict[str, dict[State, int]] = {group_id: {} for group_id in found}
-    number = select(jobs.c.group_id, jobs.c.state, func.count()).where(jobs.c.group_id.in_(found))
+    found = connection.execute(query).all()
+    counts: dict[str, dict[State, int]] = {row.id: {} for row in found}
+    number = select(jobs.c.group_id, jobs.c.state, func.count()).where(jobs.c.group_id.in_(counts))
     for group_id, state, found_so in connection.execute(number.group_by(jobs.c.group_id, jobs.c.state)):
         counts[group_id][as_sent(State, state)] = found_so
-    return {row.seq: _now(GroupInfo.model_validate_json(row.info), counts[row.id]) for row in found.values()}
-
-
-def _now(info: GroupInfo, counts: dict[State, int]) -> GroupInfo:
-    return info.model_copy(update={"state": state_of(counts), "counts": {str(k): v for k, v in counts.items()}})
+    infos = {}
+    for row in found:
+        now = {"state": state_of(counts[row.id]), "counts": {str(k): v for k, v in counts[row.id].items()}}
+        infos[row.seq] = GroupInfo.model_validate_json(row.info).model_copy(update=now)
+    return infos

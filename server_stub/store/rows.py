@@ -6,8 +6,7 @@ effect outside of it. `search` has the lists of jobs.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -124,7 +123,11 @@ def next_seq(connection: Connection) -> int:
 def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
     """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
     first event, which is not stored: `list_events` makes it from the row. `first`: the `seq` of the first job."""
-    keys = {job.row.id: _key_values(job.key, job.row) for job in new if job.key}
+    keys = {
+        job.row.id: {**job.key._asdict(), "job_id": job.row.id, "created_at": job.row.created_at}
+        for job in new
+        if job.key
+    }
     keyed = _add_unless_taken(connection, idempotency_keys, keys, idempotency_keys.c.job_id)
     numbered = zip(new, count(first or next_seq(connection)), strict=False)
     seqs = {job.row.id: seq for job, seq in numbered if not job.key or job.row.id in keyed}
@@ -148,17 +151,6 @@ def _names_of_groups(connection: Connection, new: Sequence[JobRow]) -> set[tuple
     return {(owner, name) for owner, name in connection.execute(_named_groups, values)}
 
 
-def add_lost(connection: Connection, lost: Sequence[NewJob]) -> int:
-    """Store jobs that were rebuilt, with an event for the end of those that have ended; the number that was stored."""
-    added = [(job.row, found.seq) for job, found in zip(lost, add_jobs(connection, lost), strict=True) if found.seq]
-    for row, seq in added:
-        if row.state.final:
-            ended = {name: json.loads(row.info)[name] for name in ("state", "reason", "message")}
-            at = {"job_seq": seq, "time": row.finished_at or row.created_at, "attempt": row.attempt}
-            connection.execute(_insert_events, at | ended)
-    return len(added)
-
-
 def _add_unless_taken(
     connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]], job_id: Column[Any]
 ) -> Collection[str]:
@@ -171,15 +163,11 @@ def _add_unless_taken(
     return set(connection.execute(select(job_id).where(job_id.in_(rows))).scalars())
 
 
-def _key_values(key: Key, row: JobRow) -> dict[str, Any]:
-    return {**key._asdict(), "job_id": row.id, "created_at": row.created_at}
-
-
 def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Added:
     if job.key and job.row.id not in keyed:
         return Added(None, same_key=key_used(connection, job.key))
     if job.key:
-        _drop_key(connection, job.key)
+        connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == job.row.id))
     return Added(None, same_name=job.row.name)
 
 
@@ -207,19 +195,10 @@ def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
         raise IllegalTransition(f"{before} becomes {after} without an event")
 
 
-def add_events(connection: Connection, seq: int, new_events: Iterable[Event]) -> None:
-    values = [
-        {
-            "job_seq": seq,
-            "time": event.time,
-            "attempt": event.attempt,
-            "state": str(event.state),
-            "reason": str(event.reason),
-            "message": event.message,
-        }
-        for event in new_events
-    ]
-    if values:
+def add_events(connection: Connection, seq: int, new_events: Sequence[Event]) -> None:
+    for event in new_events:
+        told = {"state": str(event.state), "reason": str(event.reason), "message": event.message}
+        values = {"job_seq": seq, "time": event.time, "attempt": event.attempt, **told}
         connection.execute(_insert_events, values)
 
 
@@ -302,26 +281,24 @@ def remove_events(connection: Connection, seqs: Sequence[int], limit: int) -> bo
     return connection.execute(delete(events).where(events.c.id.in_(chosen))).rowcount == limit
 
 
-def remove(connection: Connection, seqs: Iterable[int]) -> None:
+def remove(connection: Connection, seqs: Sequence[int]) -> None:
     """Delete final jobs with their events and labels, and note their files for removal. A group goes with its last
     member.
 
     Raises:
         IllegalTransition: one of them is not final.
     """
-    left: set[str] = set()
-    for seq in seqs:
-        columns = (jobs.c.id, jobs.c.state, jobs.c.group_id, jobs.c.segment, jobs.c.offset, jobs.c.length)
-        row = connection.execute(select(*columns).where(jobs.c.seq == seq)).one_or_none()
-        if row is None:
-            continue
+    columns = (jobs.c.id, jobs.c.state, jobs.c.group_id, jobs.c.segment, jobs.c.offset, jobs.c.length)
+    found = connection.execute(select(*columns).where(jobs.c.seq.in_(seqs))).all()
+    if not found:
+        return
+    for row in found:
         if not as_sent(State, row.state).final:
             raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
-        place = {"segment": row.segment, "offset": row.offset, "length": row.length}
-        connection.execute(insert(removals), {"job_id": row.id, **place})
-        connection.execute(delete(jobs).where(jobs.c.seq == seq))
-        if row.group_id:
-            left.add(row.group_id)
+    places = [{"job_id": row.id, **{name: getattr(row, name) for name in Place._fields}} for row in found]
+    connection.execute(insert(removals), places)
+    connection.execute(delete(jobs).where(jobs.c.seq.in_(seqs)))
+    left = {row.group_id for row in found if row.group_id}
     if left:
         member = select(jobs.c.seq).where(jobs.c.group_id == groups.c.id).exists()
         connection.execute(delete(groups).where(groups.c.id.in_(left), ~member))
@@ -386,11 +363,6 @@ def key_used(connection: Connection, key: Key) -> tuple[str, str] | None:
     query = select(*columns).where(idempotency_keys.c.owner == key.owner, idempotency_keys.c.key == key.key)
     used = connection.execute(query).one_or_none()
     return (used.fingerprint, used.job_id) if used else None
-
-
-def _drop_key(connection: Connection, key: Key) -> None:
-    found = (idempotency_keys.c.owner == key.owner, idempotency_keys.c.key == key.key)
-    connection.execute(delete(idempotency_keys).where(*found))
 
 
 def _one(connection: Connection, query: Select[Any]) -> JobRow | None:

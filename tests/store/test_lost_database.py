@@ -81,7 +81,7 @@ class TestPostgresql:
 
         async def run() -> None:
             async with opened(postgresql_server.new_database()) as store:
-                monkeypatch.setattr("server_stub.store.store.READ_S", 0.2)
+                monkeypatch.setattr("server_stub.store.READ_S", 0.2)
                 with pytest.raises(StoreUnavailable):
                     await store.read(slow)
                 assert await store.read_all(slow) == 7
