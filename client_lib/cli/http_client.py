@@ -24,13 +24,13 @@ from client_lib.transport.failures import (
     HTTP_CLIENT_FAILURES,
     UNTRUSTED,
     FailureRow,
+    Transient,
     check_endpoint_rules,
     error_of_answer,
     error_of_failure,
     root_cause,
 )
 from client_lib.transport.rest import Reply, Request, Transport
-from client_lib.transport.retry import Transient
 
 _BLOCK = 256 * 1024
 

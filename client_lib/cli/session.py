@@ -18,8 +18,8 @@ from typing import Any
 from client_lib.cli import printer
 from client_lib.errors import ClientLibError, Conflict, NotFound, NotSupported, ServerUnreachable
 from client_lib.spec import paths
+from client_lib.transport.failures import Transient
 from client_lib.transport.rest import Rest, newer_path
-from client_lib.transport.retry import Transient
 from client_lib.worker import session_frames as link
 
 _WAITING_MAX = 16  # frames that wait to be sent: a slow command slows what it reads from

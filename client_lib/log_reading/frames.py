@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from client_lib.errors import BadResponse, ClientLibError
 from client_lib.spec.log_stream import Position, format_cursor, parse_cursor
-from client_lib.transport.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Transient
+from client_lib.transport.failures import Transient
+from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 Params = Mapping[str, str | list[str]]
 

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
 from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance, OutputFile, OutputList
 from client_lib.transport.api import Api
-from client_lib.transport.retry import Transient
+from client_lib.transport.failures import Transient
 from client_lib.worker.archive import ArchiveRefused, unpack
 from client_lib.worker.directory import sha256_of
 from client_lib.worker.outputs.patterns import Patterns

@@ -1,7 +1,7 @@
 """Failures of a call as our errors: no answer at all, or an answer with a bad status.
 
-Both transports translate here: `http` (requests, for the SDK) and `cli.http_client` (http.client). Standard
-library only. `retry` decides how often a call is repeated.
+Both transports translate here: `http` (requests, for the SDK) and `cli.http_client` (http.client). `rest` decides how
+often a call is repeated. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from urllib.parse import urlsplit
 
 from client_lib import errors
 from client_lib.transport.config import CA_BUNDLE, INSECURE, Config, Endpoint, is_loopback
-from client_lib.transport.retry import Transient
 
 CONNECT_S = 5.0
 READ_S = 60.0
 ERROR_BODY_MAX = 64 * 1024  # bytes of an error's body that are read
 _TEXT_MAX = 200  # characters of a foreign answer in a message
+
+
+class Transient(Exception):
+    """A failure that may be gone at the next try. `error` is what the user sees when it isn't."""
+
+    def __init__(self, error: errors.ClientLibError, retry_after_s: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after_s = retry_after_s
 
 
 def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:

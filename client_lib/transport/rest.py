@@ -1,28 +1,43 @@
 """Calls to one server: located, repeated while it does not answer, and every failure raised as one of our errors.
 
 The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
-takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both, `retry` decides how often
-a call is repeated.
+takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both.
+
+Calls are repeated with exponential back-off, full jitter and the server's Retry-After, for a bound in seconds:
+
+    pause after try n = max(Retry-After, random between 0 and min(0.05 x 2^(n-1), 5) seconds)
+
+The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within the default bound of 30 s. A pause that would
+end after the bound is not begun. All calls are safe to repeat: a POST carries an Idempotency-Key.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from client_lib import errors
 from client_lib.spec import paths
 from client_lib.spec.log_stream import HEARTBEAT_S
-from client_lib.transport import retry
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import READ_S
-from client_lib.transport.retry import Transient
+from client_lib.transport.failures import READ_S, Transient
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+WARN_AFTER_S = 2.0  # a server that is back sooner is not worth a warning
+
+_log = logging.getLogger("client_lib")
+
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query; those that are None are not sent."""
 
@@ -171,6 +186,8 @@ class Rest:
                     return
 
     def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
+        """Raises the error inside the last Transient, if `bound_s` seconds are over; its message names their number."""
+
         def once() -> T:
             connected = self._connection()
             try:
@@ -179,7 +196,12 @@ class Rest:
                 self._forget(connected)  # a local server comes back at another port
                 raise
 
-        return retry.call(once, bound_s)
+        try:
+            return once()
+        except Transient as first:
+            if bound_s <= 0:
+                raise first.error from first.__cause__
+            return _again(once, first, bound_s)
 
     def close(self) -> None:
         with self._lock:
@@ -202,6 +224,44 @@ class Rest:
         with self._lock:
             if self._connected is connected:
                 self._connected = None
+
+
+def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
+    """Repeat a call that has failed once."""
+    import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
+
+    pending = [first]
+    jitter = tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    has_warned = False
+
+    def next_try() -> T:
+        if pending:  # the first try was made by the caller; tenacity takes over with its failure
+            raise pending.pop()
+        return attempt()
+
+    def failure(state: tenacity.RetryCallState) -> Transient:
+        problem = state.outcome.exception() if state.outcome else None
+        assert isinstance(problem, Transient)  # nothing else is retried
+        return problem
+
+    def warn_once(state: tenacity.RetryCallState) -> None:
+        nonlocal has_warned
+        if not has_warned and (state.seconds_since_start or 0) > WARN_AFTER_S:
+            has_warned = True
+            _log.warning("%s; trying again for up to %.0f s", failure(state).error.message, bound_s)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Transient),
+        wait=lambda state: max(failure(state).retry_after_s, jitter(state)),
+        stop=tenacity.stop_before_delay(bound_s),
+        before_sleep=warn_once,
+        reraise=True,
+    )
+    try:
+        return retrying(next_try)
+    except Transient as last:
+        last.error.message += f" (tried for {retrying.statistics['delay_since_first_attempt']:.1f} s)"
+        raise last.error from last.__cause__
 
 
 def _given(params: Params | None) -> Params:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.log_reading.frames import FrameStream, Params, Records, read_frames
 from client_lib.log_reading.reader import MAX_LINE, log_entries, log_lines, log_params, settled_entries
-from client_lib.transport.retry import Transient
+from client_lib.transport.failures import Transient
 from client_lib.worker.format import JOB_STREAMS
 
 STATE = b'@state {"state": "RUNNING"}\n'

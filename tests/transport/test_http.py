@@ -22,9 +22,9 @@ from client_lib import errors
 from client_lib.cli import http_client
 from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
+from client_lib.transport.failures import Transient
 from client_lib.transport.http import RequestsTransport
 from client_lib.transport.rest import Connect, Rest
-from client_lib.transport.retry import Transient
 from tests.odd_server import OddServer, http
 from tests.processes import free_port
 
