@@ -158,9 +158,9 @@ class Group(JobList):
     def compare(self) -> list[Mapping[str, Any]]:
         """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values of rank 0) of each
         job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
-        from client_lib.reports import comparison
+        from client_lib.reports import curves
 
-        return comparison.compared(self._measured())
+        return curves.compared(self._measured())
 
     def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
         """The jobs with their curves, as the reports read them."""

@@ -13,7 +13,7 @@ from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json, read
 from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeJobNames
 from client_lib.errors import Conflict, Forbidden
-from client_lib.reports import comparison, curves
+from client_lib.reports import curves
 from client_lib.spec import paths
 from client_lib.spec.states import FINAL
 
@@ -125,8 +125,8 @@ def compare(connection: Connection, names: WholeJobNames, output: TableJsonOrCsv
     The metrics are those of rank 0. A metric has no best value if its name, such as lr, does not tell which value is
     better. `client-lib diff A B` shows all differences between two jobs.
     """
-    found = comparison.compared(_measured(connection, names))
-    headings, *rows = comparison.rows(found, exact=output == CSV)
+    found = curves.compared(_measured(connection, names))
+    headings, *rows = curves.compared_rows(found, exact=output == CSV)
     if output == JSON:
         printer.data_json(found)
     elif output == CSV:
