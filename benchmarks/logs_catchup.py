@@ -23,8 +23,7 @@ from urllib.parse import urlencode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from client_lib.log_reading.frames import Params
-from client_lib.log_reading.reader import log_entries, log_lines, log_params
+from client_lib.log_reading.reader import Params, log_entries, log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from tests.logs.log_server import NAME, log_directory, write_job

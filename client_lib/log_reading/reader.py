@@ -1,21 +1,149 @@
 """The log of a job for a client: entries with all the facts about a line, or plain lines.
 
-`Job.log_entries` and `Job.log_lines` use these functions. The caller passes the connection (`OpenStream`). Standard
-library only.
+`Job.log_entries` and `Job.log_lines` use these functions. The caller passes the connection as an `OpenStream`; a broken
+one is resumed at the cursor. Format: client_lib.spec.paths, client_lib.worker.format. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
+import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from client_lib.log_reading.frames import FrameStream, Gap, OpenStream, Params, Records
+from client_lib.errors import BadResponse, ClientLibError
+from client_lib.spec.log_stream import Position, format_cursor, parse_cursor
+from client_lib.transport.failures import Transient
+from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from client_lib.worker.format import JOB_STREAMS, LAUNCHER, MARK, NO_RANK, PROGRESS, RANK, RECORD, STREAM, pattern
 
+Params = Mapping[str, str | list[str]]
+
+OpenStream = Callable[[Params], Iterable[bytes]]
+"""Function that requests /jobs/{name}/logs as frames with these parameters and yields the bytes of the body as soon as
+they arrive, in pieces of any length. A ClientLibError is final; after Transient, OSError or a body that ends too early
+the request is repeated. A generator is closed when its reader stops."""
+
+MAX_FRAME = 16 * 2**20
 MAX_LINE = 2**20
 """Bytes; a longer line is given in pieces."""
+
+
+class Records(NamedTuple):
+    """Whole records of one worker's log; `end` is the offset of the next one."""
+
+    attempt: int
+    worker: int
+    end: int
+    data: bytes
+
+
+class Gap(NamedTuple):
+    """Number of records of one worker's log that are lost."""
+
+    attempt: int
+    worker: int
+    records: int
+
+
+class JobStatus(NamedTuple):
+    facts: dict[str, Any]
+    last: bool
+    """The last frame: every line was sent."""
+
+
+Frame = Records | Gap | JobStatus
+
+
+def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """The whole frames in a body; an incomplete last one is left out. Unknown frames of a newer server are skipped.
+
+    Raises BadResponse: this is no log stream.
+    """
+    rest = b""
+    for chunk in chunks:
+        buffer = rest + chunk if rest else chunk
+        at = 0
+        while (newline := buffer.find(b"\n", at)) >= 0:
+            size, frame = _head(buffer[at:newline])
+            begin, end = newline + 1, newline + 1 + size
+            if end > len(buffer):
+                break
+            if isinstance(frame, Records):
+                yield frame._replace(data=buffer[begin:end])
+            elif frame:
+                yield frame
+            at = end
+        rest = buffer[at:]
+        if len(rest) > MAX_FRAME:
+            raise BadResponse("the log stream holds a frame without an end")
+
+
+def _head(line: bytes) -> tuple[int, Frame | None]:
+    """Bytes that follow the header line, and the frame without them."""
+    word, _, rest = line.partition(b" ")
+    try:
+        if word == b"@log":
+            attempt, worker, end, size = map(int, rest.split())
+            if 0 <= size <= MAX_FRAME:
+                return size, Records(attempt, worker, end, b"")
+        elif word == b"@gap":
+            return 0, Gap(*map(int, rest.split()))
+        elif word in (b"@state", b"@end"):
+            return 0, JobStatus(dict(json.loads(rest)), word == b"@end")
+        elif word.startswith(b"@"):
+            return 0, None
+    except (ValueError, TypeError) as error:
+        raise BadResponse(f"the log stream holds a broken frame: {line[:80]!r}") from error
+    raise BadResponse(f"this is no log stream: {line[:80]!r}")
+
+
+def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
+    """The frames of one job's log, each exactly once, over as many connections as needed.
+
+    Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server.
+    """
+    wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
+    frame_at, pause_s = time.monotonic(), FIRST_PAUSE_S
+    while True:
+        began = frame_at
+        body: Iterator[bytes] = iter(())
+        failure: Exception = BadResponse("the log stream ended in the middle")
+        try:
+            body = iter(open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {})))
+            for frame in read_frames(body):
+                frame_at = time.monotonic()
+                if isinstance(frame, Records):
+                    offsets[frame.attempt, frame.worker] = frame.end
+                elif isinstance(frame, JobStatus):
+                    # the first one has the cursor after the lines that tail and since skipped; sent again, these would
+                    # skip lines that came meanwhile
+                    offsets.update(parse_cursor(frame.facts.pop("cursor", "")))
+                    wanted = {name: value for name, value in wanted.items() if name not in ("tail", "since")}
+                yield frame
+                if isinstance(frame, JobStatus) and frame.last:
+                    return
+        except Transient as error:
+            failure = error.error
+        except ClientLibError:  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
+            raise
+        except OSError as error:
+            failure = error
+        finally:
+            if isinstance(body, Generator):
+                body.close()
+        if frame_at > began:
+            pause_s = FIRST_PAUSE_S
+        elif time.monotonic() - frame_at + pause_s > retry_s:
+            raise failure
+        time.sleep(random.uniform(pause_s / 2, pause_s))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+# --- what callers read
 
 OnState = Callable[["dict[str, Any]"], None]
 """Function that receives state, reason, message and attempt: at the beginning, and at each change."""
@@ -49,25 +177,27 @@ def log_params(
     rank: int | Iterable[int] | None = None,
     stream: str | Iterable[str] | None = None,
     attempt: int | None = None,
-    cursor: str | None = None,
     grep: str | None = None,
     context: int | None = None,
 ) -> dict[str, str | list[str]]:
     """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
     ranks = [rank] if isinstance(rank, int) else rank
     streams = [stream] if isinstance(stream, str) else stream
-    given: dict[str, str | list[str] | None] = {
+    given: dict[str, Any] = {
         "follow": "true" if follow else None,
-        "tail": None if tail is None else str(tail),
+        "tail": tail,
         "since": since,
-        "rank": None if ranks is None else [str(one) for one in ranks],
-        "stream": None if streams is None else list(streams),
-        "attempt": None if attempt is None else str(attempt),
-        "cursor": cursor or None,
+        "rank": ranks,
+        "stream": streams,
+        "attempt": attempt,
         "grep": grep,
-        "context": None if context is None else str(context),
+        "context": context,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {
+        name: str(value) if isinstance(value, int | str) else [*map(str, value)]
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def log_entries(
@@ -84,8 +214,7 @@ def log_entries(
     Survives broken connections and restarts of the server without losing or repeating an entry. Raises the errors of
     `open_stream`, and after `retry_s` without an answer the last failure.
     """
-    stream = FrameStream(open_stream, params, retry_s=retry_s)
-    for records in _records(stream, on_state, on_gap):
+    for records in _records(_resumed(open_stream, params, retry_s), on_state, on_gap):
         yield from _entries(records)
 
 
@@ -97,9 +226,8 @@ def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0)
     own = "stream" not in params
     if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
         params = {**params, "stream": list(JOB_STREAMS)}
-    stream = FrameStream(open_stream, params, retry_s=retry_s)
     whole = _WholeLines()
-    for records in _records(stream):
+    for records in _records(_resumed(open_stream, params, retry_s)):
         yield from whole.feed(_without_launcher(records) if own else records)
     yield from whole.flush()
 
@@ -119,9 +247,11 @@ def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
     yield from held.values()
 
 
-def _records(stream: FrameStream, on_state: OnState | None = None, on_gap: OnGap | None = None) -> Iterator[Records]:
+def _records(
+    frames: Iterable[Frame], on_state: OnState | None = None, on_gap: OnGap | None = None
+) -> Iterator[Records]:
     facts: dict[str, Any] = {}
-    for frame in stream:
+    for frame in frames:
         if isinstance(frame, Records):
             yield frame
         elif isinstance(frame, Gap):
@@ -142,9 +272,9 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 def _entries(records: Records) -> Iterator[LogEntry]:
     attempt, worker, _, data = records
     stamp, moment = "", _EPOCH
-    for seq, time, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
-        if time != stamp:
-            stamp, moment = time, _moment(time)
+    for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
+        if written != stamp:
+            stamp, moment = written, _moment(written)
         yield LogEntry(moment, worker, None if rank == NO_RANK else int(rank), attempt, int(seq), stream, kind, text)
 
 

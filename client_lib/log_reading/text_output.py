@@ -15,8 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
-from client_lib.log_reading.frames import Gap, Params
-from client_lib.log_reading.reader import LogEntry, log_entries
+from client_lib.log_reading.reader import Gap, LogEntry, Params, log_entries
 from client_lib.log_reading.rendering import COLLAPSE, LogPrinter
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import LAUNCHER

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
-from client_lib.log_reading.frames import FrameStream, Params, Records, read_frames
-from client_lib.log_reading.reader import MAX_LINE, log_entries, log_lines, log_params, settled_entries
+from client_lib.log_reading.reader import (
+    MAX_LINE,
+    Params,
+    log_entries,
+    log_lines,
+    log_params,
+    read_frames,
+    settled_entries,
+)
 from client_lib.transport.failures import Transient
 from client_lib.worker.format import JOB_STREAMS
 
@@ -129,17 +136,6 @@ def test_tail_is_asked_for_once_only():
     list(log_entries(bodies, log_params(tail=5, since="10m"), on_state=facts.append))
     assert bodies.asked == [{"tail": "5", "since": "10m"}, {"cursor": "1.0:500,1.1:70"}]
     assert facts == [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
-
-
-def test_the_cursor_serves_another_process():
-    body = STATE + records(("0 stdout", b"one"))
-    stream = FrameStream(Bodies(body), {})
-    frames = iter(stream)
-    while not isinstance(next(frames), Records):
-        pass
-    again = Bodies(STATE + END)
-    assert list(log_lines(again, log_params(cursor=stream.cursor))) == []
-    assert again.asked == [{"cursor": stream.cursor}]
 
 
 def test_an_error_of_the_server_is_raised_at_once():

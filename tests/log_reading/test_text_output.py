@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from client_lib.log_reading import text_output
-from client_lib.log_reading.frames import Params
+from client_lib.log_reading.reader import Params
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.spec.job import JobSpec
 from tests.log_reading.test_reader import END, STATE, records

@@ -13,7 +13,7 @@ from pathlib import Path
 import requests
 
 from client_lib.errors import BY_CODE
-from client_lib.log_reading.frames import Params
+from client_lib.log_reading.reader import Params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.format import segment_name

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from client_lib.log_reading.frames import Records, read_frames
+from client_lib.log_reading.reader import Records, read_frames
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.render import Frames
 from tests.logs import log_server

@@ -10,8 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_lib.log_reading.frames import Params
-from client_lib.log_reading.reader import log_entries, log_lines
+from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.worker.format import parse
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.merge import Head, merge

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import NotFound
-from client_lib.log_reading.frames import JobStatus, Records, read_frames
-from client_lib.log_reading.reader import log_entries, log_lines, log_params
+from client_lib.log_reading.reader import JobStatus, Records, log_entries, log_lines, log_params, read_frames
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from tests.logs.log_server import log_directory, write_job
 from tests.logs.support import LogWriter, Server, stamp
