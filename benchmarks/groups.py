@@ -29,8 +29,9 @@ from interleave import table, wall_times
 from sqlalchemy import Connection
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, GroupInfo, JobInfo, Membership
+from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from client_lib.worker.format import segment_name
 from server_stub.files.request_log import Place
 from server_stub.http.users_file import local_user

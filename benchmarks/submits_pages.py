@@ -23,8 +23,9 @@ from sqlalchemy import Connection
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.spec.wire import JobInfo
 from server_stub.files.request_log import Place
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots

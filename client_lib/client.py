@@ -17,8 +17,8 @@ from client_lib.errors import ClientLibError
 from client_lib.functions import call as functions
 from client_lib.groups import Group, JobList
 from client_lib.job import Job, submitted, with_names
+from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeSnapshot
 from client_lib.submit import changes, request
 from client_lib.transport.api import Api, configured
 from client_lib.transport.config import resolve

@@ -28,21 +28,12 @@ from client_lib.errors import ClientLibError, Conflict, InvalidRequest, JobFaile
 from client_lib.functions import call as functions
 from client_lib.reports import explanation
 from client_lib.spec import mlspace
-from client_lib.spec.bounds import Scalar
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, GroupRequest, SubmitRequest
 from client_lib.spec.states import State
-from client_lib.spec.validation import validated
-from client_lib.spec.wire import (
-    CodeInPlace,
-    CodeSnapshot,
-    Event,
-    Explanation,
-    JobInfo,
-    JobProvenance,
-    Manifest,
-    SubmitRequest,
-)
+from client_lib.spec.validation import Scalar, validated
+from client_lib.spec.wire import Event, Explanation, JobInfo, JobProvenance, Manifest
 from client_lib.submit import arguments, request
 from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
 
@@ -371,7 +362,6 @@ class Job(Generic[R]):
         the same time. `stop_on_failure`: when one has FAILED, the others are cancelled. The rest is as in `submit`.
         """
         from client_lib.groups import Group
-        from client_lib.spec.groups import GroupRequest
         from client_lib.submit import sweep
 
         if self._draft.call or self._draft.spec.name:

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from client_lib.cli.app import COMMANDS
-from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import JobSpec
+from client_lib.spec.models import descriptions
 from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.access_log import Traffic

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from client_lib.errors import Conflict, NeverFits
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Submitter, WarmPoolInfo, WorkerInfo
+from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
 from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
 from server_stub.service.clock import Clock
 from server_stub.worker_gateway import Quiet

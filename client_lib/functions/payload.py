@@ -31,7 +31,7 @@ import cloudpickle
 
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.functions.call import Call, ResultOf
-from client_lib.spec.wire import FunctionCode
+from client_lib.spec.request import FunctionCode
 from client_lib.worker.disk import megabytes
 from client_lib.worker.function_runner import PROTOCOL, here
 

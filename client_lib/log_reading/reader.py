@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from client_lib.errors import BadResponse, ClientLibError
-from client_lib.spec.log_stream import Position, format_cursor, parse_cursor
+from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from client_lib.worker.format import JOB_STREAMS, LAUNCHER, MARK, NO_RANK, PROGRESS, RANK, RECORD, STREAM, pattern

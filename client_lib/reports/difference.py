@@ -9,7 +9,8 @@ from typing import NamedTuple
 from client_lib.reports import curves
 from client_lib.spec import patch
 from client_lib.spec.metrics import JobMetrics
-from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance, Provenance
+from client_lib.spec.request import CodeSnapshot, Provenance
+from client_lib.spec.wire import JobInfo, JobProvenance
 from client_lib.submit.changes import differences
 
 _LINES = 200  # of the difference of one file

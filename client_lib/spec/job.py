@@ -12,14 +12,13 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
-from client_lib.spec.bounds import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
-from client_lib.spec.command_line import split_script
-from client_lib.spec.descriptions import Described
-from client_lib.spec.names import check_name
+from client_lib.spec.command_line import check_name, split_script
+from client_lib.spec.models import Strict, empty
 from client_lib.spec.states import Reason, TextEnum, check_failure
+from client_lib.spec.validation import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
 
 V = TypeVar("V", dict[str, Scalar], list[str])
 
@@ -113,18 +112,6 @@ class HealthSubAction(TextEnum):
     NOTIFY = "notify"
 
     notify = NOTIFY
-
-
-class Strict(Described):
-    """Base of requests: frozen, and an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
-    """A field that is [] or {} by default: created for each object, because pydantic would copy a default deeply, in
-    Python."""
-    return Field(default_factory=kind, json_schema_extra={"default": kind()})
 
 
 class HealthParams(Strict):

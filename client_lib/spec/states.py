@@ -7,6 +7,7 @@ state, and the message is a sentence for a human. The store refuses the transiti
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import Enum
 from typing import TypeVar
 
@@ -123,6 +124,15 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.FAILED: frozenset(),
     State.CANCELLED: frozenset(),
 }
+
+
+def state_of_group(members: Collection[State]) -> State:
+    """The state of a group whose members are in these states."""
+    if members and all(state in (State.PENDING, State.RESTARTING) for state in members):
+        return State.PENDING
+    if not all(state.final for state in members):
+        return State.RUNNING
+    return next((state for state in (State.FAILED, State.CANCELLED) if state in members), State.SUCCEEDED)
 
 
 class IllegalTransition(AssertionError):

@@ -1,7 +1,7 @@
-"""Requests and answers of `/api/v1`, apart from the spec.
+"""Answers of `/api/v1`.
 
-Requests are strict: an unknown field is an error. Answers are lenient, so that an older client understands a newer
-server: unknown fields are ignored, and unknown states and reasons are kept as they were sent. Times are aware UTC.
+They are lenient, so that an older client understands a newer server: unknown fields are ignored, and unknown states and
+reasons are kept as they were sent. Times are aware UTC.
 """
 
 # without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
@@ -9,54 +9,16 @@ server: unknown fields are ignored, and unknown states and reasons are kept as t
 import textwrap
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    WrapSerializer,
-    WrapValidator,
-)
+from pydantic import SerializerFunctionWrapHandler, ValidationError, WrapSerializer, WrapValidator
 
-from client_lib.spec.bounds import ARGUMENTS_MAX, STORED, Bound, Label, Line, is_storable, up_to, within
-from client_lib.spec.descriptions import Described
-from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec, Strict, defaults, empty
-from client_lib.spec.states import Reason, State, as_sent
+from client_lib.spec.job import JobSpec, defaults
+from client_lib.spec.models import Lenient, Seldom, SentReason, SentState, WithNan
+from client_lib.spec.request import Code, Dependency, FunctionCode, Provenance
+from client_lib.spec.states import State
 
-A = TypeVar("A", bound="Lenient")
-
-SHA256 = r"^[0-9a-f]{64}$"
-JOB_ID = r"^[0-9a-f]{32}$"
 _SHOWN = 118  # characters of a repr
-
-
-class Lenient(Described):
-    """Base of answers: frozen, an unknown field is ignored, and the bounds of requests do not hold."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @classmethod
-    def model_validate(cls: type[A], obj: Any, **options: Any) -> A:
-        return super().model_validate(obj, **{"context": STORED, **options})
-
-    @classmethod
-    def model_validate_json(cls: type[A], json_data: str | bytes | bytearray, **options: Any) -> A:
-        return super().model_validate_json(json_data, **{"context": STORED, **options})
-
-
-class Seldom(Lenient):
-    """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import."""
-
-    model_config = ConfigDict(defer_build=True)
-
-
-def _lenient(kind: type[State] | type[Reason], value: Any) -> Any:
-    return as_sent(kind, value) if isinstance(value, str) else value
 
 
 def _text_as_sent(value: Any, check: Callable[[Any], Any]) -> Any:
@@ -107,154 +69,12 @@ def newer_defaults(spec: JobSpec) -> set[str]:
     return {name for name in SINCE_0_1 if getattr(spec, name) == defaults()[name]}
 
 
-SentState = Annotated[State, BeforeValidator(partial(_lenient, State))]
-SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
 SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)]
 
 
 def brief(kind: str, name: str, facts: str) -> str:
     """A repr of one line; `model_dump()` has everything."""
     return textwrap.shorten(f"{kind}({name!r}, {facts}", _SHOWN, placeholder="…") + ")"
-
-
-class SharedFolderProof(Strict):
-    """A file that the client wrote into the script's folder: the server shares it if it reads the same nonce."""
-
-    path: Line
-    nonce: Label
-
-
-class CodeInPlace(Strict):
-    """The script runs where it lies."""
-
-    mode: Literal["in_place"] = "in_place"
-    sha256: Annotated[str, Field(pattern=SHA256)] | None = None
-    """Digest of the script's bytes at submit; None for a command that is no file."""
-    proof: SharedFolderProof | None = None
-    """Needed unless the server already knows (a resubmit)."""
-
-
-def _check_inside(path: str) -> None:
-    if path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError(f"{path!r} does not lie below the root of the snapshot; give a path relative to it")
-
-
-_Inside = Annotated[Line, Bound(_check_inside)]
-_Amount = Annotated[int, within(0, 2**63 - 1)]
-
-
-class CodeSnapshot(Strict):
-    """The script runs from a copy of its folder, uploaded before."""
-
-    mode: Literal["snapshot"] = "snapshot"
-    sha256: Annotated[str, Field(pattern=SHA256)]
-    """Digest of the uploaded archive (tar.gz)."""
-    root: Line
-    """The folder on the submitter's machine; for people only."""
-    script: _Inside | None = None
-    """The script's path relative to the root; None for a command."""
-    working_dir: _Inside = "."
-    """Working directory of the processes, relative to the root."""
-    files: _Amount = 0
-    size: _Amount = 0
-    """Bytes of the archive."""
-
-
-Code = Annotated[CodeInPlace | CodeSnapshot, Field(discriminator="mode")]
-
-
-class FunctionCode(Strict):
-    """A pickled function with its arguments, uploaded before as a snapshot is; every rank calls it."""
-
-    sha256: Annotated[str, Field(pattern=SHA256)]
-    """Digest of the uploaded file; `client_lib.worker.function_runner` describes its contents."""
-    size: _Amount = 0
-    """Bytes of the file."""
-    name: Line
-    """Name of the function; for people only."""
-    python: Label
-    """Version that pickled it, `3.11`; only the same one can read it."""
-    cloudpickle: Label
-
-
-def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
-    for name, value in variables.items():
-        if not name or "=" in name or not is_storable(name + value):  # the value is not shown: it may be a token
-            raise ValueError(
-                f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte or half of a character"
-            )
-    return variables
-
-
-Variables = Annotated[dict[str, str], AfterValidator(_can_be_set), up_to(ARGUMENTS_MAX, "object")]
-"""Environment variables as a process can receive them."""
-
-
-class Submitter(Strict):
-    """The caller, for the local runtime; stored 0600 outside the database, never shown.
-
-    The job runs with this interpreter and on top of this environment, not the server's.
-    """
-
-    python: Line | None = None
-    """Absolute path of the interpreter that runs the scripts."""
-    environment: Variables = {}
-    working_dir: Line | None = None
-    """Absolute; the caller's."""
-    gpus: Annotated[list[Label], up_to(GPUS_MAX)] | None = None
-    """Device indices or UUIDs that the caller may use (CUDA_VISIBLE_DEVICES, SLURM); None: no bound."""
-
-
-DIFF_MAX = 256 * 1024
-
-
-class Provenance(Strict):
-    """Origin of the code of a job, as its submitter saw it; None: not known, or it is in no git repository."""
-
-    command_line: Line = ""
-    """The command that submitted it; values that are named like secrets are `***`."""
-    commit: Line | None = None
-    branch: Line | None = None
-    remote: Line | None = None
-    """URL of the repository `origin`, without credentials."""
-    diff: Annotated[str, Field(max_length=DIFF_MAX)] | None = None
-    """The uncommitted changes as a patch, with new files that git does not ignore."""
-    missing: Line | None = None
-    """The reason why a part is missing, as a sentence."""
-
-
-class Dependency(Lenient):
-    """A job or group that another job waits for, by its id: names are used again after a deletion."""
-
-    name: str
-    id: str
-    condition: Condition
-    ended: SentState | None = None
-    """The state in which it ended; None: not yet. DELETED: it was removed before the server noted how it ended."""
-
-
-class SubmitRequest(Strict):
-    """`POST /jobs` and `POST /render`."""
-
-    spec: JobSpec
-    code: Code
-    function: FunctionCode | None = None
-    """The function that runs instead of a script: `spec.script` is then a name for people, and `code` is its place."""
-    submitter: Submitter = Submitter()
-    secret_values: Variables = empty(dict)
-    """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
-    checkpoints_of: Annotated[str, Field(pattern=JOB_ID)] | None = None
-    """`id` of a job of the same user, which has ended: this one starts with a copy of its checkpoints, where neither
-    names a `checkpoint_dir`."""
-    checkpoints_name: Line | None = None
-    """Name of that job. The server sets it."""
-    dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
-    """The jobs and groups of `spec.after`. The server sets them."""
-    namespace: Line | None = None
-    """Namespace of a cluster in which the job runs, that of its owner's team; None: that of the server. The server sets
-    it."""
-    provenance: Provenance | None = None
-    """None: an earlier client sent the request."""
 
 
 class RankReport(Seldom):
@@ -307,12 +127,6 @@ class Failure(Lenient):
     last_lines: list[str] = []
     hint: str | None = None
     """The way out, where the cause is a known one."""
-
-
-class WithNan(Lenient):
-    """Base of answers with measured values: in JSON, NaN and the infinities are the strings "NaN" and "Infinity"."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class JobProgress(WithNan):

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.bounds import is_storable
+from client_lib.spec.request import Submitter
 from client_lib.spec.toml import parse_toml
-from client_lib.spec.wire import Submitter
+from client_lib.spec.validation import is_storable
 from client_lib.transport.config import TOKEN
 
 _log = logging.getLogger("client_lib")

@@ -18,9 +18,9 @@ from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 
 from client_lib.spec import patch
-from client_lib.spec.bounds import PATH_MAX
 from client_lib.spec.job import MASK, SECRET_NAME
-from client_lib.spec.wire import DIFF_MAX, Provenance
+from client_lib.spec.request import DIFF_MAX, Provenance
+from client_lib.spec.validation import PATH_MAX
 from client_lib.submit.ignore import PROOF_PREFIX, may_travel
 
 PATIENCE_S = 0.010

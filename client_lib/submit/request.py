@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, TypeVar
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
-from client_lib.spec.validation import validated
-from client_lib.spec.wire import (
+from client_lib.spec.request import (
     DIFF_MAX,
+    GROUP_BYTES_MAX,
     CodeInPlace,
     CodeSnapshot,
     FunctionCode,
-    GroupInfo,
-    JobInfo,
-    Manifest,
+    GroupRequest,
     SubmitRequest,
     Submitter,
 )
+from client_lib.spec.validation import validated
+from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
 from client_lib.submit.provenance import GitReading
 from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
@@ -37,7 +37,6 @@ from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:
     from client_lib.functions.payload import Payload
-    from client_lib.spec.groups import GroupRequest
     from client_lib.submit.snapshot import Packed
 
 T = TypeVar("T")
@@ -158,11 +157,10 @@ def submit_group(
     api: Api, submission: Submission, order: Callable[[SubmitRequest], GroupRequest], key: str
 ) -> GroupInfo:
     """The group, accepted. `order` makes its request from that of the job. Raises as `submit`."""
-    from client_lib.spec import groups
 
     def post(job: SubmitRequest) -> GroupInfo:
         asked = order(_recorded(submission, job, _MEMBER_DIFF_MAX))
-        if len(asked.request.model_dump_json()) * len(asked.members) > groups.BYTES_MAX:
+        if len(asked.request.model_dump_json()) * len(asked.members) > GROUP_BYTES_MAX:
             asked = order(_recorded(submission, job, 0))
         return api.submit_group(asked, key)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.wire import SharedFolderProof
+from client_lib.spec.request import SharedFolderProof
 from client_lib.submit.ignore import PROOF_PREFIX
 
 ROOT_MARKS = (".git", "pyproject.toml")

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.groups import MEMBERS_MAX, GroupMember
+from client_lib.spec.request import MEMBERS_MAX, GroupMember
 
 Each = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 """Values for each name, which are combined, or the values of each run."""

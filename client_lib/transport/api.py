@@ -18,8 +18,9 @@ from pydantic import BaseModel, ValidationError
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
-from client_lib.spec.bounds import STORED
+from client_lib.spec.request import GroupRequest, SubmitRequest
 from client_lib.spec.states import State
+from client_lib.spec.validation import STORED
 from client_lib.spec.wire import (
     Answer,
     DoctorReport,
@@ -36,7 +37,6 @@ from client_lib.spec.wire import (
     OutputList,
     ServerInfo,
     StateChanges,
-    SubmitRequest,
 )
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
@@ -44,7 +44,6 @@ from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
-    from client_lib.spec.groups import GroupRequest
     from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
 

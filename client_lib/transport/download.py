@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, NamedTuple
 
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
-from client_lib.spec.wire import CodeSnapshot, JobInfo, JobProvenance, OutputFile, OutputList
+from client_lib.spec.request import CodeSnapshot
+from client_lib.spec.wire import JobInfo, JobProvenance, OutputFile, OutputList
 from client_lib.transport.api import Api
 from client_lib.transport.failures import Transient
 from client_lib.worker.archive import ArchiveRefused, unpack

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from client_lib import errors
 from client_lib.spec import paths
-from client_lib.spec.log_stream import HEARTBEAT_S
+from client_lib.spec.paths import HEARTBEAT_S
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import READ_S, Transient
 

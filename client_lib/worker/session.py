@@ -29,7 +29,7 @@ _REST_S = 1.0  # for output after the end of a command: its children may keep th
 _HANG_UP_S = 2.0  # between SIGHUP and SIGKILL
 _CONNECT_S = 5.0
 Request = Mapping[str, Any]
-"""A client_lib.spec.workers.SessionRequest as JSON."""
+"""A client_lib.spec.request.SessionRequest as JSON."""
 
 
 class Sessions:

@@ -37,9 +37,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
+from client_lib.spec.request import SHA256
 from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import SHA256
 from server_stub.service.values import Team, User
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable

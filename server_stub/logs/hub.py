@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
-from client_lib.spec.log_stream import HEARTBEAT_S, Position
+from client_lib.spec.paths import HEARTBEAT_S, Position
 from server_stub.logs.file_events import Close, FileEvents, open_file_events
 from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import line_filter, next_sequence, sequence_of

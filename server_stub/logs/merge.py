@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
-from client_lib.spec.log_stream import Position
+from client_lib.spec.paths import Position
 from server_stub.logs.records import last_record, time_of
 from server_stub.logs.segments import Block
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.log_stream import Position, parse_cursor
+from client_lib.spec.paths import Position, parse_cursor
 from client_lib.spec.states import Reason, State
 
 MAX_TAIL = 1_000_000

@@ -1,6 +1,6 @@
 """The three forms in which logs leave the server. Pure: records and facts in, bytes out; one renderer per answer.
 
-Frames (client_lib.spec.log_stream) carry records as they lie in the files. Text is for people and pipes: no cursor, no
+Frames (client_lib.spec.paths) carry records as they lie in the files. Text is for people and pipes: no cursor, no
 states, no heartbeat (whatever is sent would be a line: a proxy in between must bear silence); the last progress of a
 run of them only. NDJSON is for other programs: one object per record, and objects with
 `event` for what is no record; the newest `position` of each log, joined by commas, is the cursor.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
-from client_lib.spec.log_stream import Position, format_cursor
+from client_lib.spec.paths import Position, format_cursor
 from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS, RECORD
 from server_stub.logs.query import LoggedJob
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest, Unavailable
-from client_lib.spec.log_stream import Position
+from client_lib.spec.paths import Position
 from client_lib.worker.format import RECORD
 from server_stub.logs.merge import Part
 from server_stub.logs.query import LoggedJob, LogQuery

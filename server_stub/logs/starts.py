@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby, islice
 
-from client_lib.spec.log_stream import Position
+from client_lib.spec.paths import Position
 from server_stub.logs.query import LogQuery
 from server_stub.logs.records import line_pattern, time_of
 from server_stub.logs.segments import BLOCK, LogReader, Segment

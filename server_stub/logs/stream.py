@@ -11,7 +11,7 @@ from sys import maxsize
 from time import monotonic
 
 from client_lib.errors import NotFound
-from client_lib.spec.log_stream import Position
+from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
 from server_stub.files.owned import opener
 from server_stub.logs.hub import Feed, LogHub, Tail

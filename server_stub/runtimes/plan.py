@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.wire import CodeSnapshot
+from client_lib.spec.request import CodeSnapshot
 from client_lib.worker.outputs.patterns import ALL
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, elastic, fields

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import TRANSITIONS, Reason, State
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Event, JobInfo, SubmitRequest
+from client_lib.spec.wire import Event, JobInfo
 from server_stub.service.clock import Timer
 from server_stub.service.lifecycle import COUNTS, JobStatus, Stop, Transition
 from server_stub.service.notifications import message_of

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.groups import BYTES_MAX, GroupRequest
+from client_lib.spec.command_line import name_for
 from client_lib.spec.job import HealthAction, JobSpec
-from client_lib.spec.names import name_for
-from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
+from client_lib.spec.request import (
+    GROUP_BYTES_MAX,
+    Code,
+    CodeInPlace,
+    CodeSnapshot,
+    FunctionCode,
+    GroupRequest,
+    SharedFolderProof,
+    SubmitRequest,
+)
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
 from server_stub.service.notifications import AllowedHosts
@@ -105,10 +113,10 @@ class Admission:
     def check_group(self, request: SubmitRequest, members: int) -> None:
         """Check what the members of a group take together: they are stored in one transaction. Raises TooLarge."""
         size, labels = len(request.model_dump_json()) * members, len(request.spec.labels) * members
-        if size > BYTES_MAX:
+        if size > GROUP_BYTES_MAX:
             raise TooLarge(
                 f"the requests of {members} members, with the environment of the submit, have {size} bytes; "
-                f"a group has at most {BYTES_MAX}",
+                f"a group has at most {GROUP_BYTES_MAX}",
                 hint="submit several smaller groups, or from a shell with fewer variables (`env -i`); "
                 "hand data to the script in a file",
             )

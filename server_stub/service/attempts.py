@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from client_lib.errors import ServerError
-from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
+from client_lib.spec.validation import STORED
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt, Source

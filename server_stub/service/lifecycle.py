@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from client_lib.spec.request import Dependency
 from client_lib.spec.states import FAILURES, Reason, State, as_sent
-from client_lib.spec.wire import Dependency
 from server_stub.runtimes import Observation
 
 

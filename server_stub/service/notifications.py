@@ -23,8 +23,9 @@ from weakref import WeakValueDictionary
 
 from client_lib.errors import ClientLibError, Forbidden
 from client_lib.spec.job import MASK, SLACK
+from client_lib.spec.request import SubmitRequest
 from client_lib.spec.summary import summary
-from client_lib.spec.wire import JobInfo, SubmitRequest
+from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.tasks import Tasks
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow

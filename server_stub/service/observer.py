@@ -18,9 +18,10 @@ from typing import TypeVar
 
 from client_lib.errors import ClientLibError, Conflict
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
+from client_lib.spec.request import SubmitRequest
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, SubmitRequest, WorkerMachine
+from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, WorkerMachine
 from client_lib.worker.format import METRICS, pattern
 from client_lib.worker.report import storable
 from server_stub.curves import CurveReader, Whose, goodput

@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, GroupInfo, JobInfo, Membership, SubmitRequest
+from client_lib.spec.validation import STORED
+from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from client_lib.worker.directory import Directory, read_json, sync, write_json
 from server_stub.files.owned import opener
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog

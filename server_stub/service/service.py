@@ -15,26 +15,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
-from client_lib.spec.groups import GroupRequest
+from client_lib.spec.command_line import name_for
 from client_lib.spec.job import MASK
 from client_lib.spec.metrics import JobGoodput
-from client_lib.spec.names import name_for
+from client_lib.spec.request import CodeInPlace, GroupRequest, SessionRequest, SubmitRequest, Submitter
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import (
-    Check,
-    CodeInPlace,
-    DoctorReport,
-    GroupInfo,
-    JobProvenance,
-    Manifest,
-    SubmitRequest,
-    Submitter,
-    newer_defaults,
-    with_progress,
-)
-from client_lib.spec.workers import SessionRequest
+from client_lib.spec.wire import Check, DoctorReport, GroupInfo, JobProvenance, Manifest, newer_defaults, with_progress
 from server_stub.curves import CurveReader, Whose
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room

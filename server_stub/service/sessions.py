@@ -7,8 +7,8 @@ import socket
 from collections.abc import AsyncGenerator, Callable
 
 from client_lib.errors import Conflict, NotFound, NotSupported
+from client_lib.spec.request import SessionRequest
 from client_lib.spec.wire import JobInfo
-from client_lib.spec.workers import SessionRequest
 from server_stub.runtimes import Runtime
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.sessions import SessionEnd

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, KeyReused, NotFound, StorageFull, Unavailable
-from client_lib.spec.groups import MEMBER_NUMBERS, GroupRequest
 from client_lib.spec.job import JobSpec, split_dependency
+from client_lib.spec.request import MEMBER_NUMBERS, CodeInPlace, Dependency, GroupRequest, SubmitRequest
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Dependency, GroupInfo, JobInfo, Membership, SubmitRequest
+from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
 from server_stub.service.active import accepted, row_of

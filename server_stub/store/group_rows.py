@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
-from client_lib.spec.groups import NAME_MAX, state_of
-from client_lib.spec.states import FINAL, State, as_sent
+from client_lib.spec.request import GROUP_NAME_MAX
+from client_lib.spec.states import FINAL, State, as_sent, state_of_group
 from client_lib.spec.wire import GroupInfo
 from server_stub.store.rows import Added, JobRow, NewJob, add_jobs, all_of, key_used
 from server_stub.store.search import JobFilters
@@ -75,7 +75,7 @@ def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
     connection.execute(delete(groups).where(groups.c.id == info.id))
     if seq is None:  # its last member was deleted just now
         return info
-    begin = info.name[: NAME_MAX - len(_EARLIER) - 2] + _EARLIER
+    begin = info.name[: GROUP_NAME_MAX - len(_EARLIER) - 2] + _EARLIER
     used: set[str] = set()
     for table in (groups, jobs):
         named = select(table.c.name).where(table.c.owner == info.owner, table.c.name.startswith(begin, autoescape=True))
@@ -167,6 +167,6 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
         counts[group_id][as_sent(State, state)] = found_so
     infos = {}
     for row in found:
-        now = {"state": state_of(counts[row.id]), "counts": {str(k): v for k, v in counts[row.id].items()}}
+        now = {"state": state_of_group(counts[row.id]), "counts": {str(k): v for k, v in counts[row.id].items()}}
         infos[row.seq] = GroupInfo.model_validate_json(row.info).model_copy(update=now)
     return infos

@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.spec.wire import JobInfo
 
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 

@@ -18,8 +18,8 @@ from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, with_job_options
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import InvalidRequest
-from client_lib.spec.descriptions import descriptions
 from client_lib.spec.job import HealthParams, JobSpec
+from client_lib.spec.models import descriptions
 
 
 def spec_of(*line: str) -> JobSpec:

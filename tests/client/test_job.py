@@ -33,7 +33,7 @@ from client_lib import (
     get_job,
     list_jobs,
 )
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot
+from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from tests.odd_server import OddServer, http
 from tests.waiting import until
 

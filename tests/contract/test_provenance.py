@@ -10,7 +10,6 @@ import pytest
 
 from client_lib import Job
 from client_lib.errors import InvalidRequest, NotFound
-from client_lib.spec import groups
 from client_lib.spec.states import State
 from client_lib.submit import provenance
 from tests.contract.places import ClusterPlace, Place, ended
@@ -160,7 +159,7 @@ def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
     ):
         (root / "new.py").write_text(text)
         if name == "together":
-            monkeypatch.setattr(groups, "BYTES_MAX", 100)  # of all members, in place of 32 MiB
+            monkeypatch.setattr("client_lib.submit.request.GROUP_BYTES_MAX", 100)  # in place of 32 MiB
         job = Job(script=root / "train.py", client=local_place.client, instance_type=local_place.instance_type)
         for member in job.each(name, {"lr": [1, 2]}):
             found = member.provenance().submitted

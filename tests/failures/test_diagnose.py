@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.spec.wire import CodeInPlace, RankReport
+from client_lib.spec.request import CodeInPlace
+from client_lib.spec.wire import RankReport
 from server_stub.failures import Facts, diagnose, exit_meaning
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from client_lib.errors import JobFailed
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.spec.wire import JobInfo
 from client_lib.worker import outcome
 from client_lib.worker.outcome import is_peer_loss
 from client_lib.worker.plan import WorkerPlan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, RankReport
+from client_lib.spec.request import CodeInPlace, CodeSnapshot
+from client_lib.spec.wire import RankReport
 from client_lib.worker.outcome import Ended
 from server_stub.failures import Facts, hint_for, missing_file, path_beside_submitter
 from server_stub.runtimes.verdict import finished_peers as note

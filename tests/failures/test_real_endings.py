@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.spec.wire import CodeInPlace, RankReport
+from client_lib.spec.request import CodeInPlace
+from client_lib.spec.wire import RankReport
 from server_stub.failures import Facts, hint_for
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeInPlace, EventList, JobInfo, SharedFolderProof, SubmitRequest, Submitter
+from client_lib.spec.request import CodeInPlace, SharedFolderProof, SubmitRequest, Submitter
+from client_lib.spec.wire import EventList, JobInfo
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service
 from server_stub.service.clock import Clock, Timer

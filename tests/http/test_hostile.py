@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, Submitter
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, Submitter
 from server_stub.http.api.public_v2.models import HealthParams, RestartRequest, RunJobRequest
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
 from server_stub.service import Service

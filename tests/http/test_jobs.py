@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from client_lib.spec import paths
+from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import JobInfo, JobPage, Manifest, SubmitRequest
+from client_lib.spec.wire import JobInfo, JobPage, Manifest
 from server_stub.openapi import openapi
 from tests.http.conftest import Api, Running
 from tests.waiting import until

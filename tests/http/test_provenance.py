@@ -12,8 +12,9 @@ import pytest
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import DIFF_MAX, CodeInPlace, Provenance, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import DIFF_MAX, CodeInPlace, Event, JobInfo, Provenance, SubmitRequest
+from client_lib.spec.wire import Event, JobInfo
 from client_lib.transport.api import Api as TypedApi
 from client_lib.transport.config import Config
 from client_lib.transport.rest import Rest

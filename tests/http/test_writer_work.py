@@ -20,8 +20,8 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import event
 
 from client_lib.spec import paths
-from client_lib.spec.groups import BYTES_MAX, MEMBERS_MAX
 from client_lib.spec.job import LABELS_MAX
+from client_lib.spec.request import GROUP_BYTES_MAX, MEMBERS_MAX
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event
 from server_stub.app import rest_api
@@ -173,7 +173,7 @@ def test_a_submit_at_its_bounds(measured: Measured) -> None:
 def submit_group(measured: Measured, name: str, size: int) -> None:
     """A group of so many of the largest members that a group of MEMBERS_MAX can have."""
     labels = {f"label-{number}": "x" * 50 for number in range(GROUP_LABELS_MAX // MEMBERS_MAX)}
-    data = {"DATA": "x" * (BYTES_MAX // MEMBERS_MAX - 2000)}
+    data = {"DATA": "x" * (GROUP_BYTES_MAX // MEMBERS_MAX - 2000)}
     spec = {"script": "echo", "type": "binary", "labels": labels, "env_variables": data}
     order = {"name": name, "request": {"spec": spec, "code": {"mode": "in_place"}}, "members": [{"args": []}] * size}
     answer = measured.request("POST", paths.GROUPS, json=order)
@@ -184,7 +184,7 @@ def test_a_group_at_its_bounds(measured: Measured) -> None:
     submit_group(measured, "group-at-its-bounds", MEMBERS_MAX)
     stored = measured.largest
     assert stored.rows <= GROUP_LABELS_MAX + 3 * MEMBERS_MAX
-    assert stored.bytes <= 2 * BYTES_MAX
+    assert stored.bytes <= 2 * GROUP_BYTES_MAX
     assert stored.steps <= 15 * BOUND.steps
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import Code, CodeInPlace, CodeSnapshot, Submitter
+from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.file import read

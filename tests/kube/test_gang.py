@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import CodeInPlace, Submitter
 from server_stub.files.room import Spare
 from server_stub.runtimes import RAN_IMAGE, Observation, attempt_dir
 from server_stub.runtimes.kube import names, record

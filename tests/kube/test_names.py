@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import WORKERS_MAX
-from client_lib.spec.names import NAME_MAX
 from server_stub.runtimes.kube import names, pytorchjob
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from client_lib.errors import TooLarge
 from client_lib.spec.job import MASK
-from client_lib.spec.wire import CodeInPlace, Submitter
+from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.worker.plan import from_json
 from server_stub.runtimes.kube import names, pytorchjob
 from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports.difference import JobDiff
+from client_lib.spec.request import CodeSnapshot, Provenance
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import (
     Check,
-    CodeSnapshot,
     Event,
     GroupInfo,
     InstanceType,
@@ -24,7 +24,6 @@ from client_lib.spec.wire import (
     Membership,
     OutputFile,
     OutputLeftOut,
-    Provenance,
     ServerInfo,
     WarmPoolInfo,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from client_lib.reports.difference import Ran, compare
-from client_lib.spec.wire import CodeInPlace, JobInfo, JobProvenance
+from client_lib.spec.request import CodeInPlace
+from client_lib.spec.wire import JobInfo, JobProvenance
 
 
 def ran(name: str, texts: dict[str, str] | None = None, sha256: str = "0" * 64, **found: Any) -> Ran:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Failure, JobInfo, JobProgress
+from client_lib.spec.wire import Failure, JobInfo, JobProgress
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
 

@@ -14,8 +14,9 @@ from client_lib import Client, Job, JobFailed
 from client_lib.cli.app import COMMANDS
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Event, Failure, JobInfo, WorkerInfo
+from client_lib.spec.wire import Event, Failure, JobInfo, WorkerInfo
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=timezone.utc)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import Code, CodeInPlace, Submitter
+from client_lib.spec.request import Code, CodeInPlace, Submitter
 from client_lib.worker.format import METRICS
 from server_stub.runtimes import Attempt, Observation, log_dir, worker_dir
 from server_stub.runtimes.local import LocalOptions, LocalRuntime

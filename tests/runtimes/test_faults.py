@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
+from client_lib.spec.validation import STORED
 from client_lib.worker.directory import Directory, read_json
 from server_stub.runtimes import Attempt, attempt_dir
 from server_stub.runtimes.local import launcher

@@ -13,8 +13,8 @@ import pytest
 
 from client_lib.errors import NeverFits
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Submitter
 from server_stub.runtimes.local import machine, runtime
 from server_stub.runtimes.local.machine import Gpu, GpuProcess, parse, visible
 from tests.processes import alive

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Submitter
 from tests.runtimes.conftest import Site, running
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]

@@ -8,7 +8,7 @@ import pytest
 
 from client_lib.errors import ClientLibError, InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import Submitter
+from client_lib.spec.request import Submitter
 from server_stub.runtimes.fields import FIELDS, Support
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local.machine import Gpu, Machine

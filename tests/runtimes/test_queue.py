@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeInPlace, Submitter
+from client_lib.spec.request import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
 from server_stub.runtimes.local.scheduling import Waiting, WaitingQueue

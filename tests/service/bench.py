@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, SharedFolderProof, SubmitRequest, Submitter
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeInPlace, JobInfo, SharedFolderProof, SubmitRequest, Submitter
+from client_lib.spec.wire import JobInfo
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service

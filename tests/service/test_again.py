@@ -8,7 +8,8 @@ import json
 import pytest
 
 from client_lib.errors import Forbidden, NotFound, NotShared
-from client_lib.spec.wire import SINCE_0_1, CodeInPlace, JobInfo, SubmitRequest, Submitter
+from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
+from client_lib.spec.wire import SINCE_0_1, JobInfo
 from server_stub.service import JobFilters
 from server_stub.service.values import User
 from tests.service.bench import ANN, Bench

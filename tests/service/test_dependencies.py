@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest, NotFound
-from client_lib.spec.groups import GroupMember, GroupRequest
 from client_lib.spec.job import JobSpec, split_dependency
+from client_lib.spec.request import Dependency, GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Dependency, Event, JobInfo
+from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import Service, lifecycle
 from server_stub.service.lifecycle import DELETED, JobStatus
 from server_stub.service.values import User

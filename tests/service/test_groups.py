@@ -7,7 +7,7 @@ import json
 import sqlite3
 from itertools import pairwise
 
-from client_lib.spec.groups import GroupMember, GroupRequest
+from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo
 from server_stub.service.active import ActiveJob

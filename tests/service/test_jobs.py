@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from client_lib.errors import Conflict, NotFound
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, JobInfo, JobPage, RankReport, SubmitRequest
+from client_lib.spec.wire import JobInfo, JobPage, RankReport
 from server_stub.service import JobFilters, Service
 from tests.service.bench import ANN, Bench
 from tests.waiting import eventually

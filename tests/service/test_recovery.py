@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from client_lib.errors import KeyReused, ServerError
-from client_lib.spec.groups import GroupMember, GroupRequest
+from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from client_lib.worker.directory import Directory, write_json

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest, NotFound, ServerError
-from client_lib.spec.bounds import STORED
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeSnapshot, JobInfo, RankReport
+from client_lib.spec.validation import STORED
+from client_lib.spec.wire import JobInfo, RankReport
 from server_stub.runtimes import log_dir
 from server_stub.store import rows, search
 from server_stub.store.search import JobFilters

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.errors import NotFound
+from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
-from client_lib.spec.wire import CodeSnapshot
 from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
 from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove

@@ -23,16 +23,9 @@ from client_lib.errors import (
     StorageFull,
     TooLarge,
 )
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import (
-    CodeInPlace,
-    CodeSnapshot,
-    FunctionCode,
-    JobInfo,
-    JobPage,
-    SharedFolderProof,
-    SubmitRequest,
-)
+from client_lib.spec.wire import JobInfo, JobPage
 from server_stub.service import JobFilters, Service
 from server_stub.service.admission import fingerprint
 from server_stub.service.values import User

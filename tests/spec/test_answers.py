@@ -10,8 +10,9 @@ import pytest
 from client_lib.reports.explanation import as_text, explain, explained
 from client_lib.spec.job import JobSpec
 from client_lib.spec.mlspace import shown_status
+from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason, State, as_sent
-from client_lib.spec.wire import SINCE_0_1, Event, JobInfo, SubmitRequest, WorkerInfo
+from client_lib.spec.wire import SINCE_0_1, Event, JobInfo, WorkerInfo
 
 INFO: dict[str, Any] = {
     "name": "train-x7k2m",

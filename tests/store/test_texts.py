@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, Event, Failure, JobInfo
+from client_lib.spec.wire import Event, Failure, JobInfo
 from server_stub.files.request_log import UNWRITTEN
 from server_stub.runtimes.verdict import Stage, WorkerStatus, last_stacks, verdict
 from server_stub.service.active import row_of

@@ -10,8 +10,9 @@ import pytest
 from client_lib.cli import job_options
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, CodeSnapshot, FunctionCode, JobInfo, SubmitRequest
+from client_lib.spec.wire import JobInfo
 from client_lib.submit.changes import changed, checkpoints, code_message, differences, what_differs, with_arguments
 
 SPEC = JobSpec(script="t.py", n_workers=2, env_variables={"LR": "1", "API_KEY": "s1"}, requirements=["a"])

@@ -12,8 +12,9 @@ import pytest
 
 from client_lib import BadResponse, Client
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.spec.wire import JobInfo
 from client_lib.transport.download import Progress, download
 from tests.odd_server import OddServer, http
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import Submitter
+from client_lib.spec.request import Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.plan import wants_warm

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeSnapshot, Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, CodeSnapshot, InstanceType, Manifest, Submitter, WarmPoolInfo
+from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build

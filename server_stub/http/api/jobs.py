@@ -14,22 +14,12 @@ from starlette.responses import FileResponse, Response
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
-from client_lib.spec.groups import GroupRequest
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
+from client_lib.spec.request import GroupRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from client_lib.spec.wire import (
-    Answer,
-    EventList,
-    GroupInfo,
-    JobInfo,
-    JobPage,
-    JobProvenance,
-    Manifest,
-    StateChanges,
-    SubmitRequest,
-)
+from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, JobProvenance, Manifest, StateChanges
 from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
 from server_stub.service import JobFilters

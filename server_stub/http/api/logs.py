@@ -45,7 +45,7 @@ async def job_logs(parts: Parts, user: CurrentUser, name: str, owner: Owner = No
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "The log. Frames, for readers that resume, are described in client_lib.spec.log_stream. "
+            "description": "The log. Frames, for readers that resume, are described in client_lib.spec.paths. "
             "Frames and NDJSON carry a heartbeat every 15 s; text has none: each byte would be part of a line.",
             "content": {
                 "text/plain": {"schema": {"type": "string"}},

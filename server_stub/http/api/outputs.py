@@ -12,8 +12,8 @@ from starlette.responses import FileResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
-from client_lib.spec.wire import SHA256, Answer, OutputList
-from client_lib.spec.workers import OutputLength
+from client_lib.spec.request import SHA256, OutputLength
+from client_lib.spec.wire import Answer, OutputList
 from client_lib.worker.outputs.index import Kept
 from server_stub.files import outputs
 from server_stub.files.outputs import Piece

@@ -13,16 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from client_lib import __version__
 from client_lib.errors import Forbidden, NotSupported, Unavailable
 from client_lib.spec import paths
-from client_lib.spec.wire import (
-    Check,
-    DoctorReport,
-    InstanceTypes,
-    LoginIssuer,
-    LoginLink,
-    Manifest,
-    ServerInfo,
-    SubmitRequest,
-)
+from client_lib.spec.request import SubmitRequest
+from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginIssuer, LoginLink, Manifest, ServerInfo
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
 from server_stub.http.logins import LINK_S
 from server_stub.http.users_file import bearer

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from client_lib.spec.request import SessionRequest
 from client_lib.spec.wire import Answer
-from client_lib.spec.workers import SessionRequest
 from server_stub.http.api.answers import BYTES, LiveResponse, raw_answer, raw_body
 from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
 from server_stub.http.api.jobs import JOB

@@ -17,8 +17,8 @@ from starlette.responses import FileResponse, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
+from client_lib.spec.request import LogLengths, WorkerOrder, WorkerSays
 from client_lib.spec.wire import Answer
-from client_lib.spec.workers import LogLengths, WorkerOrder, WorkerSays
 from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
 from server_stub.http.api.context import JsonBody, Parts
 from server_stub.http.api.sessions import Offset

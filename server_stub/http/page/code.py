@@ -16,7 +16,8 @@ from client_lib.errors import ClientLibError, NotFound, NotSupported
 from client_lib.reports import difference as reports
 from client_lib.reports.difference import JobDiff, Ran
 from client_lib.spec.metrics import JobMetrics
-from client_lib.spec.wire import CodeSnapshot, JobInfo
+from client_lib.spec.request import CodeSnapshot
+from client_lib.spec.wire import JobInfo
 from client_lib.worker.archive import ArchiveRefused, reading
 from server_stub.http.api.context import Context
 from server_stub.http.api.snapshots import readable

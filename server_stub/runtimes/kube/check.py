@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from client_lib.errors import NotSupported, TooLarge, Unavailable
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.wire import Submitter
+from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs, shm_is_cut
 from server_stub.runtimes.kube.options import ClusterOptions

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from client_lib.spec.names import NAME_MAX
+from client_lib.spec.command_line import NAME_MAX
 
 JOB_ID = "client-lib.io/job-id"
 ATTEMPT = "client-lib.io/attempt"

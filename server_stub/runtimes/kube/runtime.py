@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 from client_lib.errors import Conflict
 from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter, WarmPoolInfo
+from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, checked
 from server_stub.runtimes.kube import doctor, record
 from server_stub.runtimes.kube.api import ApiError, call_in_thread

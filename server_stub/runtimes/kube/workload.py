@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import JobSpec
-from client_lib.spec.names import NAME_MAX
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.elastic import Bounds

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import Check, InstanceType, Manifest, Submitter
+from client_lib.spec.request import Submitter
+from client_lib.spec.wire import Check, InstanceType, Manifest
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.wire import Submitter
+from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.instance_types import Catalogue, Size, family_of
 from server_stub.runtimes.local.machine import Gpu, Machine, visible

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import CodeInPlace, JobInfo
+from client_lib.spec.wire import JobInfo
 from server_stub.http.api.public_v2 import translate
 from server_stub.runtimes.fields import ON_CPU
 from tests.http.conftest import Running

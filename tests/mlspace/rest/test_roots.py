@@ -11,7 +11,7 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeInPlace, SubmitRequest
+from client_lib.spec.request import CodeInPlace, SubmitRequest
 from server_stub.http.api.public_v2 import jobs
 from server_stub.settings import Settings
 

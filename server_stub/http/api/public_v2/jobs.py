@@ -23,7 +23,8 @@ from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import mlspace
 from client_lib.spec.job import JobSpec
 from client_lib.spec.mlspace import Status
-from client_lib.spec.wire import CodeInPlace, JobInfo, SubmitRequest, Submitter
+from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
+from client_lib.spec.wire import JobInfo
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
 from server_stub.http.api.public_v2.models import (

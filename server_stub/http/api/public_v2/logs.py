@@ -18,8 +18,8 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import PlainTextResponse, Response
 
 from client_lib.spec.job import JobType
-from client_lib.spec.log_stream import Position
 from client_lib.spec.mlspace import in_queue
+from client_lib.spec.paths import Position
 from client_lib.spec.states import State
 from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.answers import LiveResponse

@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from client_lib.spec.bounds import Label, Scalar
-from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, PriorityClass, Strict
+from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, PriorityClass
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType
+from client_lib.spec.models import Strict
+from client_lib.spec.validation import Label, Scalar
 
 # --- requests
 

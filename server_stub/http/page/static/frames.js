@@ -1,4 +1,4 @@
-// Reads the log of a job as frames (client_lib.spec.log_stream) and resumes after a broken connection. No DOM.
+// Reads the log of a job as frames (client_lib.spec.paths) and resumes after a broken connection. No DOM.
 
 import { ApiError, call } from "./api.js";
 

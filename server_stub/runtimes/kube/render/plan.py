@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import CodeSnapshot
+from client_lib.spec.request import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt

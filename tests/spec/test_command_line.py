@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib.spec.command_line import split_script
-from client_lib.spec.names import check_name, name_for
+from client_lib.spec.command_line import check_name, name_for, split_script
 
 
 @pytest.mark.parametrize(

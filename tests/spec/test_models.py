@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from client_lib.spec.descriptions import Described, descriptions
 from client_lib.spec.job import JobSpec
-from client_lib.spec.wire import SubmitRequest
+from client_lib.spec.models import Described, descriptions
+from client_lib.spec.request import SubmitRequest
 
 
 class Size(Described):
