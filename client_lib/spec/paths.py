@@ -49,7 +49,7 @@ NDJSON = "application/x-ndjson"
 RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_runner
 
 WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
-"""Endpoints of workers on other machines (pods); `client_lib.worker.pod.server_client` calls them."""
+"""Endpoints of workers on other machines (pods); `client_lib.worker.pod.server_channel` calls them."""
 POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
 
 

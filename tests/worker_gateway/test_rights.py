@@ -14,7 +14,6 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from client_lib.worker.pod.server_client import worker_path
 from client_lib.worker.pod.settings import PodFiles, read_settings
 from tests.waiting import until
 from tests.worker_gateway.conftest import Site, Start, free_port, sites
@@ -138,7 +137,14 @@ def test_a_pod_that_is_made_anew_starts_nothing_and_says_why(site: Start) -> Non
 
 def test_agent_and_server_mean_the_same_path(tmp_path: Path) -> None:
     (tmp_path / "plan").mkdir()
-    told = {"protocol": 1, "server_url": None, "job": "a job", "attempt": 3, "n_workers": 9, "spool_bytes": 1}
+    told = {
+        "protocol": 1,
+        "server_url": "http://server",
+        "job": "a job",
+        "attempt": 3,
+        "n_workers": 9,
+        "spool_bytes": 1,
+    }
     (tmp_path / "plan" / "pod.json").write_text(json.dumps(told))
     pod = read_settings(PodFiles(str(tmp_path)), {"RANK": "7", "MASTER_ADDR": "m", "MASTER_PORT": "1"})
-    assert worker_path(pod) == paths.worker("a job", 3, 7)
+    assert pod.worker_url == "http://server" + paths.worker("a job", 3, 7)

@@ -13,7 +13,7 @@ import pytest
 
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import StartBarrier
-from client_lib.worker.pod.server_client import ServerClient
+from client_lib.worker.pod.server_channel import ServerClient
 from client_lib.worker.pod.threads import AgentThread
 from client_lib.worker.segments import SegmentWriter
 from tests.odd_server import OddServer, http
@@ -25,25 +25,25 @@ from tests.worker_gateway.test_polite_end import pod_settings
 DEADLINE_S = 30
 
 
-def test_an_error_is_logged_and_the_thread_goes_on_to_its_end() -> None:
-    left, said = [ValueError("first"), KeyError("second")], list[str]()
+def test_an_error_is_logged_and_the_thread_goes_on_to_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    left = [ValueError("first"), KeyError("second")]
 
     def work() -> None:
         if left:
             raise left.pop(0)
 
-    thread = AgentThread("carrier", work, said.append)
+    thread = AgentThread("carrier", work)
     thread.start()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
-    assert [text.splitlines()[0] for text in said] == ["an error in the agent's thread carrier:"] * 2
-    assert "ValueError: first" in said[0]
+    said = capfd.readouterr().err
+    assert said.count("client-lib: an error in the agent's thread carrier:\n") == 2
+    assert "ValueError: first\n" in said
 
 
 def test_an_agent_whose_stderr_is_full_goes_on() -> None:
     program = """
-from client_lib.worker.pod.agent import warn
-from client_lib.worker.pod.threads import AgentThread
+from client_lib.worker.pod.threads import AgentThread, warn
 
 def work():
     if left:
@@ -52,7 +52,7 @@ def work():
         raise ValueError
 
 left = [1, 2]
-AgentThread("carrier", work, warn).run()
+AgentThread("carrier", work).run()
 print(left)
 """
     with open("/dev/full", "w") as full:
@@ -62,25 +62,24 @@ print(left)
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}", b'"text"', b'{"length": null, "durable": 1}'])
 def test_an_answer_that_is_not_of_this_server_costs_no_line(
-    tmp_path: Path, odd_server: Callable[..., OddServer], answer: bytes
+    tmp_path: Path, odd_server: Callable[..., OddServer], answer: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = SegmentWriter(str(tmp_path), 2**62, 2**20)
     log.add(records(0, 10))
     log.flush()
     end = len(records(0, 10))
     right = json.dumps({"length": end, "durable": end}).encode()
-    server, said = odd_server(http("200 OK", answer), http("200 OK", right)), list[str]()
+    server = odd_server(http("200 OK", answer), http("200 OK", right))
     client = ServerClient(pod_settings(server.url, 0), "token", None)
-    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]), said.append)
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]))
     carrier.start()
     carrier.finish()
     carrier.join(DEADLINE_S)
     assert not carrier.is_alive()
     assert [request.body for request in server.requests] == [records(0, 10)] * 2
-    assert [text.partition(":")[0] for text in said] == [
-        "the log waits for the server",
-        "the server takes the log again",
-    ]
+    first, last = capfd.readouterr().err.splitlines()
+    assert first.startswith("client-lib: the log waits for the server: ")
+    assert last == "client-lib: the server takes the log again"
 
 
 def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
@@ -94,7 +93,7 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
     right = json.dumps({"length": end, "durable": end}).encode()
     server = odd_server(*[http("507 Full", b'{"message": "the disk is full"}')] * 5, http("200 OK", right))
     client = ServerClient(pod_settings(server.url, 0), "token", None)
-    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]), lambda text: None)
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]))
     carrier.start()
     carrier.finish()
     until(lambda: carrier.fails, "the report need not wait")
@@ -105,11 +104,9 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
 
 @pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])
 def test_a_stranger_that_says_anything_leaves_the_start_barrier_as_it_is(hello: bytes) -> None:
-    said: list[str] = []
     port = free_port()
-    barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token", said.append)
+    barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token")
     barrier.listen()
-    barrier.start()
 
     def says(message: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as peer:

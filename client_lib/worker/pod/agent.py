@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_all, write_json
+from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_json
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -24,8 +24,7 @@ from client_lib.worker.outcome import (
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.server_channel import CONFLICT, AgentEvent, Replaced, ServerChannel, until_answered
-from client_lib.worker.pod.server_client import Instruction, ServerClient, outputs_url
+from client_lib.worker.pod.server_channel import CONFLICT, ServerChannel, ServerClient
 from client_lib.worker.pod.settings import (
     FUNCTION_RUNNER,
     PodFiles,
@@ -36,6 +35,7 @@ from client_lib.worker.pod.settings import (
     read_token,
     result_files,
 )
+from client_lib.worker.pod.threads import AgentEvent, Instruction, Replaced, until_answered, warn
 from client_lib.worker.server_connection import Rejected
 from client_lib.worker.system import ended_children, out_of_memory_kills
 
@@ -68,13 +68,6 @@ def main(root: str) -> int:
     return Agent(files, pod, plan, token).run()
 
 
-def warn(text: str) -> None:
-    try:
-        write_all(2, ("client-lib: %s\n" % text).encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass  # stderr is full or closed; a thread that warns must go on
-
-
 class Agent:
     """`run` returns the exit code of the container."""
 
@@ -85,12 +78,11 @@ class Agent:
         self._terminated = False
         self._instruction: Optional[Instruction] = None
         self._replaced = False
-        self._stacks_ordered = ""
         self._ended_at = 0.0
-        self._launcher = LauncherProcess(files.directory, self._events.put, warn)
+        self._launcher = LauncherProcess(files.directory, self._events.put)
         readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
         self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
-        self._to_stdout = StdoutCarrier(self._spool, warn)
+        self._to_stdout = StdoutCarrier(self._spool)
         self._to_server: Optional[ServerCarrier] = None
         self._channel = self._new_channel()
 
@@ -98,8 +90,8 @@ class Agent:
         if self._pod.server_url is None:
             from client_lib.worker.pod.peer_channel import PeerChannel
 
-            return PeerChannel(self._pod, self._token, self._events.put, warn)
-        return ServerChannel(self._new_server, self._spool.newest, self._events.put, warn)
+            return PeerChannel(self._pod, self._token, self._events.put)
+        return ServerChannel(self._new_server, self._spool.newest, self._files.directory.control, self._events.put)
 
     def _new_server(self) -> ServerClient:
         return ServerClient(self._pod, self._token, self._files.authorities)
@@ -111,11 +103,11 @@ class Agent:
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
         try:
-            failed = self._fork()
-            until_answered(self._channel.claim, self._check_stop, warn)
+            cannot_fork = self._fork_launcher()
+            until_answered(self._channel.claim, self._check_stop)
             self._channel.start()
-            if failed:
-                raise failed
+            if cannot_fork:
+                raise cannot_fork
             if self._is_elastic:
                 self._resume()
             with disk.naming(self._files.directory.path):
@@ -153,7 +145,7 @@ class Agent:
 
     # --- before anything runs
 
-    def _fork(self) -> Optional[OSError]:
+    def _fork_launcher(self) -> Optional[OSError]:
         """Fork the launcher before the first thread; it loads its modules while the server answers. Returns the error
         if that fails: it can be reported after the claim."""
         try:
@@ -167,7 +159,7 @@ class Agent:
         if os.path.exists(self._files.directory.lock):
             renew(self._files.directory)
         try:
-            offset, seq = until_answered(self._new_server().log_end, self._check_stop, warn)
+            offset, seq = until_answered(self._new_server().log_end, self._check_stop)
         except Rejected as rejected:
             if rejected.status == CONFLICT:
                 raise Replaced(str(rejected)) from rejected
@@ -192,23 +184,22 @@ class Agent:
         """Raises CodeMissing, Stopped, Replaced, OSError."""
         files = self._files
         snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
-        function = (self._input("function", None), self._runner()) if self._pod.function else None
+        function = None
+        if self._pod.function:
+            from client_lib.worker.prepare import runner_file
+
+            function = self._input("function", None), runner_file(FUNCTION_RUNNER, files.directory)
         if self._plan.inputs and not os.path.isdir(files.directory.inputs):
             self._unpack_inputs(files.directory.inputs)
-        self._plan = own_plan(self._plan, self._pod, files, outputs_url(self._pod), snapshot, function)
+        self._plan = own_plan(self._plan, self._pod, files, snapshot, function)
         write_json(files.directory.plan, self._plan._asdict())
         disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
         self._check_stop()
         self._to_stdout.start()
         if self._pod.server_url is not None:
-            self._to_server = ServerCarrier(self._new_server(), self._spool, warn)
+            self._to_server = ServerCarrier(self._new_server(), self._spool)
             self._to_server.start()
         self._launcher.start()
-
-    def _runner(self) -> str:
-        from client_lib.worker.prepare import runner_file
-
-        return runner_file(FUNCTION_RUNNER, self._files.directory)
 
     def _unpack_inputs(self, folder: str) -> None:
         """Raises CodeMissing, Stopped, Replaced, OSError."""
@@ -240,7 +231,7 @@ class Agent:
         server, target = self._new_server(), self._files.fetched(what)
         for _ in range(_DIGEST_TRIES):
             try:
-                until_answered(lambda: server.fetch(what, target, self._check_stop), self._check_stop, warn)
+                until_answered(lambda: server.fetch(what, target, self._check_stop), self._check_stop)
             except Rejected as rejected:
                 raise CodeMissing("the server does not give the %s: %s" % (what, rejected)) from rejected
             if _has_digest(target, sha256):
@@ -273,14 +264,11 @@ class Agent:
             self._launcher.kill()
         elif event.launcher in (control.READY, control.STARTED):
             self._channel.send_state(event.launcher)
-        elif event.stacks is not None:
-            self._stacks_ordered = event.stacks
+        elif event.stacks:
             self._launcher.instruct(control.order(control.STACKS), again=False)
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
-            self._channel.send_stacks(self._stacks_ordered, taken.get("processes") or [])
-        elif event.session is not None and isinstance(self._channel, ServerChannel):
-            self._channel.carry_session(event.session, self._files.directory.control)
+            self._channel.send_stacks(taken.get("processes") or [])
         elif event.quiet is not None and isinstance(self._channel, ServerChannel):
             self._channel.send_quiet(event.quiet)
         elif event.instruction is not None and event.instruction.do == "go":

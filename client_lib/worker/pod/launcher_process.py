@@ -13,8 +13,7 @@ from typing import Callable, List, NoReturn, Optional
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory
-from client_lib.worker.pod.server_channel import AgentEvent
-from client_lib.worker.pod.threads import AgentThread
+from client_lib.worker.pod.threads import AgentEvent, AgentThread
 
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")
 _POLL_S = 0.02
@@ -23,8 +22,8 @@ _POLL_S = 0.02
 class LauncherProcess:
     """`post` gets the launcher's events (control.py), on another thread."""
 
-    def __init__(self, directory: Directory, post: Callable[[AgentEvent], None], warn: Callable[[str], None]) -> None:
-        self._directory, self._post, self._warn = directory, post, warn
+    def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
+        self._directory, self._post = directory, post
         self._instructions: List[bytes] = []
         self._lock = threading.Lock()
         self._connection: Optional[control.ControlConnection] = None
@@ -46,7 +45,7 @@ class LauncherProcess:
         with contextlib.suppress(BrokenPipeError):  # it was killed: `reaped` notes it
             os.write(self._order, b"\n")
         os.close(self._order)
-        AgentThread("control", self._listen, self._warn).start()
+        AgentThread("control", self._listen).start()
 
     def _become_launcher(self, order: int) -> NoReturn:
         """Do what the program of `directory.launcher_command` does, once the order arrives."""

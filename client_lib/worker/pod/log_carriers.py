@@ -8,12 +8,12 @@ over-full.
 import os
 import threading
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
 from client_lib.worker.format import segment_name, segments
-from client_lib.worker.pod.server_client import ServerClient
-from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.pod.server_channel import ServerClient
+from client_lib.worker.pod.threads import AgentThread, Backoff, warn
 from client_lib.worker.segments import end_of
 from client_lib.worker.server_connection import Rejected, Unreachable
 
@@ -132,16 +132,30 @@ class Spool:
 
 
 class LogCarrier(AgentThread):
-    """`finish`, then `join`: everything is delivered, or the receiver takes no more."""
+    """Carries the log to one reader. `finish`, then `join`: everything is delivered, or the receiver takes no more."""
 
-    def __init__(self, name: str, carry: Callable[[], None], spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(name, carry, warn)
+    def __init__(self, reader: str, spool: Spool) -> None:
+        super().__init__(reader, self._carry)
         self._spool = spool
         self._finishing = threading.Event()
 
     def finish(self) -> None:
         """The launcher writes no more."""
         self._finishing.set()
+
+    def _carry(self) -> None:
+        while True:
+            last_round = self._finishing.is_set()
+            piece = self._spool.read(self.name)
+            if (last_round and piece is None) or (piece is not None and not self._deliver(piece)):
+                break
+            if piece is None or len(piece.data) < _LARGE:
+                self._finishing.wait(_POLL_S)
+        self._spool.leave(self.name)
+
+    def _deliver(self, piece: LogPiece) -> bool:
+        """Move the reader behind the piece if it is delivered. False: the receiver takes no more."""
+        raise NotImplementedError
 
 
 class StdoutCarrier(LogCarrier):
@@ -150,77 +164,49 @@ class StdoutCarrier(LogCarrier):
     A thread: a slow container runtime delays nothing else.
     """
 
-    def __init__(self, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(STDOUT, self._carry, spool, warn)
+    def __init__(self, spool: Spool) -> None:
+        super().__init__(STDOUT, spool)
 
-    def _carry(self) -> None:
-        while self._print():
-            pass
-        self._spool.leave(STDOUT)
-
-    def _print(self) -> bool:
-        """False: everything is printed, or stdout is closed."""
-        last_round = self._finishing.is_set()
-        piece = self._spool.read(STDOUT)
-        if piece is not None:
-            try:
-                write_all(1, piece.data)
-            except OSError:
-                return False
-            self._spool.move(STDOUT, piece.end)
-        elif last_round:
+    def _deliver(self, piece: LogPiece) -> bool:
+        try:
+            write_all(1, piece.data)
+        except OSError:  # it is closed
             return False
-        else:
-            self._finishing.wait(_POLL_S)
+        self._spool.move(STDOUT, piece.end)
         return True
 
 
 class ServerCarrier(LogCarrier):
     """Sends the log to the server, over any outage, and repeats nothing."""
 
-    def __init__(self, server: ServerClient, spool: Spool, warn: Callable[[str], None]) -> None:
-        super().__init__(SERVER, self._carry, spool, warn)
+    def __init__(self, server: ServerClient, spool: Spool) -> None:
+        super().__init__(SERVER, spool)
         self._server = server
         self._backoff = Backoff()
-        self._failure: Optional[str] = None
-        self._failing_since = 0.0
+        self._failing_since: Optional[float] = None
 
-    def _carry(self) -> None:
-        while True:
-            last_round = self._finishing.is_set()
-            sent = self._send()
-            if sent is None and last_round and not self._failure:
-                return
-            if sent is None or sent < _LARGE:
-                self._finishing.wait(_POLL_S)
-
-    def _send(self) -> Optional[int]:
-        """Bytes that were sent; None: there were none, or sending failed."""
-        piece = self._spool.read(SERVER)
-        if piece is None:
-            return None
+    def _deliver(self, piece: LogPiece) -> bool:
         try:
             length, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
         except Unreachable as error:
             self._wait(str(error))
-            return None
         except Rejected as rejected:
             self.fails = True
             self._wait("the server refuses the log: %s" % rejected)
-            return None
-        if self._failure:
-            self._warn("the server takes the log again")
-            self._failure = None
-        self.fails = False
-        self._backoff.reset()
-        self._spool.move(SERVER, length, durable)
-        return len(piece.data)
+        else:
+            if self._failing_since is not None:
+                warn("the server takes the log again")
+                self._failing_since = None
+            self.fails = False
+            self._backoff.reset()
+            self._spool.move(SERVER, length, durable)
+        return True
 
     def _wait(self, why: str) -> None:
-        if self._failure is None:
-            self._warn("the log waits for the server: %s" % why)
-            self._failing_since = time.monotonic()
-        elif self._finishing.is_set() and time.monotonic() - self._failing_since > _LATE_S:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            warn("the log waits for the server: %s" % why)
+        elif self._finishing.is_set() and now - self._failing_since > _LATE_S:
             self.fails = True
-        self._failure = why
         self._backoff.sleep()

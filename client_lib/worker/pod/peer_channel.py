@@ -13,16 +13,16 @@ import hmac
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from client_lib.worker.control import Lines, Message, encode
 from client_lib.worker.outcome import COMPLETED
-from client_lib.worker.pod.server_channel import AgentEvent, Replaced
-from client_lib.worker.pod.server_client import Instruction
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.pod.threads import AgentThread, Backoff
+from client_lib.worker.pod.threads import AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.server_connection import Unreachable
 
+PROTOCOL = 1
 _CONNECT_S = 5.0
 _POLL_S = 0.1
 
@@ -30,14 +30,11 @@ _POLL_S = 0.1
 class PeerChannel:
     """The same methods as ServerChannel, and the same events."""
 
-    def __init__(
-        self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None], warn: Callable[[str], None]
-    ) -> None:
-        self._pod, self._token, self._post, self._warn = pod, token, post, warn
-        self._barrier = StartBarrier(pod, token, warn) if pod.worker == 0 else None
+    def __init__(self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None]) -> None:
+        self._pod, self._token, self._post = pod, token, post
+        self._barrier = StartBarrier(pod, token) if pod.worker == 0 else None
         self._state: Dict[str, Any] = {"state": "preparing", "failed": False}
         self._ended_at: Optional[float] = None
-        self._changed = threading.Condition()
 
     def claim(self) -> None:
         """Raises Unreachable: try again."""
@@ -45,14 +42,13 @@ class PeerChannel:
             self._barrier.listen()
 
     def start(self) -> None:
-        run = self._connect_to_barrier
         if self._barrier is not None:
-            run = self._serve_barrier
-            self._barrier.start()
-        AgentThread(run.__name__, run, self._warn).start()
+            AgentThread("instructions", partial(self._follow_barrier, self._barrier)).start()
+        else:
+            AgentThread("instructions", self._connect_to_barrier).start()
 
     def send_state(self, state: str) -> None:
-        self._update(state=state)
+        self._state = dict(self._state, state=state)
 
     @property
     def silent_s(self) -> float:
@@ -64,31 +60,20 @@ class PeerChannel:
     def deliver(self, report: Mapping[str, Any], results: List[str], _given_up: Callable[[], bool]) -> bool:
         """Announce the end. The report reaches the cluster alone, as the termination message."""
         if results:
-            self._warn("results of a function can't be delivered: no server is reachable from this pod")
+            warn("results of a function can't be delivered: no server is reachable from this pod")
         self._ended_at = time.monotonic()
-        self._update(state="ended", failed=report["reason"] != COMPLETED)
+        self._state = {"state": "ended", "failed": report["reason"] != COMPLETED}
         return True
 
-    def _update(self, **changed: Any) -> None:
-        with self._changed:
-            self._state = dict(self._state, **changed)
-            self._changed.notify_all()
-
-    # --- worker 0
-
-    def _serve_barrier(self) -> None:
-        assert self._barrier is not None
-        barrier, last = self._barrier, "wait"
+    def _follow_barrier(self, barrier: "StartBarrier") -> None:
+        last = "wait"
         while True:
             barrier.update(0, self._state)
             do = barrier.instruction(0)
             if do != last:
                 last = do
                 self._post(AgentEvent(instruction=Instruction(do)))
-            with self._changed:
-                self._changed.wait(_POLL_S)
-
-    # --- the others
+            time.sleep(_POLL_S)
 
     def _connect_to_barrier(self) -> None:
         backoff = Backoff()
@@ -107,33 +92,41 @@ class PeerChannel:
 
     def _talk(self, worker_0: socket.socket) -> None:
         """Return when the connection or this worker has ended."""
-        worker_0.settimeout(_POLL_S)
-        worker_0.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
         worker_0.sendall(encode(hello))
-        lines, sent = Lines(), None
-        while True:
+        sent = None
+        for messages in _received(worker_0):
+            for message in messages:
+                do = str(message.get("do"))
+                self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
             state = self._state
             if state is not sent:
                 worker_0.sendall(encode(state))
                 sent = state
             if state["state"] == "ended":
                 return
-            try:
-                data = worker_0.recv(65536)
-            except socket.timeout:
-                continue
-            if not data:
-                return
-            for message in lines.feed(data):
-                do = str(message.get("do"))
-                self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
+
+
+def _received(peer: socket.socket) -> Iterator[List[Message]]:
+    """What arrives until the connection ends, at first and at least every _POLL_S an empty list. Raises OSError."""
+    peer.settimeout(_POLL_S)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    lines = Lines()
+    yield []
+    while True:
+        try:
+            data = peer.recv(65536)
+        except socket.timeout:
+            yield []
+            continue
+        if not data:
+            return
+        yield lines.feed(data)
 
 
 # --- the side of worker 0
 
 
-PROTOCOL = 1
 _LOST_S = 30.0  # a worker that has been disconnected for this long is not waited for
 # time in which the cluster notices that a worker has ended: the end of the master deletes the log of pods that it
 # believes to be running
@@ -143,28 +136,25 @@ _NOTICE_S = 3.0
 class StartBarrier:
     """The state of all workers, as worker 0 knows it. Thread-safe."""
 
-    def __init__(self, pod: PodSettings, token: str, warn: Callable[[str], None]) -> None:
-        self._pod, self._token, self._warn = pod, token, warn
-        self._lock = threading.Lock()
+    def __init__(self, pod: PodSettings, token: str) -> None:
+        self._pod, self._token = pod, token
+        self._lock = threading.RLock()
         self._owners: Dict[int, str] = {0: pod.uid}
         self._states: Dict[int, Dict[str, Any]] = {}
         self._lost_at: Dict[int, float] = {}
         self._open = False
-        self._socket: Optional[socket.socket] = None
 
     def listen(self) -> None:
-        """Listen on the port. Raises Unreachable: that fails."""
+        """Serve the workers that connect to the port, in threads. Raises Unreachable: the port can't be listened on."""
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         try:
-            self._socket = socket.create_server(
+            listener = socket.create_server(
                 ("", self._pod.barrier_port), family=family, dualstack_ipv6=both, backlog=1024
             )
         except OSError as error:
             raise Unreachable("port %d can't be listened on: %s" % (self._pod.barrier_port, error)) from error
-
-    def start(self) -> None:
-        AgentThread("barrier", self._accept, self._warn).start()
+        AgentThread("barrier", partial(self._accept, listener)).start()
 
     def update(self, worker: int, state: Dict[str, Any]) -> None:
         with self._lock:
@@ -177,91 +167,60 @@ class StartBarrier:
         with self._lock:
             state = self._states.get(worker, {}).get("state")
             if state == "ended":
-                return "wait" if self._others_run() else "exit"
+                return "wait" if self.others_run() else "exit"
             if any(each.get("failed") for each in self._states.values()):
                 return "stop"
             return "go" if self._open and state in ("ready", "started") else "wait"
 
     def others_run(self) -> bool:
         """Another worker has connected and is there, or was a moment ago."""
-        with self._lock:
-            return self._others_run()
-
-    def _others_run(self) -> bool:
         now = time.monotonic()
-        return any(
-            now - self._lost_at.get(worker, now) < (_NOTICE_S if each.get("state") == "ended" else _LOST_S)
-            for worker, each in self._states.items()
-            if worker != 0
-        )
+        with self._lock:
+            return any(
+                now - self._lost_at.get(worker, now) < (_NOTICE_S if each.get("state") == "ended" else _LOST_S)
+                for worker, each in self._states.items()
+                if worker != 0
+            )
 
-    def admit(self, hello: Message) -> int:
-        """The worker that has connected. Raises PermissionError for a stranger, Replaced if another pod owns the
-        worker."""
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            peer, _ = listener.accept()
+            AgentThread("peer", partial(self._serve, peer), again=False).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        """Talk with a worker until its connection ends."""
+        worker: Optional[int] = None
+        sent = "wait"
+        try:
+            with peer:
+                for messages in _received(peer):
+                    for message in messages:
+                        if worker is not None:
+                            self.update(worker, message)
+                            continue
+                        worker = self._admit(message)
+                        if worker is None:  # another pod owns it
+                            peer.sendall(encode({"do": "leave"}))
+                            return
+                    do = "wait" if worker is None else self.instruction(worker)
+                    if do != sent:
+                        sent = do
+                        peer.sendall(encode({"do": do}))
+        except OSError:  # disconnected, or (PermissionError) a peer without a valid token
+            pass
+        finally:
+            if worker is not None:
+                with self._lock:
+                    self._lost_at[worker] = time.monotonic()
+
+    def _admit(self, hello: Message) -> Optional[int]:
+        """The worker that has connected; None: another pod owns it. Raises PermissionError for a stranger."""
         worker, uid = hello.get("worker"), str(hello.get("uid"))
         known = hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode())
         if not known or not isinstance(worker, int) or not 0 < worker < self._pod.n_workers:
             raise PermissionError
         with self._lock:
             if self._owners.setdefault(worker, uid) != uid:
-                raise Replaced()
+                return None
             self._lost_at.pop(worker, None)
         return worker
-
-    def disconnected(self, worker: int) -> None:
-        with self._lock:
-            self._lost_at[worker] = time.monotonic()
-
-    def _accept(self) -> None:
-        assert self._socket is not None
-        while True:
-            peer, _ = self._socket.accept()
-            AgentThread("peer", _PeerConnection(self, peer).serve, self._warn, again=False).start()
-
-
-class _PeerConnection:
-    def __init__(self, barrier: StartBarrier, peer: socket.socket) -> None:
-        self._barrier, self._peer = barrier, peer
-        self._lines = Lines()
-        self._worker: Optional[int] = None
-        self._sent = "wait"
-
-    def serve(self) -> None:
-        try:
-            with self._peer:
-                self._converse()
-        except OSError:  # disconnected, or (PermissionError) a peer without a valid token
-            pass
-        finally:
-            if self._worker is not None:
-                self._barrier.disconnected(self._worker)
-
-    def _converse(self) -> None:
-        self._peer.settimeout(_POLL_S)
-        self._peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        try:
-            while self._receive():
-                self._send()
-        except Replaced:
-            self._peer.sendall(encode({"do": "leave"}))
-
-    def _receive(self) -> bool:
-        """False: the connection has ended."""
-        try:
-            data = self._peer.recv(65536)
-        except socket.timeout:
-            return True
-        for message in self._lines.feed(data):
-            if self._worker is None:
-                self._worker = self._barrier.admit(message)
-            else:
-                self._barrier.update(self._worker, message)
-        return bool(data)
-
-    def _send(self) -> None:
-        if self._worker is None:
-            return
-        instruction = self._barrier.instruction(self._worker)
-        if instruction != self._sent:
-            self._sent = instruction
-            self._peer.sendall(encode({"do": instruction}))

@@ -7,17 +7,20 @@ server.
 
 import http.client
 import json
+import os
 import socket
 import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from urllib.parse import urlencode
 
 from client_lib.worker import control
-from client_lib.worker.pod.server_client import Instruction, ServerClient
-from client_lib.worker.pod.threads import AgentThread, Backoff
-from client_lib.worker.server_connection import Rejected, RequestFailed, Unreachable
+from client_lib.worker.disk import is_full
+from client_lib.worker.pod.settings import PodSettings
+from client_lib.worker.pod.threads import AgentEvent, AgentThread, Backoff, Instruction, Replaced, warn
+from client_lib.worker.server_connection import Body, Rejected, RequestFailed, ServerConnection, Unreachable
 from client_lib.worker.session_frames import BLOCK, EXIT, SILENT_S, json_frame
 
 T = TypeVar("T")
@@ -26,39 +29,114 @@ WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
 CONFLICT = 409  # another pod owns this worker
 _UNAUTHORIZED = 401
+_BLOCK = 256 * 1024
 
 
-class Replaced(Exception):
-    """Another pod owns this worker: nothing may run here."""
+class ServerClient(ServerConnection):
+    """The requests of a pod. Each may be repeated, and raises Unreachable or Rejected."""
+
+    def __init__(self, pod: PodSettings, token: str, ca_file: Optional[str]) -> None:
+        assert pod.worker_url is not None
+        headers = {
+            "Authorization": "Bearer " + token,
+            "X-Pod-Uid": pod.uid,
+            "X-Pod-Name": pod.name,
+            "X-Pod-Start": pod.start,
+        }
+        super().__init__(pod.worker_url, ca_file, headers)
+
+    def put_state(
+        self,
+        state: str,
+        signs_of_life: int,
+        known: str,
+        wait_s: float,
+        stacks: str = "",
+        quiet: Optional[Mapping[str, float]] = None,
+    ) -> Instruction:
+        """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
+        those with the mark `stacks`; at the latest after `wait_s`."""
+        says = {
+            "state": state,
+            "signs_of_life": signs_of_life,
+            "stacks": stacks,
+            "quiet": quiet or {},
+            "sessions": True,
+        }
+        query = {"knows": known, "wait": "%g" % wait_s}
+        return self._put("/state?" + urlencode(query), json.dumps(says).encode(), _instruction, wait_s)
+
+    def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
+        """(length, durable) of the log that the server has stored."""
+        query = {"offset": str(offset)}
+        if gap:
+            query["gap"] = "1"
+        return self._put("/log?" + urlencode(query), records, lambda lengths: _numbers(lengths, "length", "durable"))
+
+    def log_end(self) -> Tuple[int, int]:
+        """(offset, seq) of the record that the server expects next."""
+        return self._put("/log?offset=0", b"", lambda lengths: _numbers(lengths, "length", "next_seq"))
+
+    def put_report(self, report: Mapping[str, Any]) -> None:
+        self._put("/report", json.dumps(report).encode(), lambda _: None)
+
+    def put_stacks(self, mark: str, processes: List[Any]) -> None:
+        self._put("/stacks", json.dumps({"mark": mark, "processes": processes}).encode(), lambda _: None)
+
+    def put_session(self, mark: str, offset: int, data: bytes) -> None:
+        """Send bytes to the user of a session; none: the session has ended."""
+        self._put("/sessions/%s?offset=%d" % (mark, offset), data, lambda _: None)
+
+    def put_result(self, path: str) -> None:
+        """The file of one rank, named by its number."""
+        with open(path, "rb") as file:
+            self._put("/results/" + os.path.basename(path), file, lambda _: None)
+
+    def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
+        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
+        that it raises ends the transfer. Raises OSError if the disk is full."""
+        answer = self.call("GET", "/" + what)
+        try:
+            with open(target, "wb") as file:
+                while True:
+                    check_stop()
+                    block = answer.read(_BLOCK)
+                    if not block:
+                        break
+                    file.write(block)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            if isinstance(error, OSError) and is_full(error):
+                os.unlink(target)
+                raise
+            raise Unreachable("the %s was cut off: %s" % (what, error)) from error
+
+    def _put(self, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
+        return self.exchange("PUT", path, body, read, wait_s)
 
 
-class AgentEvent(NamedTuple):
-    """Wakes the agent's main thread: one of these has changed, or none of them and a child has ended."""
+def _instruction(answer: Any) -> Instruction:
+    do, grace_s = str(answer["do"]), answer.get("grace_s")
+    return Instruction(do, None if grace_s is None else float(grace_s), answer.get("stacks"), answer.get("session"))
 
-    launcher: Optional[str] = None
-    instruction: Optional[Instruction] = None
-    replaced: bool = False
-    """Another pod owns the worker."""
-    stacks: Optional[str] = None
-    """Mark of an order for the stacks of the ranks."""
-    session: Optional[str] = None
-    """Mark of a session of the user to take up."""
-    quiet: Optional[Dict[str, float]] = None
-    """The ranks in the launcher's event with that name."""
+
+def _numbers(answer: Any, first: str, second: str) -> Tuple[int, int]:
+    return int(answer[first]), int(answer[second])
 
 
 class ServerChannel:
-    """`post` gets each new instruction, each order for stacks or a session, and the loss of the worker, on another
-    thread."""
+    """`post` gets each new instruction, each order for stacks, and the loss of the worker, on another thread. Sessions
+    begin at the launcher's socket `control_path`."""
 
     def __init__(
         self,
         new_server: Callable[[], ServerClient],
         signs_of_life: Callable[[], int],
+        control_path: str,
         post: Callable[[AgentEvent], None],
-        warn: Callable[[str], None],
     ) -> None:
-        self._new_server, self._signs_of_life, self._post, self._warn = new_server, signs_of_life, post, warn
+        self._new_server, self._signs_of_life, self._post = new_server, signs_of_life, post
+        self._control_path = control_path
         self._state = "preparing"
         self._quiet: Dict[str, float] = {}
         self._sent = (self._state, self._quiet)
@@ -79,7 +157,7 @@ class ServerChannel:
 
     def start(self) -> None:
         for run in (self._send_states, self._wait_for_instructions):
-            AgentThread(run.__name__, run, self._warn).start()
+            AgentThread(run.__name__, run).start()
 
     def send_state(self, state: str) -> None:
         """Send it now or as soon as the server answers."""
@@ -103,24 +181,21 @@ class ServerChannel:
             self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
         return self._insist(lambda: server.put_report(report), given_up)
 
-    def send_stacks(self, mark: str, processes: List[Any]) -> None:
-        """Send the stacks once, on a thread of their own. They are not sent again: the server waits for seconds."""
+    def send_stacks(self, processes: List[Any]) -> None:
+        """Send the stacks that the server has ordered, on a thread of their own. They are not sent again: the server
+        waits for seconds."""
+        mark = self._stacks
 
         def send() -> None:
             server = self._new_server()
             try:
                 server.put_stacks(mark, processes)
             except (Rejected, Unreachable) as error:
-                self._warn("the stacks could not be sent: %s" % error)
+                warn("the stacks could not be sent: %s" % error)
             finally:
                 server.close()
 
-        AgentThread("stacks", send, self._warn, again=False).start()
-
-    def carry_session(self, mark: str, control_path: str) -> None:
-        """Carry a session of the user to its end, on a thread of its own."""
-        run = partial(_carry, self._new_server, mark, control_path)
-        AgentThread("session", run, self._warn, again=False).start()
+        AgentThread("stacks", send, again=False).start()
 
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
         backoff = Backoff()
@@ -130,10 +205,10 @@ class ServerChannel:
                 self._answered_at = time.monotonic()
                 return True
             except Rejected as rejected:
-                self._warn("the server rejects what is left: %s" % rejected)
+                warn("the server rejects what is left: %s" % rejected)
                 return False
             except Unreachable as error:
-                self._warn("what is left waits for the server: %s" % error)
+                warn("what is left waits for the server: %s" % error)
                 backoff.sleep()
         return False
 
@@ -176,34 +251,20 @@ class ServerChannel:
         self._answered_at = time.monotonic()
         if wait_s and instruction.stacks not in (None, self._stacks):
             self._stacks = instruction.stacks or ""
-            self._post(AgentEvent(stacks=self._stacks))
+            self._post(AgentEvent(stacks=True))
         if instruction.session is not None:
-            self._post(AgentEvent(session=instruction.session))
+            carry = partial(_carry_session, self._new_server, instruction.session, self._control_path)
+            AgentThread("session", carry, again=False).start()
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
             self._post(AgentEvent(instruction=instruction))
         return True
 
 
-def until_answered(call: Callable[[], T], check_stop: Callable[[], None], warn: Callable[[str], None]) -> T:
-    """The value of `call`, which is repeated while it raises Unreachable. `check_stop` is called between the tries, and
-    may raise."""
-    backoff, warned = Backoff(), ""
-    while True:
-        try:
-            return call()
-        except Unreachable as error:
-            if str(error) != warned:
-                warned = str(error)
-                warn("waits for the server: %s" % error)
-        check_stop()
-        backoff.sleep()
-
-
 # --- sessions: two streams of bytes between the server and the launcher of this pod, unread
 
 
-def _carry(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
+def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
     """Take up the session with this mark, and return at its end."""
     down, up, sent = new_server(), new_server(), 0
 

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from urllib.parse import quote
 
 from client_lib.worker.directory import Directory
 from client_lib.worker.plan import WorkerPlan, from_json
@@ -43,6 +44,14 @@ class PodSettings(NamedTuple):
     """The container's own."""
     start: str = ""
     """Differs for each start of the container: containers of an elastic job are restarted within their pod."""
+
+    @property
+    def worker_url(self) -> Optional[str]:
+        """The server's URL of this worker (client_lib.spec.paths.worker); None: no server is reachable."""
+        if self.server_url is None:
+            return None
+        place = (self.server_url.rstrip("/"), quote(self.job, safe=""), self.attempt, self.worker)
+        return "%s/api/v1/jobs/%s/attempts/%d/workers/%d" % place
 
 
 class PodFiles:
@@ -133,12 +142,10 @@ def own_plan(
     shared: WorkerPlan,
     pod: PodSettings,
     files: PodFiles,
-    outputs_url: Optional[str],
     snapshot: Optional[str] = None,
     function: Optional[Tuple[str, str]] = None,
 ) -> WorkerPlan:
-    """`outputs_url`: URL at which the server takes this worker's outputs. `snapshot`: path of the code in this pod.
-    `function`: paths of the function and of function_runner.py."""
+    """`snapshot`: path of the code in this pod. `function`: paths of the function and of function_runner.py."""
     environment = dict(_inherited(pod), **shared.environment)
     command = list(shared.command)
     if function is not None:
@@ -159,7 +166,7 @@ def own_plan(
         segment_bytes=max(1, min(shared.segment_bytes, pod.spool_bytes // _SEGMENTS)),
         inputs=[os.path.join(files.directory.inputs, each) for each in shared.inputs],
         outputs=shared.outputs if own_folder else [],
-        outputs_to=outputs_url,
+        outputs_to=None if pod.worker_url is None else pod.worker_url + "/outputs",
         outputs_token=files.token,
         outputs_ca=files.authorities,
         environments_dir=files.environments,
