@@ -49,12 +49,12 @@ def test_a_module_that_must_not_be_imported_before_a_fork_is_left_out(
 
 
 def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from client_lib.worker.warm import preload
+    from client_lib.worker.warm import pool
 
     monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")  # this machine may have none
     monkeypatch.setattr(os, "listdir", lambda path: ["3"])
-    monkeypatch.setattr(preload, "has_children", lambda: False)  # pytest's own
-    assert preload.trouble() == "it opens a GPU"
+    monkeypatch.setattr(pool, "has_children", lambda: False)  # pytest's own
+    assert pool.trouble() == "it opens a GPU"
 
 
 def test_it_ends_when_nobody_asks_when_its_runtime_is_gone_and_with_its_directory(pool: Make) -> None:

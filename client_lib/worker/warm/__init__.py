@@ -4,8 +4,7 @@ A launcher forked from the pool runs the code of `client_lib.worker` and is the 
 the guarantees of fresh ones (they die with it, their descendants are found, it gets their exit statuses). One step of a
 start differs: a warm rank runs its script in the forked process, where a fresh one execs the interpreter.
 
-    pool      the process: preloads, then forks a launcher per request
-    preload   decides what is imported, and detects what must not be imported before a fork, and later changes
+    pool      the process: imports packages, detects what must not be imported, then forks a launcher per request
     hidden    imports modules and hides them, with all that they change, until a rank imports them
     effects   finds these changes, takes them back and makes them again. Pure
     fit       decides which ranks may be warm: the table of variables that libraries read at import. Pure

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
@@ -23,7 +23,6 @@ from client_lib.worker.system import stat
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.effects import ModuleGroup
 from client_lib.worker.warm.hidden import Hidden
-from client_lib.worker.warm.preload import Fingerprint, fingerprint, folders
 
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
@@ -35,6 +34,8 @@ _SETTERS = (
     "scipy_openblas_set_num_threads64_",
 )
 _Setter = Callable[[int], Any]
+_MARKS = (".dist-info", ".egg-info", ".pth", ".egg-link")
+Fingerprint = Dict[str, int]
 
 
 class Warm:
@@ -101,6 +102,25 @@ class Warm:
             _set_torch(sys.modules["torch"], environment)
         if "matplotlib" in back and environment.get("MPLBACKEND"):
             sys.modules["matplotlib"].rcParams["backend"] = environment["MPLBACKEND"]  # as its import does
+
+
+def folders() -> Tuple[str, ...]:
+    """Folders of installed packages on this interpreter's sys.path."""
+    return tuple(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
+
+
+def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
+    """A value that changes with every installation, upgrade or removal, but not with an edit inside of a package."""
+    found = {}
+    for path in paths:
+        try:
+            entries = list(os.scandir(path))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.endswith(_MARKS):
+                found[entry.path] = entry.stat().st_mtime_ns
+    return found
 
 
 def given_environment() -> Dict[str, str]:
