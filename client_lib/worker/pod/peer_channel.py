@@ -108,7 +108,7 @@ class PeerChannel:
 
 
 def _received(peer: socket.socket) -> Iterator[List[Message]]:
-    """What arrives until the connection ends, at first and at least every _POLL_S an empty list. Raises OSError."""
+    """The messages that arrive until the connection ends; an empty list at first and every _POLL_S. Raises OSError."""
     peer.settimeout(_POLL_S)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     lines = Lines()
