@@ -1,14 +1,12 @@
 """The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs lives here.
 
-app          the group of commands; a command's module is loaded when the command runs
-commands/    a module per command, or per group of similar commands
+app          the group of commands: its table names the module of each, which is loaded when the command runs
+commands/    the commands, those of one subject in one module
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
-submit_steps what submit, render and run share, `-c job.yaml`;  launch_line  `submit torchrun ...`
+submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the interpreter
 connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
-session      the user's end of exec, shell, port-forward and `stacks --native`
-first_runs   advice for beginners
+cell_magic   `%%job` in a notebook
 report       the report of a failed job, for a terminal or a pipe
-show         jobs, events and instance types as text (pure)
 printer      the one place that prints;  exits  the one table of exit codes
 """
 

@@ -47,13 +47,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("several_jobs", "Remove old jobs that have ended."),
     "resubmit": ("submit", "Run a job again, the same code."),
     "render": ("submit", "Show what a submit would create."),
-    "ui": ("ui", "Open the server's pages in a browser."),
+    "ui": ("server", "Open the server's pages in a browser."),
     "instances": ("lists", "List the instance types of the server."),
     "doctor": ("doctor", "Check the server, and this machine as its client."),
-    "serve": ("serve", "Run a server in the foreground."),
+    "serve": ("server", "Run a server in the foreground."),
     "server": ("server", "The local server: status, stop, restart, token."),
-    "login": ("login", "Log in at a server by its OpenID Connect issuer."),
-    "logout": ("login", "Forget the login at a server."),
+    "login": ("config", "Log in at a server by its OpenID Connect issuer."),
+    "logout": ("config", "Forget the login at a server."),
     "config": ("config", "Profiles: which server, which token."),
     "mls-config": ("mls_config", "Point ML Space's own command line at this server."),
     "completion": ("completion", "Print completion lines for bash, zsh or fish."),
@@ -77,7 +77,7 @@ class LazyGroup(TyperGroup):
         for info in module.app.registered_commands:
             if cmd_name in (info.name, info.callback.__name__):  # build only this command of the module
                 return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
-        return get_group(module.app)
+        return next(get_group(info.typer_instance) for info in module.app.registered_groups if info.name == cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  typer's signature
         with formatter.section("Commands"):

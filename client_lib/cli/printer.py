@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client_lib.errors import ClientLibError, JobFailed
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from client_lib.transport.download import Progress
 
+ADVISED = 10  # jobs
 PATIENCE_S = 0.3  # after this time a terminal shows that the command is still at work
 STATE_COLOURS = {
     "PENDING": "yellow",
@@ -82,6 +84,42 @@ def error(problem: ClientLibError) -> None:
         report.write_failure(problem.info, sys.stderr, before="Error: ", printed=problem.printed)
     else:
         hint(f"Error: {problem}")
+
+
+# --- advice for beginners
+
+
+def advise(text: str) -> None:
+    """Print advice on stderr until the user has submitted ADVISED jobs by the command line."""
+    if _submits() <= ADVISED:
+        hint(text)
+
+
+def count_submit() -> None:
+    if _submits() > ADVISED:
+        return
+    with suppress(OSError):  # a home that can't be written to: the advice stays
+        _submits_file().parent.mkdir(parents=True, exist_ok=True)
+        with _submits_file().open("a") as file:
+            file.write(".")
+
+
+def _submits() -> int:
+    try:
+        return _submits_file().stat().st_size
+    except OSError:
+        return 0
+
+
+def _submits_file() -> Path:
+    """A file beside the configuration with a character per submit."""
+    from client_lib.transport.config import config_file
+
+    file = config_file()
+    return file.with_name(f".{file.name}.runs")
+
+
+# --- what the SDK logs
 
 
 def show_notices() -> None:

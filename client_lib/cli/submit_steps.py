@@ -1,36 +1,53 @@
-"""The steps that `submit`, `render` and `run` share: from a command line to a job."""
+"""The steps that `submit`, `render` and `run` share: from a command line to a job.
+
+A launcher's line may stand in the place of SCRIPT (`client-lib submit torchrun ... train.py`):
+`client_lib.launch_lines` knows the launchers; this module reads the files and cores of this machine for it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from client_lib.cli import job_options, launch_line, printer, processes
+from client_lib.cli import PROGRAM, job_options, printer
 from client_lib.cli.connection import Connection
 from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation
-from client_lib.spec.job import JobSpec
+from client_lib.spec.command_line import option_names, split_script
+from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import JobInfo
+
+if TYPE_CHECKING:
+    from client_lib.launch_lines import LaunchLine
 
 NoCheck = Annotated[bool, typer.Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
+_COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
+_CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
 class DescribedJob(NamedTuple):
     """The job that a command line describes."""
 
     job: Job
-    python: str | None
-    """The interpreter that the line names; None: that of the user's shell, never that of this program."""
+    named_python: str | None
+    """The interpreter that the line names, absolute."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the job: the one that the line names, else that of the user's shell."""
+        return self.named_python or find_python(os.environ)
 
 
 def job_of(ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, Any]) -> DescribedJob:
@@ -47,13 +64,14 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
         fields = job_options.merged(read_job_file(config), line)
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
-    _check_names(fields)
-    if "script" not in line:
-        return DescribedJob(Job(**fields, client=connection.api), None)
-    read = launch_line.read(fields, connection.is_local)
-    for notice in [*read.notices, *_misplaced(ctx, read.fields)]:
-        printer.hint(notice)
-    return DescribedJob(Job(**read.fields, client=connection.api), read.python)
+    unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
+    validated(JobSpec, {"script": "any", **unknown})
+    python = None
+    if "script" in line:
+        fields, python = _without_launcher(fields, connection.is_local)
+        for notice in _misplaced(ctx, fields):
+            printer.hint(notice)
+    return DescribedJob(Job(**fields, client=connection.api), python)
 
 
 def read_job_file(path: str) -> dict[str, Any]:
@@ -123,18 +141,12 @@ def undeclared(source: str, options: list[str]) -> list[str]:
     return [option for option in options if words.isdisjoint((option, option.lstrip("-").replace("-", "_")))]
 
 
-def _check_names(fields: Mapping[str, Any]) -> None:
-    unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
-    validated(JobSpec, {"script": "any", **unknown})
-
-
 def submit(described: DescribedJob, check: bool) -> JobInfo:
     """Submit the job, and check its script before. The server has stored it when this returns."""
     job = described.job
-    python = described.python or processes.find_python(os.environ)
     with printer.progress("submitting") as show:
         job.submit(
-            python=python,
+            python=described.python,
             on_upload=lambda sent, size: show(f"uploading {sent / 1e6:.1f} of {size / 1e6:.1f} MB"),
             check=check,
         )
@@ -149,3 +161,138 @@ def end_of_followed(job: Job) -> JobInfo:
         return job.wait()
     except JobFailed as failed:
         raise explanation.ended(failed.info, printed=True) from None
+
+
+def find_python(environ: Mapping[str, str]) -> str:
+    """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the user gets by typing
+    `python`, and never that of this program, which may live in an environment of its own (pipx), without torch. Links
+    are not resolved: what a virtual environment is, its link says.
+
+    Raises InvalidRequest if there is none.
+    """
+    windows = os.name == "nt"
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        folder = environ.get(variable)
+        if folder:
+            if not (windows and variable == "CONDA_PREFIX"):
+                folder = os.path.join(folder, "Scripts" if windows else "bin")
+            path = os.path.abspath(os.path.join(folder, "python.exe" if windows else "python"))
+            if os.path.exists(path):  # a shell may still name an environment that was removed
+                return path
+    on_path = (shutil.which(name, path=environ.get("PATH", "")) for name in ("python", "python3"))
+    if found := next(filter(None, on_path), None):
+        return os.path.abspath(found)
+    raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
+
+
+# --- a launcher's line in the place of SCRIPT
+
+
+def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, Any], str | None]:
+    """The fields of the job, and the interpreter (absolute) that a launcher's line names: the line is read, shown, and
+    compared with the options. `local`: workers run on this machine.
+
+    A script stays as it is, and with a type of `binary` the launcher itself is the command. Raises InvalidRequest or
+    NotSupported: the line can't be read, or says otherwise than the options.
+    """
+    script = fields["script"]
+    if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):
+        return fields, None
+    from client_lib import launch_lines  # here: a script, the usual case, needs none of it
+
+    try:
+        words = split_script(script)
+    except ValueError:  # the spec says what is wrong with it
+        words = [script]
+    machine = launch_lines.Machine(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
+    reading = launch_lines.read([*words, *fields.get("args", [])], machine)
+    if reading is None:
+        return fields, None
+    merged = _merged(fields, reading)
+    python = shutil.which(reading.python) if reading.python else None
+    if reading.python and not python:
+        raise InvalidRequest(f"there is no program {reading.python}")
+    notices = [_shown(reading, merged), *reading.notices]
+    if python:
+        python = os.path.abspath(python)
+        if not local:
+            notices.append(f"{python} is this machine's: on another one the script runs with its image's python")
+    for notice in notices:
+        printer.hint(notice)
+    return merged, python
+
+
+def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
+    """Raises InvalidRequest where an option says otherwise than the line."""
+    merged = {**reading.defaults, **fields}
+    for name, value in reading.fields.items():
+        if name in job_options.POSITIONAL or name not in fields:
+            merged[name] = value
+        elif isinstance(value, dict):
+            for key in value.keys() & fields[name].keys():
+                _check_same(f"{_option(name)} {key}", fields[name][key], value[key], reading.given_by[name])
+            merged[name] = {**fields[name], **value}
+        else:
+            _check_same(_option(name), fields[name], value, reading.given_by[name])
+    return merged
+
+
+def _check_same(option: str, given: Any, read: Any, said: str) -> None:
+    if given != read:
+        raise InvalidRequest(
+            f"{option}={given} contradicts {said}, which is {option}={read}", hint="leave one of them out"
+        )
+
+
+def _option(field: str) -> str:
+    return option_names(field)[0]
+
+
+def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
+    options: list[str] = []
+    for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
+        value = merged[name]
+        if name in job_options.POSITIONAL:
+            continue
+        if isinstance(value, dict):
+            options += [word for key, text in value.items() for word in (_option(name), f"{key}={text}")]
+        else:
+            options += [_option(name), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+    line = shlex.join([PROGRAM, "submit", *options])
+    return f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}".rstrip()
+
+
+def _cores(fields: Mapping[str, Any], local: bool) -> int | None:
+    """Cores of one worker; None: not known here."""
+    kind = fields.get("instance_type")
+    if kind is not None:
+        named = _CORES.search(kind)
+        return int(named[1]) if named else None
+    if not local:
+        return None
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _accelerate_config(path: str | None) -> Mapping[str, Any]:
+    """Read the file that accelerate would read: the one that is named, else the one that `accelerate config` wrote.
+
+    Raises InvalidRequest: it can't be read.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
+    file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))
+    if not path and not os.path.isfile(file):
+        return {}
+    import yaml
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            values = json.load(opened) if file.endswith(".json") else yaml.safe_load(opened)
+    except OSError as error:
+        raise InvalidRequest(f"accelerate's config file {file} can't be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        found = " ".join(str(error).split())
+        raise InvalidRequest(f"accelerate's config file {file} is not valid JSON or YAML: {found}") from error
+    if not isinstance(values, dict):
+        raise InvalidRequest(f"accelerate's config file {file} holds no settings")
+    return values

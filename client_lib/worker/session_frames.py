@@ -1,4 +1,4 @@
-"""The frames that the two ends of a session exchange: `session` in the worker, `client_lib.cli.session` at the user.
+"""The frames that the two ends of a session exchange: `session` in the worker, `client-lib exec` at the user.
 
 A frame is its kind (one byte), the length of its data (four), and the data. Everything between the two ends passes the
 bytes on unread. Each end sends KEEP in a pause: an end that hears nothing for SILENT_S takes the other for gone.

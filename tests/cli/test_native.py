@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli.session import PY_SPY, check_py_spy
+from client_lib.cli.commands.status import PY_SPY, check_py_spy
 from client_lib.errors import Conflict, NotSupported
 from tests.cli.conftest import Run
 

@@ -1,10 +1,14 @@
-"""Options of ours behind the script, which a script may or may not declare."""
+"""Options of ours behind the script, which may declare them or not; the interpreter of a job, which is the shell's."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from client_lib.cli.submit_steps import undeclared
+from client_lib.cli.submit_steps import find_python, undeclared
+from client_lib.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,38 @@ def test_a_script_declares_an_option_in_many_ways(source: str) -> None:
 
 def test_an_option_that_the_script_does_not_mention_is_found() -> None:
     assert undeclared("parser.add_argument('--lr')", ["--n-workers", "--name"]) == ["--n-workers", "--name"]
+
+
+# --- the interpreter of a job
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """An environment's python: a link, which must not be resolved."""
+    link = tmp_path / "environment" / "bin" / "python"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(sys.executable)
+    return str(link)
+
+
+@pytest.mark.process
+def test_an_active_environment_wins_over_path(python: str, tmp_path: Path) -> None:
+    environment = str(tmp_path / "environment")
+    assert find_python({"VIRTUAL_ENV": environment, "CONDA_PREFIX": "/other", "PATH": ""}) == python
+    assert find_python({"CONDA_PREFIX": environment, "PATH": ""}) == python
+
+
+@pytest.mark.process
+def test_without_one_it_is_the_python_of_path(python: str) -> None:
+    assert find_python({"PATH": str(Path(python).parent)}) == python
+
+
+@pytest.mark.process
+def test_an_environment_that_was_removed_is_passed_over(python: str) -> None:
+    assert find_python({"VIRTUAL_ENV": "/removed", "PATH": str(Path(python).parent)}) == python
+
+
+@pytest.mark.process
+def test_no_python_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no python in PATH"):
+        find_python({"PATH": str(tmp_path)})

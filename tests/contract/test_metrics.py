@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from client_lib.cli.show import job_lines
+from client_lib.cli.commands.status import job_lines
 from client_lib.spec.states import State
 from tests.contract.places import ClusterPlace, Place, ended, prints
 

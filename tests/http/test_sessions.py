@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import requests
 
+from client_lib.cli.commands.sessions import Session
 from client_lib.cli.http_client import connect
-from client_lib.cli.session import Session
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.rest import Rest

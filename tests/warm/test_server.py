@@ -76,7 +76,7 @@ def test_jobs_say_whether_they_were_warm_and_why_not_and_the_pool_is_shown_and_e
     assert len(told) == 1
 
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(server.state_dir))
-    shown = CliRunner().invoke(server_command.app, ["status"])
+    shown = CliRunner().invoke(server_command.group, ["status"])
     pid = pools(server)[0]["pid"]
     assert f"ready, pid {pid}" in shown.output
     server.end()

@@ -1,1 +1,1 @@
-"""Commands, each module with a typer application as `app`. `cli.app.COMMANDS` lists them."""
+"""The commands of each subject as a typer application `app`. `cli.app.COMMANDS` says which module a command is in."""

@@ -1,4 +1,6 @@
-"""`client-lib config`: profiles of the configuration file, which `transport.config` reads. Comments in it stay."""
+"""`client-lib config`, `client-lib login` and `client-lib logout`: profiles of the configuration file, and tokens of a
+server's issuer. `transport.config` reads the file, whose comments stay, and `transport.logins` keeps the tokens.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client_lib.cli import printer
+from client_lib.cli import http_client, printer
+from client_lib.cli.connection import Connection, read
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, key_value, profile_names
-from client_lib.errors import InvalidRequest
-from client_lib.transport import config
-from client_lib.transport.config import LOCAL
+from client_lib.errors import InvalidRequest, NotSupported, Unauthorized
+from client_lib.reports.table import harmless
+from client_lib.spec import paths
+from client_lib.transport import config, logins
+from client_lib.transport.config import LOCAL, Endpoint
+from client_lib.transport.rest import Rest
 from client_lib.worker.directory import write_file
 
 if TYPE_CHECKING:
@@ -22,10 +28,12 @@ if TYPE_CHECKING:
 
 MASK = "***"
 
-app = CommandApp(invoke_without_command=True)
+app = CommandApp()
+group = CommandApp(invoke_without_command=True)
+app.add_typer(group, name="config")
 
 
-@app.callback()
+@group.callback()
 def configuration(ctx: typer.Context) -> None:
     """Profiles: a server's address and token under a name.
 
@@ -36,7 +44,7 @@ def configuration(ctx: typer.Context) -> None:
     help_without_command(ctx)
 
 
-@app.command()
+@group.command()
 def show(output: TextOrJson = "text") -> None:
     """The profiles, and the server that commands talk to now. Tokens are not shown."""
     path = config.config_file()
@@ -62,7 +70,7 @@ def _because(default: str | None) -> str:
     return f" (by profile {default})" if default else ""
 
 
-@app.command(
+@group.command(
     "set",
     epilog="""\b
 Examples:
@@ -120,7 +128,7 @@ def _secret(key: str) -> str:
     return sys.stdin.readline().strip()
 
 
-@app.command()
+@group.command()
 def use(profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
@@ -148,3 +156,54 @@ def _write(path: Path, file: tomlkit.TOMLDocument) -> None:
         write_file(os.path.realpath(path), file.as_string().encode())  # a link to a file kept elsewhere stays a link
     except OSError as error:
         raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
+
+
+# --- logins
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib config set lab endpoint=https://jobs.lab.example
+  client-lib login                               the server of the profile in use
+"""
+)
+def login(connection: Connection) -> None:
+    """Log in at a server by its OpenID Connect issuer: confirm the code in any browser. The token is renewed."""
+    url = _server(connection)
+    if connection.config.token:
+        raise InvalidRequest(
+            "CLIENT_LIB_TOKEN or the profile has a token, which is used instead of a login",
+            hint="unset the variable, or `client-lib config set PROFILE token=`",
+        )
+    rest = Rest(lambda: Endpoint(url), connection.config, http_client.connect)
+    try:
+        offer = read(rest, paths.LOGIN, "issuer")
+    except Unauthorized as unknown:  # as older servers answer to any path
+        raise NotSupported("this server's version has no login", hint="its operator gives you a token") from unknown
+    device = logins.begin(url, offer, connection.config)
+    printer.hint(harmless(f"open {device.link} and confirm the code {device.answer['user_code']}"))
+    logins.finish(device)
+    printer.hint(f"logged in at {url} as {connection.server_info()['user']}")
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib logout
+  client-lib logout --profile lab                the server of another profile
+"""
+)
+def logout(connection: Connection) -> None:
+    """Forget the login at a server, and ask its issuer to revoke it."""
+    url = _server(connection)
+    printer.hint(f"logged out at {url}" if logins.log_out(url) else f"there is no login at {url}")
+
+
+def _server(connection: Connection) -> str:
+    url = connection.config.endpoint
+    if url is None:
+        raise InvalidRequest(
+            "the local server has no login", hint="name another one with --endpoint or `client-lib config`"
+        )
+    return url

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import exits, printer, processes, show
+from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, CommandApp, TableOrJson
 from client_lib.errors import ClientLibError
+from client_lib.job import Job
 from client_lib.spec import paths
 
 IMPORT_S = 60.0  # torch from a cold disk
@@ -60,15 +61,15 @@ def doctor(
     if output == JSON:
         printer.data_json(checks)
     else:
-        printer.table(show.CHECK_COLUMNS, map(show.check_row, checks))
+        rows = [
+            (each["name"], "yes" if each["ok"] else "NO", each["message"], each.get("fix") or "") for each in checks
+        ]
+        printer.table(("CHECK", "OK", "MESSAGE", "FIX"), rows)
     return exits.DONE if all(check["ok"] for check in checks) else exits.FAILED
 
 
 def _check_gang(connection: Connection, n_workers: int, instance_type: str | None) -> int:
     """Raises JobFailed: a check failed; its message names the worker."""
-    from client_lib.cli import submit_steps  # these load pydantic
-    from client_lib.job import Job
-
     with tempfile.TemporaryDirectory() as folder, printer.progress("submitting"):
         script = Path(folder, "gang.py")
         script.write_text("")  # the preflight comes before it
@@ -82,7 +83,7 @@ def _check_gang(connection: Connection, n_workers: int, instance_type: str | Non
             preflight_check=True,
             client=connection.api,
         )
-        job.submit(python=processes.find_python(os.environ))
+        job.submit(python=submit_steps.find_python(os.environ))
     with printer.hint_on_interrupt(job.name or ""):
         job.logs(follow=True)
         submit_steps.end_of_followed(job)
@@ -92,7 +93,7 @@ def _check_gang(connection: Connection, n_workers: int, instance_type: str | Non
 def _python() -> dict[str, Any]:
     """Check the interpreter that jobs of this shell get: it runs, and has torch."""
     try:
-        path = processes.find_python(os.environ)
+        path = submit_steps.find_python(os.environ)
     except ClientLibError as problem:
         return _check("python", False, problem.message, problem.hint)
     try:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from client_lib.cli import printer, show
-from client_lib.cli.connection import Connection
+from client_lib.cli import printer
+from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import JSON, NAME, CommandApp, TableJsonOrName, group_names, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.reports import table
@@ -125,4 +125,16 @@ def instances(connection: Connection, output: TableJsonOrName = "table") -> None
     elif output == NAME:
         printer.lines(kind["name"] for kind in kinds)
     else:
-        printer.table(show.INSTANCE_COLUMNS, map(show.instance_row, kinds))
+        printer.table(("NAME", "GPUS", "CORES", "MEMORY", "FREE", "DESCRIPTION"), map(_instance_row, kinds))
+
+
+def _instance_row(kind: Json) -> tuple[str, ...]:
+    available = kind.get("available")
+    return (
+        kind["name"],
+        str(kind["gpus"]),
+        f"{kind['cpu']:g}",
+        f"{kind['memory_gib']:g} GiB",
+        "?" if available is None else str(available),
+        kind.get("description", ""),
+    )

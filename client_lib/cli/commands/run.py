@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from client_lib.cli import exits, first_runs, printer, submit_steps
+from client_lib.cli import exits, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp
@@ -68,7 +68,7 @@ def run(
             name = submit_steps.submit(described, not no_check).name
             foreground.submitted()
             printer.hint(f'Job "{name}" created.')
-            first_runs.count()
+            printer.count_submit()
             job.logs(follow=True)
             submit_steps.end_of_followed(job)
     except (JobFailed, JobCancelled) as problem:

@@ -1,36 +1,117 @@
-"""`client-lib server`: the local server that runs in the background, and tokens for one that many use."""
+"""`client-lib serve`, `client-lib server` and `client-lib ui`: a server in the foreground, the local one in the
+background, tokens for one that many use, and the server's pages.
+"""
 
 from __future__ import annotations
 
+import html
 import os
+import subprocess
+import sys
+import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from client_lib.cli import exits, http_client, printer, processes
-from client_lib.cli.connection import read
-from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command
+from client_lib.cli import exits, http_client, printer
+from client_lib.cli.connection import Connection, read
+from client_lib.cli.parameters import JSON, CommandApp, JobOrAll, TextOrJson, help_without_command
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
-from client_lib.spec.state_dir import SERVER_LOG, state_dir
+from client_lib.spec.state_dir import SERVER_LOG, make_private, state_dir
 from client_lib.transport import local_server
 from client_lib.transport.config import resolve
 from client_lib.transport.rest import Rest
+from client_lib.worker.directory import write_file
 
 INFO_S = 10.0
+# Without the current folder on the path: a user's `queue.py` there is not the server's.
+_START = (
+    "import sys; sys.path = [p for p in sys.path if p]; "
+    "from server_stub.__main__ import main; sys.exit(main(sys.argv[2:], sys.argv[1]))"
+)
 
-app = CommandApp(invoke_without_command=True)
+app = CommandApp()
+group = CommandApp(invoke_without_command=True)
+app.add_typer(group, name="server")
 
 
-@app.callback()
+@app.command(
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,  # `serve --help` is answered by the server, which knows its own flags
+)
+def serve(
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Flags of the server.")] = None,
+) -> int:
+    """Run a server in the foreground, for this machine's user or for several; `serve --help` shows its options."""
+    return become_server("client-lib serve", args or ())
+
+
+def become_server(program: str, args: Sequence[str]) -> int:
+    """Replace this process by the server, which calls itself `program` in its help: signals and the exit code are its
+    own. Windows has no exec: a child there.
+
+    Raises NotSupported naming the extra where the server's libraries are missing.
+    """
+    local_server.check_installed()
+    line = [sys.executable, "-c", _START, program, *args]
+    sys.stdout.flush()
+    if os.name == "posix":
+        os.execv(line[0], line)
+    return subprocess.call(line)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib ui                                  the jobs
+  client-lib ui train-x7k2m                      this job
+  client-lib ui --no-browser                     print the link, to open it elsewhere
+"""
+)
+def ui(
+    connection: Connection,
+    name: JobOrAll = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
+    output: TextOrJson = "text",
+) -> None:
+    """Open the server's pages in a browser: jobs, logs, curves. The link logs you in and works once."""
+    job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
+    link = connection.api.login_link()
+    url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
+    # elsewhere on Linux there is no browser, or one that would run in the terminal
+    has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    if output == JSON:
+        printer.data_json({"url": url, "expires_s": link.expires_s})
+    elif not (browser and has_screen and _opened(url, connection.config.state_dir)):
+        printer.data(url)
+        printer.hint(f"open it within {link.expires_s / 60:.0f} min; it works once")
+
+
+def _opened(url: str, directory: Path | None) -> bool:
+    """Open the link by a file that leads to it: every account of this machine can read a browser's arguments."""
+    try:
+        file = make_private(directory or state_dir()) / "login.html"
+        write_file(str(file), f'<meta http-equiv="refresh" content="0;url={html.escape(url)}">\n'.encode())
+    except OSError:  # the link is printed
+        return False
+    return webbrowser.open(file.as_uri())
+
+
+# --- the local server
+
+
+@group.callback()
 def server(ctx: typer.Context) -> None:
     """The local server of this machine. It is started on demand, and ends by itself when it is idle."""
     help_without_command(ctx)
 
 
-@app.command(
+@group.command(
     epilog="""\b
 Examples:
   client-lib server status
@@ -123,7 +204,7 @@ def _pool(pool: dict[str, Any]) -> str:
     return f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
 
 
-@app.command()
+@group.command()
 def stop(
     every: Annotated[
         bool, typer.Option("--all", help="Stop your servers with other state directories on this machine, too.")
@@ -143,7 +224,7 @@ def stop(
     printer.hint("its jobs keep running; the next command starts it again")
 
 
-@app.command()
+@group.command()
 def restart() -> None:
     """Stop it and start it again, with the code that is installed now. Jobs keep running."""
     running = local_server.find()
@@ -154,13 +235,13 @@ def restart() -> None:
     printer.data(f"the local server (pid {started.pid}) runs at {started.url}")
 
 
-@app.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@group.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
-    return processes.replace_by_server("client-lib server", ["token", *(args or ())])
+    return become_server("client-lib server", ["token", *(args or ())])
 
 
-@app.command(
+@group.command(
     epilog="""\b
 Examples:
   client-lib server check k8s/overlays/mine/catalogue.yaml
@@ -171,4 +252,4 @@ Exit code: 0 it is valid, 2 it isn't.
 )
 def check(file: Annotated[str, typer.Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""
-    return processes.replace_by_server("client-lib server", ["check", "--", file])
+    return become_server("client-lib server", ["check", "--", file])

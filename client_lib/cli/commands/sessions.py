@@ -1,19 +1,42 @@
-"""`client-lib exec`, `client-lib shell` and `client-lib port-forward`: inside the workers of a running job."""
+"""`client-lib exec`, `client-lib shell` and `client-lib port-forward`: sessions in a worker of a running job.
+
+A session carries frames between the worker and this terminal, or a socket of this machine.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import queue
+import secrets
+import signal
 import socket
-from typing import Annotated
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp, JobName, JobOrNewest
-from client_lib.cli.session import attach, check_port, forward
-from client_lib.errors import Conflict
+from client_lib.errors import ClientLibError, Conflict, NotFound, ServerUnreachable
+from client_lib.spec import paths
+from client_lib.transport.failures import Transient
+from client_lib.transport.rest import Rest, newer_path
+from client_lib.worker import session_frames as link
 
 app = CommandApp()
+
+_WAITING_MAX = 16  # frames that wait to be sent: a slow command slows what it reads from
+_SENT_MAX = 2**20  # bytes of one request, and those of one more frame
+_PAUSE_S = 1.0  # before bytes are sent again
+_JSON, _BYTES = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
+Request = Mapping[str, Any]
+"""A SessionRequest as JSON."""
 
 _Rank = Annotated[int | None, typer.Option(min=0, help="Run on the worker of this rank, with its environment.")]
 _Worker = Annotated[int | None, typer.Option(min=0, help="Number of the worker. Default: 0.")]
@@ -40,7 +63,7 @@ def exec_(
     The exit code is that of the command. The command gets a terminal if stdin and stdout are one, and ends with the
     attempt.
     """
-    return attach(connection.rest, connection.job(name)["name"], {"argv": command, "rank": rank, "worker": worker})
+    return _attach(connection, name, {"argv": command, "rank": rank, "worker": worker})
 
 
 @app.command(
@@ -52,7 +75,7 @@ Examples:
 )
 def shell(connection: Connection, name: JobOrNewest = None, rank: _Rank = None, worker: _Worker = None) -> int:
     """Open a shell in a worker of a running job, in the working directory of its ranks. It ends with the attempt."""
-    return attach(connection.rest, connection.job(name)["name"], {"rank": rank, "worker": worker})
+    return _attach(connection, name, {"rank": rank, "worker": worker})
 
 
 @app.command(
@@ -81,7 +104,9 @@ def port_forward(
     if not inner.isdecimal() or not (local or inner).isdecimal():
         ctx.fail(f"{ports!r} is neither PORT nor LOCAL:PORT")
     job, request = connection.job(name)["name"], {"port": int(inner), "worker": worker}
-    check_port(connection.rest, job, request)
+    probe = Session(connection.rest, job, request)  # raises Conflict if nothing listens on the port
+    probe.send(link.frame(link.DATA))
+    probe.run(lambda *_: None)
     try:
         listening = socket.create_server(("127.0.0.1", int(local or inner)))
     except (OSError, OverflowError) as error:
@@ -92,4 +117,159 @@ def port_forward(
     with listening:
         own = listening.getsockname()[1]
         printer.data_at_once(f"http://127.0.0.1:{own} is port {inner} of {job}; Ctrl-C ends this")
-        forward(connection.rest, job, request, listening)
+        while True:
+            peer, _ = listening.accept()
+            threading.Thread(target=_carry, args=(Session(connection.rest, job, request), peer), daemon=True).start()
+
+
+def _carry(session: Session, peer: socket.socket) -> None:
+    """Carry a connection of this machine to the port of the session."""
+    session.send_all_of(peer.recv)
+    with peer, suppress(OSError):  # the program of this machine has closed it
+        try:
+            session.run(lambda _, data: peer.sendall(data))
+        except ClientLibError as problem:
+            printer.hint(problem.message)
+        peer.shutdown(socket.SHUT_RDWR)  # `close` alone waits for the thread that reads
+
+
+# --- a command with the stdin, stdout and stderr of this process
+
+
+def _attach(connection: Connection, name: str | None, request: Request) -> int:
+    """Run a command in a worker; return its exit code. It gets a terminal if stdin and stdout are one.
+
+    Ctrl-C goes to the command; without a terminal, the second one ends the session. Raises as `Session.run`.
+    """
+    job = connection.job(name)["name"]
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if has_terminal:
+        rows, columns = _size()
+        term = os.environ.get("TERM", "xterm")
+        request = {**request, "terminal": {"rows": rows, "columns": columns, "term": term}}
+    session = Session(connection.rest, job, request)
+    session.send_all_of(partial(os.read, 0))
+    with _raw_terminal(session) if has_terminal else _interrupts(session):
+        return session.run(_write)
+
+
+def _write(kind: bytes, data: bytes) -> None:
+    stream = sys.stderr.buffer if kind == link.ERRORS else sys.stdout.buffer
+    stream.write(data)
+    stream.flush()
+
+
+def _size() -> tuple[int, int]:
+    found = os.get_terminal_size(1)
+    return found.lines, found.columns
+
+
+@contextmanager
+def _raw_terminal(session: Session) -> Iterator[None]:
+    """Pass keys on as they are typed, Ctrl-C too, and each new size of the terminal."""
+    import termios
+    import tty
+
+    def resized(*_: object) -> None:
+        session.send(link.json_frame(link.WINDOW, _size()), at_once=True)
+
+    before = termios.tcgetattr(0)
+    signal.signal(signal.SIGWINCH, resized)
+    try:
+        tty.setraw(0, termios.TCSADRAIN)  # keeps what was typed before
+        yield
+    finally:
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _interrupts(session: Session) -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        session.send(link.json_frame(link.SIGNAL, int(signal.SIGINT)), at_once=True)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- a session
+
+
+class Session:
+    """One session. `run` is called once; `send` by any thread, before it or while it runs."""
+
+    def __init__(self, rest: Rest, job: str, request: Request) -> None:
+        self._rest, self._request = rest, request
+        self._path = paths.job_session(job, secrets.token_hex(16))
+        self._waiting: queue.Queue[bytes] = queue.Queue(_WAITING_MAX)
+        self._ended = threading.Event()
+
+    def send(self, data: bytes, *, at_once: bool = False) -> None:
+        """Send a frame. `at_once`: drop it if others wait, as a handler of signals must."""
+        with suppress(queue.Full):
+            self._waiting.put(data, block=not at_once)
+
+    def send_all_of(self, read: Callable[[int], bytes]) -> None:
+        """Send what `read` returns, up to its end, on a thread."""
+
+        def send() -> None:
+            with suppress(OSError):  # it is closed
+                while data := read(link.BLOCK):
+                    self.send(link.frame(link.DATA, data))
+            self.send(link.frame(link.DATA))
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def run(self, show: Callable[[bytes, bytes], None]) -> int:
+        """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the end; the exit code.
+
+        Raises Conflict: there is none, with the reason; NotSupported: the server is too old; and the errors of a call.
+        """
+        frames, begins = link.Frames(), json.dumps(self._request).encode()
+        opened = self._rest.stream(self._path, headers=_JSON, read_s=link.SILENT_S, begins=begins)
+        try:
+            with newer_path("does not support sessions"), suppress(Transient), opened as answer:
+                threading.Thread(target=self._send_all, daemon=True).start()
+                for block in answer.blocks:
+                    for kind, data in frames.feed(block):
+                        if kind == link.EXIT:
+                            return _exit_code(json.loads(data))
+                        if kind != link.KEEP:
+                            show(kind, data)
+        finally:
+            self._ended.set()
+        raise ServerUnreachable("the session was cut off: its worker or the server was lost")
+
+    def _send_all(self) -> None:
+        offset, data = 0, self._gathered()
+        put = partial(self._rest.call, "PUT", self._path, headers=_BYTES, retry_s=0.0)
+        while not self._ended.is_set():
+            try:
+                put(params={"offset": offset}, body=data)
+            except (Conflict, NotFound):  # it has ended: `run` sees that, too
+                return
+            except ClientLibError:  # the command reads nothing now, or the server does not answer
+                self._ended.wait(_PAUSE_S)
+            else:
+                offset += len(data)
+                data = self._gathered()
+
+    def _gathered(self) -> bytes:
+        """The frames that wait, or KEEP after a pause."""
+        try:
+            found = self._waiting.get(timeout=link.KEEP_S)
+        except queue.Empty:
+            return link.frame(link.KEEP)
+        while len(found) < _SENT_MAX and not self._waiting.empty():  # no other thread takes from it
+            found += self._waiting.get()
+        return found
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int:
+    if "error" in ended:
+        raise Conflict(str(ended["error"]))
+    return int(ended["exit_code"])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_lib.cli import first_runs, printer, show
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, NAME, CommandApp, JobGroupOrNewest, JobOrNewest, TextJsonOrName, TextOrJson
-from client_lib.errors import NotFound
+from client_lib.errors import Conflict, NotFound, NotSupported
+from client_lib.reports import table
+from client_lib.reports.table import Json
 from client_lib.spec import paths
 from client_lib.spec.states import FINAL, State
+from client_lib.spec.summary import duration, in_brackets
 
 if TYPE_CHECKING:
     from client_lib.spec.stacks import JobStacks, RankStacks
@@ -46,7 +50,7 @@ def status(
         printer.data(job["name"])
     else:
         used = str(connection.api.job_goodput(job["name"])) if verbose and "told" not in job else ""
-        printer.lines(show.job_lines(job, datetime.now(timezone.utc), used))
+        printer.lines(job_lines(job, datetime.now(timezone.utc), used))
         if "told" in job:
             printer.hint(f"`client-lib list {job['name']}` shows its jobs")
         elif job["state"] == State.FAILED:
@@ -54,10 +58,81 @@ def status(
             _print_report(job)
             return
         follow = "" if "told" in job or job["state"] in FINAL else " -f"
-        first_runs.advise(f"\n`client-lib logs {job['name']}{follow}` shows its output")
+        printer.advise(f"\n`client-lib logs {job['name']}{follow}` shows its output")
 
 
-def _print_report(job: dict[str, Any]) -> None:
+def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
+    """The lines of `status` for one job, without the report of a failure. `used`: what its time was used for."""
+    facts = [(name, text) for name, text in (*_facts(job, now), ("time", used)) if text]
+    width = max(len(name) for name, _ in facts)
+    lines = [f"{name:<{width}}  {text}" for name, text in facts]
+    lines += [f"{'notice':<{width}}  {notice}" for notice in job.get("notices", [])]
+    return [*lines, *_worker_lines(job)]
+
+
+def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
+    spec = job["spec"]
+    yield "name", job["name"]
+    yield "state", table.state(job, now)
+    yield "why", table.why(job)
+    yield from zip(("progress", "metrics"), table.progress_facts(job), strict=True)
+    for hint in ("nan", "slow"):
+        yield "hint", (job.get("progress") or {}).get(hint) or ""
+    yield "script", table.script(spec)
+    yield "description", spec.get("job_desc") or ""
+    yield "workers", _size(spec)
+    yield "threads", _threads(job)
+    yield "code", _code(job.get("code", {}))
+    yield "labels", table.labels(spec)
+    yield "created", _when(job.get("created_at"), now)
+    yield "started", _when(job.get("started_at"), now)
+    yield "finished", _when(job.get("finished_at"), now)
+    yield "attempt", f"{job['attempt']}{in_brackets(job.get('retry'))}" if job.get("attempt", 1) > 1 else ""
+
+
+def _size(spec: Json) -> str:
+    text = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
+    per_worker = spec.get("processes_per_worker", "default")
+    return text if per_worker == "default" else f"{text}, {per_worker} processes each"
+
+
+def _threads(job: Json) -> str:
+    known = [worker["threads"] for worker in job.get("workers", []) if worker.get("threads")]
+    return f"{known[0]} in every process (OMP_NUM_THREADS; --env sets another)" if known else ""
+
+
+def _code(code: Json) -> str:
+    if code.get("mode") == "in_place":
+        return "in place"
+    if not code:
+        return ""
+    number = code.get("files", "?")
+    return f"snapshot of {code.get('root', '?')} ({'1 file' if number == 1 else f'{number} files'})"
+
+
+def _when(at: str | None, now: datetime) -> str:
+    return f"{table.stamp(at)}, {duration((now - table.time(at)).total_seconds())} ago" if at else ""
+
+
+def _worker_lines(job: Json) -> list[str]:
+    workers = job.get("workers", [])
+    if len(workers) < 2 and not any(worker.get("message") for worker in workers):
+        return []
+    return ["", "workers:", *(f"  {_worker(worker)}" for worker in workers)]
+
+
+def _worker(worker: Json) -> str:
+    exit_code = worker.get("exit_code")
+    parts = [
+        f"{worker['worker']}  {worker['state']}",
+        "" if exit_code is None else f"exit code {exit_code}",
+        worker.get("host") or "",
+        worker.get("message") or "",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+def _print_report(job: Json) -> None:
     """Print the report that `wait` raises."""
     from client_lib.cli import report
     from client_lib.spec.wire import JobInfo
@@ -70,7 +145,9 @@ def _show_events(connection: Connection, name: str, output: str) -> None:
     if output == JSON:
         printer.data_json(events)
     else:
-        printer.table(show.EVENT_COLUMNS, map(show.event_row, events))
+        fields = ("time", "attempt", "state", "reason", "message")
+        rows = [[table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])] for event in events]
+        printer.table([field.upper() for field in fields], rows)
 
 
 @app.command(
@@ -139,21 +216,6 @@ def stacks(
         printer.hint(f"\n`client-lib stacks {job['name']} --rank N` shows every thread of a rank")
 
 
-def _show_native(connection: Connection, taken: JobStacks, output: str, *, every: bool) -> None:
-    """Show the stacks that py-spy takes of the ranks. `every`: of their children, too."""
-    from client_lib.cli.session import native_stacks
-
-    found = []
-    for rank in taken.ranks:
-        for process in rank.processes if every else rank.processes[:1]:
-            stacks = native_stacks(connection.rest, taken.job, rank.rank, process.pid)
-            found.append({"rank": rank.rank, "pid": process.pid, "native": stacks})
-            if output != JSON:
-                printer.lines([f"rank {rank.rank}", *(f"  {line}" for line in stacks)])
-    if output == JSON:
-        printer.data_json({"job": taken.job, "processes": found})
-
-
 def _chosen(taken: JobStacks, number: int) -> RankStacks:
     found = next((rank for rank in taken.ranks if rank.rank == number), None)
     if found is None:
@@ -162,3 +224,60 @@ def _chosen(taken: JobStacks, number: int) -> RankStacks:
             f"job {taken.job} has sent nothing of rank {number}; ranks: {known}", hint="; ".join(taken.problems) or None
         )
     return found
+
+
+# --- the stacks of a process, with its functions of C
+
+PY_SPY = ("py-spy", "dump", "--native", "--pid")
+"""The id of the process follows."""
+
+
+def _show_native(connection: Connection, taken: JobStacks, output: str, *, every: bool) -> None:
+    """Show the stacks that py-spy takes of the ranks. `every`: of their children, too."""
+    found = []
+    for rank in taken.ranks:
+        for process in rank.processes if every else rank.processes[:1]:
+            stacks = _native_stacks(connection, taken.job, rank.rank, process.pid)
+            found.append({"rank": rank.rank, "pid": process.pid, "native": stacks})
+            if output != JSON:
+                printer.lines([f"rank {rank.rank}", *(f"  {line}" for line in stacks)])
+    if output == JSON:
+        printer.data_json({"job": taken.job, "processes": found})
+
+
+def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> list[str]:
+    """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker.
+
+    Raises:
+        NotSupported: the worker has no py-spy, or not the right to trace; with the way out.
+        Conflict: py-spy failed, or there is no session.
+    """
+    from client_lib.cli.commands.sessions import Session
+    from client_lib.worker import session_frames as link
+
+    output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
+    session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})
+    session.send(link.frame(link.DATA))  # its stdin is empty
+    try:
+        code = session.run(lambda kind, data: (errors if kind == link.ERRORS else output).extend(data))
+    except Conflict as problem:
+        if not problem.message.startswith(f"{PY_SPY[0]}: "):
+            raise
+        raise NotSupported(
+            f"there is no py-spy for {process}: --native needs it in the worker",
+            hint="`pip install py-spy` in the job's environment or image; without --native nothing is needed",
+        ) from problem
+    check_py_spy(code, errors.decode(errors="replace"), process)
+    return output.decode(errors="replace").splitlines()
+
+
+def check_py_spy(code: int, errors: str, process: str) -> None:
+    """Raise as `_native_stacks`. `code` is the exit code of py-spy, `errors` what it has written to stderr."""
+    if "permission denied" in errors.lower():
+        raise NotSupported(
+            f"py-spy may not trace {process}",
+            hint="it needs the capability SYS_PTRACE in a pod, and kernel.yama.ptrace_scope=0 or root elsewhere; "
+            "without --native no right is needed",
+        )
+    if code:
+        raise Conflict(f"py-spy took no stacks of {process}: {(errors.strip() or f'exit code {code}').splitlines()[0]}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from client_lib import client
-from client_lib.cli import exits, first_runs, job_options, printer, processes, submit_steps
+from client_lib.cli import exits, job_options, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
@@ -120,7 +120,7 @@ def submit(
         from client_lib.submit import sweep
 
         tried = _runs_in(each_file) if each_file else {name: sweep.values(text) for name, text in each or ()}
-        python = described.python or processes.find_python(os.environ)
+        python = described.python
         with printer.progress("submitting"):
             limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
             made = described.job.each(group, tried, **limits, python=python, check=not no_check)
@@ -268,7 +268,7 @@ def resubmit(
             ctx.fail("--set args and arguments behind `--` exclude each other")
         changed |= with_arguments(spec, ctx.obj)
     with printer.progress("submitting"):
-        python = processes.find_python(os.environ)
+        python = submit_steps.find_python(os.environ)
         job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed)
         info = job.info()
     _announce(info, output, follow)
@@ -292,7 +292,7 @@ def _resubmit_group(connection: Connection, name: str, failed: bool, follow: boo
 
 def _announce(info: JobInfo, output: str, follow: bool) -> None:
     """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
-    first_runs.count()
+    printer.count_submit()
     if output == JSON:
         printer.data_json(info.model_dump(mode="json"))
     elif output == NAME:
@@ -301,7 +301,7 @@ def _announce(info: JobInfo, output: str, follow: bool) -> None:
         printer.hint(f'Job "{info.name}" created.')
     else:
         printer.data(f'Job "{info.name}" created.')
-        first_runs.advise(f"`client-lib logs -f {info.name}` follows it")
+        printer.advise(f"`client-lib logs -f {info.name}` follows it")
     for notice in [] if follow else info.notices:  # with -f they are printed before the job's lines
         printer.hint(notice)
 
@@ -316,13 +316,13 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
         info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}")
-    first_runs.advise(f"`client-lib logs {info.name}` shows it again")
+    printer.advise(f"`client-lib logs {info.name}` shows it again")
     return exits.DONE
 
 
 def _print_manifest(described: DescribedJob, output: str) -> None:
     with printer.progress("rendering"):
-        manifest = described.job.render(python=described.python or processes.find_python(os.environ))
+        manifest = described.job.render(python=described.python)
     if output == JSON:
         printer.data_json(manifest.model_dump(mode="json"))
     else:
