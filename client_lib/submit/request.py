@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
@@ -56,9 +56,9 @@ class Submission:
     source: Source
     submitter: Submitter
     secret_values: dict[str, str]
-    call: Call | None = None
+    call: Call | None
     """The function that runs instead of a script."""
-    provenance: GitReading | None = None
+    provenance: GitReading
 
     def request(self, code: CodeInPlace | CodeSnapshot, function: FunctionCode | None = None) -> SubmitRequest:
         request = SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
@@ -70,19 +70,16 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
 
     Raises InvalidRequest for a script that can't run.
     """
-    if spec.notify is None and api.config.notify:
-        spec = spec.model_copy(update={"notify": api.config.notify})
-    if call is not None:
-        reading, here = GitReading(Path.cwd()), _submitter(api, python)
-        spec = spec.model_copy(update=_requirements(spec, None))
-        return Submission(spec, Source(call.script, None, Path.cwd()), here, _secret_values(spec), call, reading)
-    source = resolve(script, spec.type, Path.cwd(), in_conda=spec.conda_env is not None)
+    cwd = Path.cwd()
+    source = Source(call.script, None, cwd) if call else resolve(script, spec.type, cwd, spec.conda_env is not None)
     reading = GitReading(source.folder)
-    here = _submitter(api, python)
-    if source.script is None and not spec.conda_env and not spec.requirements and api.runs_here():
+    if not (call or source.script or spec.conda_env or spec.requirements) and api.runs_here():
         check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
-    changed = {"script": source.text} | _requirements(spec, source.script)
-    return Submission(spec.model_copy(update=changed), source, here, _secret_values(spec), provenance=reading)
+    changed: dict[str, Any] = {"script": source.text, "requirements": _requirements(spec, source.script)}
+    if spec.notify is None and api.config.notify:
+        changed["notify"] = api.config.notify
+    spec = spec.model_copy(update={name: value for name, value in changed.items() if value != getattr(spec, name)})
+    return Submission(spec, source, _submitter(api, python), _secret_values(spec), call, reading)
 
 
 def check_script(submission: Submission) -> None:
@@ -98,16 +95,11 @@ def check_script(submission: Submission) -> None:
         _log.warning("%s", warning)
 
 
-def _requirements(spec: JobSpec, script: Path | None) -> dict[str, list[str] | None]:
-    """The field `requirements` after files and the script's header are read; {}: unchanged.
-
-    Raises InvalidRequest.
-    """
+def _requirements(spec: JobSpec, script: Path | None) -> list[str] | None:
+    """The field `requirements` after files and the script's header are read. Raises InvalidRequest."""
     found = requirements_of(spec.requirements, script, Path.cwd())
-    if found == spec.requirements:
-        return {}
     validated(JobSpec, {"script": "any", "requirements": found})
-    return {"requirements": found}
+    return found
 
 
 def resubmit(
@@ -115,25 +107,28 @@ def resubmit(
 ) -> JobInfo:
     """The same code as a new job; environment, directory and secret values are the caller's now. `before`: the job
     whose checkpoints are handed on."""
-    here = _submitter(api, python)
-    spec = spec.model_copy(update=_requirements(spec, None))
-    request = SubmitRequest(spec=spec, code=stored.code, submitter=here, secret_values=_secret_values(spec))
-    if stored.function:
-        request = request.model_copy(update={"function": stored.function})
-    if before is not None:
-        request = request.model_copy(update={"checkpoints_of": before.id})
+    if spec.requirements:
+        spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:
         ran = stored.provenance.model_copy(update={"command_line": ran.command_line})
-    request = request.model_copy(update={"provenance": ran})
+    more: dict[str, Any] = {"provenance": ran}
+    if stored.function:
+        more["function"] = stored.function
+    if before is not None:
+        more["checkpoints_of"] = before.id
+
+    def send(code: CodeInPlace | CodeSnapshot) -> JobInfo:
+        here, values = _submitter(api, python), _secret_values(spec)
+        request = SubmitRequest(spec=spec, code=code, submitter=here, secret_values=values)
+        return api.submit_request(request.model_copy(update=more), key)
+
     if isinstance(stored.code, CodeSnapshot):
-        return api.submit_request(request, key)
+        return send(stored.code)
     if spec.python_script is not None:  # the server knows the script
-        code = stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256})
-        return api.submit_request(request.model_copy(update={"code": code}), key)
+        return send(stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256}))
     with shared_folder_proof(Path.cwd()) as proof:
-        code = stored.code.model_copy(update={"proof": proof})
-        return api.submit_request(request.model_copy(update={"code": code}), key)
+        return send(stored.code.model_copy(update={"proof": proof}))
 
 
 def script_digest(stored: SubmitRequest) -> str | None:
@@ -169,8 +164,8 @@ def submit_group(
 
 def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
     """The request with its provenance, without a patch that is longer than `most` characters."""
-    ran = submission.provenance.result if submission.provenance else None
-    if ran and len(ran.diff or "") > most:
+    ran = submission.provenance.result
+    if len(ran.diff or "") > most:
         missing = "the uncommitted changes are too large to be kept with each job of a group"
         ran = ran.model_copy(update={"diff": None, "missing": missing})
     return request.model_copy(update={"provenance": ran})
@@ -236,7 +231,10 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
                 hint=f"write !/{script} into {root / '.clientlibignore'}",
             )
         submission = _with_own_packages(submission, root, archive)
-        _say(root, archive)
+        files = "1 file" if archive.files == 1 else f"{archive.files} files"
+        _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
+        for sentence in archive.skipped:
+            _log.warning("%s", sentence)
         upload(archive, True)
         code = CodeSnapshot(
             mode="snapshot",
@@ -269,13 +267,6 @@ def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> S
 def _upload(api: Api, part: Packed | Payload, ask: bool, on_upload: OnUpload | None) -> None:
     if not (ask and api.has_snapshot(part.sha256)):
         api.upload_snapshot(part.sha256, part.path, on_upload)
-
-
-def _say(root: Path, archive: Packed) -> None:
-    files = "1 file" if archive.files == 1 else f"{archive.files} files"
-    _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
-    for sentence in archive.skipped:
-        _log.warning("%s", sentence)
 
 
 def _submitter(api: Api, python: str | None) -> Submitter:

@@ -116,27 +116,25 @@ def submit(
     if each and len(dict(each)) < len(each):
         ctx.fail("two --each have the same name: give all its values in one, as in lr=0.1,0.01")
     if group:
-        from client_lib.cli.commands import several_jobs  # few submits are of a group
-        from client_lib.submit import sweep
+        from client_lib.submit import sweep  # few submits are of a group
 
         tried = _runs_in(each_file) if each_file else {name: sweep.values(text) for name, text in each or ()}
-        python = described.python
+        limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
         with printer.progress("submitting"):
-            limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
-            made = described.job.each(group, tried, **limits, python=python, check=not no_check)
+            made = described.job.each(group, tried, **limits, python=described.python, check=not no_check)
         size = made.last_info.size
         printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
-        if output == JSON:
-            printer.data_json([job.last_info.model_dump(mode="json") for job in made if job.last_info])
-        elif output == NAME or not follow:
-            printer.data(group)
-        return several_jobs.wait_for_all(connection, connection.each_member([group])) if follow else exits.DONE
+        jobs = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == JSON else []
+        return _announce_group(connection, group, jobs, output, follow)
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE
-    info = _submitted(described, not no_check)
-    _announce(info, output, follow)
-    return _follow_to_end(described.job, collapse) if follow else exits.DONE
+    try:
+        info = submit_steps.submit(described, not no_check)
+    except KeyboardInterrupt:
+        printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
+        raise
+    return _announce(described.job, info, output, follow, collapse)
 
 
 def _runs_in(path: str) -> list[dict[str, Any]]:
@@ -146,14 +144,6 @@ def _runs_in(path: str) -> list[dict[str, Any]]:
         return sweep.rows(Path(path).read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
-
-
-def _submitted(described: DescribedJob, check: bool) -> JobInfo:
-    try:
-        return submit_steps.submit(described, check)
-    except KeyboardInterrupt:
-        printer.hint("\ninterrupted; `client-lib list` shows whether the job was accepted already")
-        raise
 
 
 @app.command(
@@ -257,7 +247,9 @@ def resubmit(
     if "told" in found:
         if changes or new_name or resume is not None or ctx.obj is not None:
             ctx.fail("a group runs again as it was submitted: it takes --failed, -f and -o alone")
-        return _resubmit_group(connection, name, failed, follow, output)
+        group = connection.api.resubmit_group(name, uuid.uuid4().hex, failed=failed)
+        printer.hint(f"`client-lib list {name}` shows the new jobs, `client-lib list {group.earlier}` the earlier ones")
+        return _announce_group(connection, name, group.model_dump(mode="json"), output, follow)
     if failed:
         ctx.fail(f"--failed is for groups, and {found['name']} is a job")
     old = found["name"]
@@ -271,27 +263,18 @@ def resubmit(
         python = submit_steps.find_python(os.environ)
         job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed)
         info = job.info()
-    _announce(info, output, follow)
-    return _follow_to_end(job) if follow else exits.DONE
-
-
-def _resubmit_group(connection: Connection, name: str, failed: bool, follow: bool, output: str) -> int:
-    from client_lib.cli.commands import several_jobs  # few resubmits are of a group
-
-    group = connection.api.resubmit_group(name, uuid.uuid4().hex, failed=failed)
-    printer.hint(f"`client-lib list {name}` shows the new jobs, `client-lib list {group.earlier}` the earlier ones")
-    if output == JSON:
-        printer.data_json(group.model_dump(mode="json"))
-    elif output == NAME or not follow:
-        printer.data(name)
-    return several_jobs.wait_for_all(connection, connection.each_member([name])) if follow else exits.DONE
+    return _announce(job, info, output, follow)
 
 
 # --- what the commands print
 
 
-def _announce(info: JobInfo, output: str, follow: bool) -> None:
-    """Print that the job was created. With -f stdout is for the job's own lines, unless a form was asked for."""
+def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool = False) -> int:
+    """Print that the job was created, and with -f its logs until it has ended; return the exit code. Ctrl-C stops
+    following; the job keeps running. With -f stdout is for the job's own lines, unless a form was asked for.
+
+    Raises JobFailed or JobCancelled with the report.
+    """
     printer.count_submit()
     if output == JSON:
         printer.data_json(info.model_dump(mode="json"))
@@ -302,15 +285,10 @@ def _announce(info: JobInfo, output: str, follow: bool) -> None:
     else:
         printer.data(f'Job "{info.name}" created.')
         printer.advise(f"`client-lib logs -f {info.name}` follows it")
-    for notice in [] if follow else info.notices:  # with -f they are printed before the job's lines
-        printer.hint(notice)
-
-
-def _follow_to_end(job: Job, collapse: bool = False) -> int:
-    """Print the job's logs until it has ended; return its exit code. Ctrl-C stops following; the job keeps running.
-
-    Raises JobFailed or JobCancelled with the report.
-    """
+    if not follow:
+        for notice in info.notices:
+            printer.hint(notice)
+        return exits.DONE
     job.logs(follow=True, collapse=collapse)
     with printer.hint_on_interrupt(job.name or ""):
         info = submit_steps.end_of_followed(job)
@@ -318,6 +296,19 @@ def _follow_to_end(job: Job, collapse: bool = False) -> int:
     printer.hint(f"{info.name} {ended}")
     printer.advise(f"`client-lib logs {info.name}` shows it again")
     return exits.DONE
+
+
+def _announce_group(connection: Connection, name: str, created: Any, output: str, follow: bool) -> int:
+    """Print that the group was created (`-o json`: `created`), and with -f wait for its jobs; return the exit code."""
+    if output == JSON:
+        printer.data_json(created)
+    elif output == NAME or not follow:
+        printer.data(name)
+    if not follow:
+        return exits.DONE
+    from client_lib.cli.commands import several_jobs
+
+    return several_jobs.wait_for_all(connection, connection.each_member([name]))
 
 
 def _print_manifest(described: DescribedJob, output: str) -> None:
