@@ -35,8 +35,7 @@ from kube_place import KINDS, Place, becomes, own_cluster, own_place
 from server_memory import memory_mb
 
 from client_lib import Job
-from server_stub.runtimes.kube.api import Api, connect
-from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
+from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, connect
 
 WORKERS = 4
 NODES = 100

@@ -150,7 +150,7 @@ def _runtime(
 ) -> Runtime:
     if settings.runtime == "kubernetes":
         # half a second of imports that a local server does not need
-        from server_stub.runtimes.kube.assembly import assemble
+        from server_stub.runtimes.kube.runtime import assemble
 
         return assemble(settings, registry, namespaces)
     return LocalRuntime(LocalOptions(settings, accounts=user_accounts))

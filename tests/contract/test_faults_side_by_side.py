@@ -44,7 +44,7 @@ for n in range({LINES}):
 """
 SHORT_LIMITS = """
 import runpy, sys
-import server_stub.runtimes.kube.assembly
+import server_stub.runtimes.kube.runtime
 for module in list(sys.modules.values()):
     for name, limit in {"NOTICED_S": 36.0, "SILENT_S": 54.0}.items():
         if hasattr(module, name):

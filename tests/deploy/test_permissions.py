@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from client_lib.spec.wire import Check
-from server_stub.runtimes.kube import doctor
+from server_stub.runtimes.kube import doctor, pod_log
 from server_stub.runtimes.kube.api import Api, ApiError, connect
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.catalogue.file import load
 from server_stub.runtimes.kube.doctor import OPTIONAL, Permission, needed
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.trainjob import TRAINJOB
@@ -126,7 +126,7 @@ def exercise(api: Api) -> None:
         job = objects_api.create_workload(objects.workload)
         for make in objects_api.creations(objects, job):
             make()
-    objects_api.log_tail("nobody", PYTORCHJOB.container)
+    pod_log.tail(api, f"/api/v1/namespaces/{NAMESPACE}/pods/nobody/log", PYTORCHJOB.container)
     for path in (
         objects_api.workloads,
         f"/api/v1/namespaces/{NAMESPACE}/pods",

@@ -14,7 +14,7 @@ import pytest
 from client_lib import Client, Job, JobFailed
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo
-from server_stub.runtimes.kube.observe.parse import read_digest
+from server_stub.runtimes.kube.observe.inventory import read_digest
 from tests.failures.endings import LOST_PEER
 from tests.processes import processes_of
 from tests.server_process import ServerProcess

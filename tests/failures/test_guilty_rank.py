@@ -24,7 +24,7 @@ from client_lib.worker.ranks import Exit
 from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
 from server_stub.failures import Facts, diagnose
-from server_stub.runtimes.kube.observe.parse import read_digest
+from server_stub.runtimes.kube.observe.inventory import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
 from tests.examples import examples
 from tests.failures.endings import ABORTS, CHAINS, LOST_PEER, OWN

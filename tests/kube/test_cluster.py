@@ -12,7 +12,7 @@ import pytest
 
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.inventory import Workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from tests.kube.cases import Builder
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube import create
+from server_stub.runtimes.kube import objects
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
@@ -87,7 +87,7 @@ async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(status: in
     assert (given_up.reason, given_up.uid) == (Reason.START_FAILED, None)
     assert site.waited_s >= RESTART_S
     assert text in site.said[0][1]  # and the job says so meanwhile
-    assert site.api.tries == create.FEW_TRIES
+    assert site.api.tries == objects.FEW_TRIES
 
 
 async def test_what_can_not_become_better_is_given_up_at_once() -> None:

@@ -20,13 +20,13 @@ from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
-from server_stub.runtimes.kube.observe import ending, parse
-from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.observe import ending
+from server_stub.runtimes.kube.observe.inventory import parse_pod
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.workload import ClusterOptions, Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
 from server_stub.worker_gateway.worker import RemoteWorker
@@ -76,7 +76,7 @@ class Site:
         container = {"name": PYTORCHJOB.container, "state": status, "imageID": "docker-pullable://x@sha256:1"}
         state = {"containerStatuses": [container]}
         meta = {"uid": f"pod-{worker}", "labels": labels}
-        pod = parse.pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
+        pod = parse_pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
         assert pod is not None
         self.inventory.put_pod(pod)
 
@@ -246,7 +246,7 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     record.write(folder, record.Record("made", end=end))
     written = (folder / "attempt.json").read_text()
     (folder / "attempt.json").write_text(written.replace('"Completed"', '"Later"'))
-    runtime = KubeRuntime(site.cluster, lambda _: tmp_path)
+    runtime = KubeRuntime(site.cluster)
     runtime._sink = site._take
     runtime.submit(site.attempt)
     await site.until(lambda: bool(site.said))
@@ -283,7 +283,7 @@ class TrainJobsAlone(Recorded):
 async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_has_started(tmp_path: Path) -> None:
     api = TrainJobsAlone()
     cluster = Cluster.of(cast(Any, api), cluster_with(job_kind="auto"), cast(Any, None), [TRAINJOB])
-    runtime = KubeRuntime(cluster, lambda _: tmp_path, namespaces=["vision"])
+    runtime = KubeRuntime(cluster, namespaces=["vision"])
     await runtime.start(lambda seen: None)
     try:
         assert [runtime._in(namespace).kind for namespace in (None, "vision")] == [TRAINJOB, TRAINJOB]
@@ -304,5 +304,5 @@ async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
             raise ApiError(status, "not now")
 
     cluster = Cluster.of(cast(Any, Failing({}, {})), cluster_with(job_kind="pytorchjob"), cast(Any, None))
-    await KubeRuntime(cluster, lambda _: tmp_path)._look_around(cluster.options.namespace)
+    await KubeRuntime(cluster)._look_around(cluster.options.namespace)
     assert said in caplog.text

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec import paths
-from server_stub.runtimes.kube.assembly import KEPT_CATALOGUE
+from server_stub.runtimes.kube.runtime import KEPT_CATALOGUE
 from tests.kube.test_connect import kubeconfig
 from tests.server_process import ServerProcess
 

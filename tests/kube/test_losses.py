@@ -11,7 +11,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
-from server_stub.runtimes.kube.observe.parse import Container, ContainerEnd, StatusReason, WorkerPod
+from server_stub.runtimes.kube.observe.inventory import Container, ContainerEnd, StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
 from tests.kube.test_observe import sight

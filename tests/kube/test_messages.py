@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server_stub.runtimes.kube.observe import messages
-from server_stub.runtimes.kube.observe.reason_map import refusal
+from server_stub.runtimes.kube.observe.messages import refusal
 
 CODES = st.sampled_from([401, 403, 404, 408, 429, 500])
 PORTS = st.one_of(CODES, CODES.map(lambda code: 10_000 + code), CODES.map(lambda code: code * 10 + 5))

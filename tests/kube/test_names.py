@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import WORKERS_MAX
 from server_stub.runtimes.kube import names, pytorchjob
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
@@ -81,7 +82,7 @@ def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
     ],
 )
 def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | None) -> None:
-    assert pytorchjob.worker_of(labels) == worker
+    assert PYTORCHJOB.worker_of(labels) == worker
 
 
 def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from server_stub.runtimes.kube.api import Api, connect
-from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken, ObjectsApi
-from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken, ObjectsApi
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, PyTorchJob
 from server_stub.runtimes.kube.render import Objects, render
 from server_stub.runtimes.kube.workload import Applied, Object
 from tests.cluster import Cluster
@@ -161,8 +161,10 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: C
 def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_earlier_one(
     place: Place, attempt: Callable[..., Objects]
 ) -> None:
-    leases = Applied("coordination.k8s.io", "v1", "leases", label="of")  # for JobSets, which are not there
-    kind = replace(PYTORCHJOB, applied=leases)
+    class Applying(PyTorchJob):
+        applied = Applied("coordination.k8s.io", "v1", "leases", label="of")  # for JobSets, which are not there
+
+    kind = Applying()
     place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))
     before, after = attempt(job_name="renewed"), attempt(job_name="renewed")
     job = place.make(before)

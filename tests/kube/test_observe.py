@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.observe import ClusterState, Interpretation, observe, parse, reason_map, taken_away
-from server_stub.runtimes.kube.observe.reason_map import StatusField
+from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages, observe, taken_away
+from server_stub.runtimes.kube.observe.inventory import (
+    Container,
+    ContainerEnd,
+    Event,
+    StatusReason,
+    parse_event,
+    parse_pod,
+    parse_workload,
+)
+from server_stub.runtimes.kube.observe.messages import StatusField
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
@@ -29,10 +38,10 @@ LABELS = {names.JOB_ID: "j", names.ATTEMPT: "1", names.MANAGED_BY: names.OURS}
 def sight(name: str, n_workers: int = 1) -> ClusterState:
     """A recorded case, in which no worker has said a word."""
     case = RECORDED[name]
-    pods = tuple(pod for raw in case["pods"] if (pod := parse.pod(raw, [PYTORCHJOB])))
-    events = tuple(map(parse.event, case["events"]))
+    pods = tuple(pod for raw in case["pods"] if (pod := parse_pod(raw, [PYTORCHJOB])))
+    events = tuple(map(parse_event, case["events"]))
     silent = tuple(map(WorkerView, range(n_workers)))
-    return ClusterState(n_workers, parse.workload(case["job"], PYTORCHJOB), pods, events, silent)
+    return ClusterState(n_workers, parse_workload(case["job"], PYTORCHJOB), pods, events, silent)
 
 
 def message(name: str, n_workers: int = 1) -> str:
@@ -72,7 +81,7 @@ def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
 def test_a_quota_of_gpus_counts_what_others_use() -> None:
     text = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: {}"
     text = text.format("requests.nvidia.com/gpu=4")
-    failed = parse.Event("e", "job", "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
+    failed = Event("e", "job", "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
     job = sight("gpu").workload
     pod = replace(sight("gpu").pods[0], worker=0)
     assert job is not None
@@ -90,7 +99,7 @@ def test_a_job_without_pods_says_what_its_pod_group_waits_for() -> None:
     assert job is not None
     part = f"PodGroup/{job.name}"
     assert part in job.parts
-    waits = parse.Event("e", job.uid, "Unschedulable", "queue resource quota insufficient", "2026-11-23", part)
+    waits = Event("e", job.uid, "Unschedulable", "queue resource quota insufficient", "2026-11-23", part)
     state = ClusterState(2, job, events=(waits,), views=(WorkerView(0), WorkerView(1)), gang_scheduler="volcano")
     blocker = observe(state).blocker
     assert blocker.message.startswith("its PodGroup waits for volcano: queue resource quota insufficient; waits since")
@@ -137,22 +146,20 @@ def test_an_image_that_is_not_there_is_named() -> None:
 )
 def test_why_an_image_can_not_be_pulled_is_said_in_few_words(text: str, why: str) -> None:
     case = sight("pull")
-    pod = replace(case.pods[0], image="x:y", main=parse.Container("pytorch", parse.StatusReason("ErrImagePull", text)))
+    pod = replace(case.pods[0], image="x:y", main=Container("pytorch", StatusReason("ErrImagePull", text)))
     seen = observe(replace(case, pods=(pod,), events=()))
     assert seen.blocker.message == "image 'x:y' can't be pulled" + (f": {why}" if why else "")
 
 
 def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> None:
     case = sight("pull")
-    init = parse.Container(
-        "init-pytorch", parse.StatusReason("ErrImagePull", "r.io/debian:12: not found"), image="r.io/debian:12"
-    )
-    waits = replace(case.pods[0], init=(init,), main=parse.Container("pytorch", parse.StatusReason("PodInitializing")))
+    init = Container("init-pytorch", StatusReason("ErrImagePull", "r.io/debian:12: not found"), image="r.io/debian:12")
+    waits = replace(case.pods[0], init=(init,), main=Container("pytorch", StatusReason("PodInitializing")))
     assert observe(replace(case, pods=(waits,))).blocker.message == (
         "image 'r.io/debian:12' can't be pulled: not found; the training operator's container init-pytorch is to run it"
     )
-    creating = replace(waits, init=(replace(init, waiting=parse.StatusReason("PodInitializing")),))
-    pulling = parse.Event("e", waits.uid, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
+    creating = replace(waits, init=(replace(init, waiting=StatusReason("PodInitializing")),))
+    pulling = Event("e", waits.uid, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
     message = observe(replace(case, pods=(creating,), events=(pulling,))).blocker.message
     assert message.startswith("image 'r.io/debian:12' is being pulled on node ")
 
@@ -160,15 +167,15 @@ def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> 
 def test_a_pull_secret_that_is_missing_is_named() -> None:
     case = sight("pull")
     text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
-    missing = parse.Event("e", case.pods[0].uid, "FailedToRetrieveImagePullSecret", text, "")
+    missing = Event("e", case.pods[0].uid, "FailedToRetrieveImagePullSecret", text, "")
     message = observe(replace(case, events=(missing,))).blocker.message
     assert message.endswith("; there is no pull secret a, b")
 
 
 def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
     failing = sight("pull")
-    pod = replace(failing.pods[0], worker=1, uid="other", main=parse.Container("pytorch", parse.StatusReason("")))
-    pulling = parse.Event("e", "other", "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    pod = replace(failing.pods[0], worker=1, uid="other", main=Container("pytorch", StatusReason("")))
+    pulling = Event("e", "other", "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     for pods in ((failing.pods[0], pod), (pod, failing.pods[0])):
         both = observe(
             replace(failing, n_workers=2, pods=pods, events=(pulling,), views=(WorkerView(0), WorkerView(1)))
@@ -187,8 +194,8 @@ def test_a_name_that_no_image_can_have_is_hopeless() -> None:
 
 def test_an_image_that_is_being_pulled_says_so() -> None:
     case = sight("never-pull")
-    creating = replace(case.pods[0], main=parse.Container("pytorch", parse.StatusReason("ContainerCreating")))
-    pulling = parse.Event("e", creating.uid, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
+    creating = replace(case.pods[0], main=Container("pytorch", StatusReason("ContainerCreating")))
+    pulling = Event("e", creating.uid, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     seen = observe(replace(case, pods=(creating,), events=(pulling,)))
     assert seen.blocker.reason is Reason.IMAGE_PULL
     assert seen.blocker.message == ("image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC")
@@ -210,7 +217,7 @@ def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> Non
         job,
         conditions=(
             *job.conditions,
-            (parse.StatusReason("Failed", "1 Worker replica(s) failed."), PYTORCHJOB.conditions["Failed"]),
+            (StatusReason("Failed", "1 Worker replica(s) failed."), PYTORCHJOB.conditions["Failed"]),
         ),
     )
     seen = observe(ClusterState(2, failed, views=(WorkerView(0), WorkerView(1))))
@@ -222,14 +229,14 @@ def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> Non
 def test_a_condition_that_the_table_lacks_is_reported() -> None:
     raw = json.loads(json.dumps(RECORDED["running"]["job"]))
     raw["status"]["conditions"] = [{"type": "Melting", "status": "True"}]
-    seen = observe(replace(sight("running", 2), workload=parse.workload(raw, PYTORCHJOB)))
+    seen = observe(replace(sight("running", 2), workload=parse_workload(raw, PYTORCHJOB)))
     assert seen.unknown == ("Kubernetes says 'Melting' (job) of a PyTorchJob, a word that this server does not know",)
 
 
 def test_a_suspended_job_waits_for_its_queue() -> None:
     job = sight("running", 2).workload
     assert job is not None
-    suspended = parse.StatusReason("Suspended", "", "2026-11-21T12:01:00Z")
+    suspended = StatusReason("Suspended", "", "2026-11-21T12:01:00Z")
     job = replace(job, queue="team", suspended=True, conditions=((suspended, PYTORCHJOB.conditions["Suspended"]),))
     state = ClusterState(2, job, views=(WorkerView(0), WorkerView(1)))
     seen = observe(state)
@@ -245,7 +252,7 @@ def test_a_job_that_kueue_suspends_is_preempted_and_says_for_whom() -> None:
     assert job is not None
     gone = replace(case, workload=replace(job, queue="team", suspended=True), pods=())
     assert taken_away(gone, "PyTorchJob train") == (Reason.PREEMPTED, "Kueue has taken its place in queue team back")
-    stopped = parse.Event("e", job.uid, "Stopped", "Preempted to accommodate a workload", "")
+    stopped = Event("e", job.uid, "Stopped", "Preempted to accommodate a workload", "")
     assert taken_away(replace(gone, events=(stopped,)), "PyTorchJob train")[1].endswith(
         "back: Preempted to accommodate a workload"
     )
@@ -342,7 +349,7 @@ def test_a_pod_that_took_the_place_of_one_that_ran_is_none_of_this_attempt() -> 
 
 
 def test_a_pod_that_goes_before_it_spoke_may_be_replaced() -> None:
-    gone = replace(sight("running", 2).pods[0], worker=0, gone=True, main=parse.Container("pytorch"))
+    gone = replace(sight("running", 2).pods[0], worker=0, gone=True, main=Container("pytorch"))
     assert (
         observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0),))).workers[0].stage is Stage.STARTING
     )
@@ -355,7 +362,7 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
         sight("running", 2).pods[0],
         worker=0,
         gone=True,
-        disruption=parse.StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+        disruption=StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
     )
     seen = observe(replace(sight("running", 1), pods=(pod,), views=(WorkerView(0, pod.uid),)))
     assert lost(seen) == (
@@ -386,16 +393,16 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
 def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it(
     text: str, said: str
 ) -> None:
-    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=parse.StatusReason("Evicted", text))
+    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=StatusReason("Evicted", text))
     views = (WorkerView(0, pod.uid),)
     reason, why = lost(observe(replace(sight("running", 1), pods=(pod,), views=views)))
     assert reason is Reason.STORAGE_FULL
     assert why.startswith("worker 0 was ended on node node1: ")
     assert said in why
-    low = parse.StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
+    low = StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
     full = replace(pod, disruption=low)
     assert lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0] is Reason.NODE_LOST
-    other = replace(pod, refused=parse.StatusReason("Evicted", "The node had condition: [MemoryPressure]. "))
+    other = replace(pod, refused=StatusReason("Evicted", "The node had condition: [MemoryPressure]. "))
     assert lost(observe(replace(sight("running", 1), pods=(other,), views=views)))[0] is Reason.PREEMPTED
 
 
@@ -419,21 +426,19 @@ def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
 
 def test_every_word_of_the_table_has_a_meaning_and_every_kind_has_words() -> None:
     for kind in StatusField:
-        assert reason_map.TABLE[kind]
-        for word in reason_map.TABLE[kind]:
-            assert reason_map.meaning(kind, word).known
+        assert messages.TABLE[kind]
+        for word in messages.TABLE[kind]:
+            assert messages.meaning(kind, word).known
 
 
 @given(kind=st.sampled_from(StatusField), word=st.text())
 def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(kind: StatusField, word: str) -> None:
-    known = word in reason_map.TABLE[kind] or (kind is StatusField.REFUSED and word.startswith("OutOf"))
-    assert reason_map.meaning(kind, word).known is known
+    known = word in messages.TABLE[kind] or (kind is StatusField.REFUSED and word.startswith("OutOf"))
+    assert messages.meaning(kind, word).known is known
 
 
 def test_an_unknown_word_is_said_aloud() -> None:
-    pod = replace(
-        sight("pull").pods[0], main=parse.Container("pytorch", parse.StatusReason("ErrImageMelted", "too hot"))
-    )
+    pod = replace(sight("pull").pods[0], main=Container("pytorch", StatusReason("ErrImageMelted", "too hot")))
     seen = observe(replace(sight("pull"), pods=(pod,)))
     assert "too hot" in seen.blocker.message
     assert seen.unknown == (
@@ -444,7 +449,7 @@ def test_an_unknown_word_is_said_aloud() -> None:
 TEXT = st.one_of(
     st.none(), st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]), st.text()
 )
-ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in reason_map.TABLE.values() for word in table})), TEXT)
+ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in messages.TABLE.values() for word in table})), TEXT)
 STATE = st.one_of(
     st.fixed_dictionaries({"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}),
     st.fixed_dictionaries({"running": st.fixed_dictionaries({}, optional={"startedAt": TEXT})}),
@@ -520,12 +525,12 @@ JOB = st.one_of(
 def test_any_sight_means_something(
     job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int
 ) -> None:
-    known = tuple(pod for raw in pods if (pod := parse.pod(raw, [PYTORCHJOB])))
+    known = tuple(pod for raw in pods if (pod := parse_pod(raw, [PYTORCHJOB])))
     given_ = ClusterState(
         n_workers,
-        parse.workload(job, PYTORCHJOB) if job else None,
+        parse_workload(job, PYTORCHJOB) if job else None,
         known,
-        tuple(map(parse.event, events)),
+        tuple(map(parse_event, events)),
         tuple(views),
     )
     seen = observe(given_)
@@ -540,8 +545,8 @@ def test_any_sight_means_something(
 
 def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_that_failed() -> None:
     case = sight("running")
-    ended = parse.ContainerEnd(1, "OOMKilled", "")
-    pod = replace(case.pods[0], worker=0, uid="uid", main=parse.Container("pytorch", ended=ended))
+    ended = ContainerEnd(1, "OOMKilled", "")
+    pod = replace(case.pods[0], worker=0, uid="uid", main=Container("pytorch", ended=ended))
     report: Any = {"reason": "ExitCode", "message": "rank 0 ended with exit code 1", "exit_code": 1, "ranks": []}
     view = WorkerView(0, "uid", report=report)
     (worker,) = observe(replace(case, pods=(pod,), views=(view,))).workers

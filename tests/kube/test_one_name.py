@@ -15,7 +15,7 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.create import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator
 from server_stub.runtimes.kube.record import Record
 from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import Builder
@@ -59,7 +59,7 @@ async def make(
     settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
     access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     making = ObjectCreator(attempt, access, take, lambda *blocked: said.append(blocked), pause)
-    access.removals.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
+    access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
     made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert said == ([(Reason.QUEUED, awaited)] if goes else [])

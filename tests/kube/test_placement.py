@@ -13,9 +13,10 @@ import pytest
 
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, connect
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
-from server_stub.runtimes.kube.observe import ClusterState, parse
+from server_stub.runtimes.kube.objects_api import ObjectsApi
+from server_stub.runtimes.kube.observe import ClusterState
 from server_stub.runtimes.kube.observe import observe as interpreted
+from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import POD_GROUPS, SCHEDULERS, WorkloadKind
@@ -179,8 +180,8 @@ def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(
 
 def _seen(cluster: Cluster, kind: WorkloadKind, job: str, workers: int, namespace: str) -> str:
     """The message about what blocks the start of a job."""
-    workload = parse.workload(cluster.api.get(f"{kind.collection(namespace)}/{job}"), kind)
-    found = [parse.pod(each, (kind,)) for each in pods(cluster, job, namespace)]
+    workload = parse_workload(cluster.api.get(f"{kind.collection(namespace)}/{job}"), kind)
+    found = [parse_pod(each, (kind,)) for each in pods(cluster, job, namespace)]
     views = tuple(WorkerView(number) for number in range(workers))
     there = tuple(pod for pod in found if pod is not None)
     blocker = interpreted(ClusterState(workers, workload, there, views=views, gang_scheduler=GANG)).blocker

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server_stub.runtimes.kube.api import pod_log
-from server_stub.runtimes.kube.api.pod_log import LogHandover
+from server_stub.runtimes.kube import pod_log
+from server_stub.runtimes.kube.pod_log import LogHandover
 from tests.waiting import until
 
 

@@ -15,8 +15,7 @@ import pytest
 from server_stub.runtimes.kube import queues
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.observe.inventory import Inventory
-from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.inventory import Inventory, Workload
 from server_stub.runtimes.kube.queues import LocalQueue, describe, parse, wait_s
 
 LOCAL: dict[str, Any] = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube.observe.reason_map import Retry, refusal
+from server_stub.runtimes.kube.observe.messages import Retry, refusal
 
 WHAT = ("PyTorchJob train", "training operator")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import observe, taken_away
 from server_stub.runtimes.kube.observe.ending import SLACK_S, StuckPods, takes_a_worker
-from server_stub.runtimes.kube.observe.parse import StatusReason, WorkerPod
+from server_stub.runtimes.kube.observe.inventory import StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
 from tests.kube.test_observe import sight

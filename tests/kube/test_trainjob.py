@@ -10,8 +10,9 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube import names, trainjob
 from server_stub.runtimes.kube.api import Api, ApiError, connect
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
-from server_stub.runtimes.kube.observe import ClusterState, observe, parse
+from server_stub.runtimes.kube.objects_api import ObjectsApi
+from server_stub.runtimes.kube.observe import ClusterState, observe
+from server_stub.runtimes.kube.observe.inventory import Event, Workload, parse_workload
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import SCHEDULERS, Object, is_missing
@@ -121,10 +122,10 @@ def test_jobs_share_a_runtime_if_its_content_is_the_same() -> None:
 # --- what is observed
 
 
-def found(word: str, message: str = "") -> parse.Workload:
+def found(word: str, message: str = "") -> Workload:
     meta = {"name": "train", "uid": "u", "labels": names.labels("j", 1, "train"), "creationTimestamp": "2026-11-23"}
     conditions = [{"type": word, "status": "True", "message": message}]
-    workload = parse.workload({"metadata": meta, "status": {"conditions": conditions}}, TRAINJOB)
+    workload = parse_workload({"metadata": meta, "status": {"conditions": conditions}}, TRAINJOB)
     assert workload is not None
     return workload
 
@@ -141,16 +142,16 @@ def test_its_conditions_count_while_there_are_no_pods(word: str, reason: Reason,
 
 def test_pods_of_its_job_set_are_found_by_their_labels() -> None:
     labels = {trainjob.REPLICATED_JOB_LABEL: "node", trainjob.INDEX: "3"}
-    assert trainjob.worker_of(labels) == 3
-    assert trainjob.worker_of(labels | {trainjob.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
-    assert trainjob.worker_of({trainjob.INDEX: "3"}) is None
+    assert TRAINJOB.worker_of(labels) == 3
+    assert TRAINJOB.worker_of(labels | {trainjob.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
+    assert TRAINJOB.worker_of({trainjob.INDEX: "3"}) is None
 
 
 def test_an_event_of_its_job_says_why_there_are_no_pods() -> None:
     message = 'Error creating: pods "train-node-0-0-abcde" is forbidden: exceeded quota: small'
-    event = parse.Event("e", "u", "FailedCreate", message, "2026-11-23", "Job/train-node-0")
+    event = Event("e", "u", "FailedCreate", message, "2026-11-23", "Job/train-node-0")
     assert event.part in found("Suspended").parts
-    workload = parse.workload({"metadata": {"uid": "u", "labels": names.labels("j", 1, "train")}}, TRAINJOB)
+    workload = parse_workload({"metadata": {"uid": "u", "labels": names.labels("j", 1, "train")}}, TRAINJOB)
     seen = observe(ClusterState(1, workload, events=(event,), views=(WorkerView(0),)))
     assert seen.blocker.reason is Reason.UNSCHEDULABLE
     assert "small" in seen.blocker.message

@@ -13,9 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client
 
-from server_stub.runtimes.kube.api import Api, ApiError
-from server_stub.runtimes.kube.api import watch as watching
-from server_stub.runtimes.kube.api.watch import Change, Changed, Listed, ObjectWatch
+from server_stub.runtimes.kube import api as watching
+from server_stub.runtimes.kube.api import Api, ApiError, Change, Changed, Listed, ObjectWatch
 from tests.waiting import until
 
 PATIENCE_S = 30.0

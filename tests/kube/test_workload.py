@@ -1,4 +1,4 @@
-"""Another kind of workload needs one value: nothing of PyTorchJob is left in its objects, pods and messages."""
+"""Another kind of workload needs one class: nothing of PyTorchJob is left in its objects, pods and messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.spec.states import Reason
+from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import ApiError
+from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.doctor import Permission, needed
-from server_stub.runtimes.kube.observe import ClusterState, observe, parse
-from server_stub.runtimes.kube.observe.inventory import Inventory
+from server_stub.runtimes.kube.observe import ClusterState, observe
+from server_stub.runtimes.kube.observe.inventory import Event, Inventory, Workload, parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadKind, WorkloadPlan
@@ -26,33 +27,38 @@ from server_stub.worker_gateway import WorkerView
 from tests.kube.cases import TOKEN, Case, case
 
 
-def manifest(plan: WorkloadPlan) -> Made:
-    spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
-    return Made({"apiVersion": KIND.api_version, "kind": KIND.name, "metadata": plan.metadata, "spec": spec})
+class IndexedJob(WorkloadKind):
+    name = "IndexedJob"
+    group = "example.com"
+    version = "v2"
+    plural = "indexedjobs"
+    container = "node"
+    operator = "example operator"
+    kueue_framework = "example.com/indexedjob"
+    conditions: Mapping[str, Meaning] = {"Broken": Meaning(Reason.START_FAILED, permanent=True)}
+    own_variables = ()
+
+    def manifest(self, plan: WorkloadPlan) -> Made:
+        spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
+        return Made(self.object(plan.metadata, spec))
+
+    def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
+        return {"metadata": {"labels": labels}}
+
+    def worker_of(self, labels: Mapping[str, str]) -> int | None:
+        return int(labels["example.com/index"]) if "example.com/index" in labels else None
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        return (f"Job/{name}-0",)
+
+    def is_queued(self, api: Api, namespace: str) -> bool:
+        return False
+
+    def check(self, api: Api, namespace: str) -> Check:
+        return checked(self.operator, "it runs")
 
 
-def worker_of(labels: Mapping[str, str]) -> int | None:
-    """Index in a label of its own."""
-    return int(labels["example.com/index"]) if "example.com/index" in labels else None
-
-
-KIND = WorkloadKind(
-    name="IndexedJob",
-    group="example.com",
-    version="v2",
-    plural="indexedjobs",
-    container="node",
-    operator="example operator",
-    kueue_framework="example.com/indexedjob",
-    conditions={"Broken": Meaning(Reason.START_FAILED, permanent=True)},
-    manifest=manifest,
-    probe=lambda _, labels: {"metadata": {"labels": labels}},
-    worker_of=worker_of,
-    is_queued=lambda _, __: False,
-    check=lambda _, __: checked(KIND.operator, "it runs"),
-    own_variables=(),
-    parts=lambda name: (f"Job/{name}-0",),
-)
+KIND = IndexedJob()
 
 
 def objects(of: Case) -> list[Object]:
@@ -78,7 +84,7 @@ def test_its_pods_and_conditions_are_understood() -> None:
     labels = names.labels("j", 1, "train")
     meta = {"name": "train", "uid": "u", "labels": labels}
     raw = {"metadata": meta, "status": {"conditions": [{"type": "Broken", "status": "True", "message": "no nodes"}]}}
-    workload = parse.workload(raw, KIND)
+    workload = parse_workload(raw, KIND)
     seen = observe(ClusterState(1, workload, views=(WorkerView(0),)))
     assert (seen.blocker.reason, seen.blocker.permanent) == (Reason.START_FAILED, True)
     assert seen.blocker.message == "the operator has given the IndexedJob up: no nodes"
@@ -86,7 +92,7 @@ def test_its_pods_and_conditions_are_understood() -> None:
         "metadata": {**meta, "labels": labels | {"example.com/index": "3"}},
         "status": {"containerStatuses": [{"name": "node", "state": {"running": {}}}]},
     }
-    found = parse.pod(pod, [KIND])
+    found = parse_pod(pod, [KIND])
     assert found is not None
     assert (found.worker, found.main.name, found.main.running_since) == (3, "node", "")
 
@@ -134,9 +140,9 @@ def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
 
 def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:
     inventory = Inventory()
-    inventory.put_event(parse.Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))
-    inventory.put_event(parse.Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
-    inventory.put_event(parse.Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
+    inventory.put_event(Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))
+    inventory.put_event(Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
+    inventory.put_event(Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
     inventory.put_workload(found("train"))
     assert [(each.about, each.message) for each in inventory.events(KEY)] == [("u", "no quota")]
     inventory.workload_gone(found("train"))
@@ -155,8 +161,8 @@ def test_a_name_is_as_short_as_its_kind_wants_it(job: str, attempt: int, longest
 KEY = names.AttemptKey("j", 1)
 
 
-def found(name: str) -> parse.Workload:
+def found(name: str) -> Workload:
     meta = {"name": name, "uid": "u", "labels": names.labels("j", 1, name), "creationTimestamp": "2026-11-23T00:00:00Z"}
-    workload = parse.workload({"metadata": meta}, KIND)
+    workload = parse_workload({"metadata": meta}, KIND)
     assert workload is not None
     return workload

@@ -2,11 +2,12 @@
 
 Modules and folders:
 
-    assembly, options     the runtime made from the server's settings
-    runtime, gang         the Runtime protocol; one attempt, from its objects to its end
-    report                what the service is told about an attempt
+    runtime               the Runtime protocol, and the runtime made from the server's settings
+    gang                  one attempt, from its objects to its end, and what the service is told about it
     cluster               the parts that all attempts share, and the watches
-    create, removal       creation and removal of the objects of an attempt
+    objects               creation and removal of the objects of an attempt
+    objects_api           the requests for that
+    pod_log               logs that come from the cluster
     queues                the queues of Kueue in which jobs wait
     record                the state of an attempt on disk
     doctor                checks of the cluster and of the server's rights
@@ -15,7 +16,7 @@ Modules and folders:
     catalogue             what a job may ask for, read from the operator's file
     render                pure: the objects of an attempt
     observe               pure: the state of the cluster and its meaning
-    workload              the interface of a kind of object that runs pods
+    workload              the interface of a kind of object that runs pods, and the options of a cluster
     pytorchjob, trainjob  the kinds: of the training operator, and of Kubeflow Trainer 2
-    api                   requests, watches, logs; the only module that imports `kubernetes`
+    api                   requests and watches; the only module that imports `kubernetes`
 """

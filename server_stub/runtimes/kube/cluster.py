@@ -13,19 +13,17 @@ from client_lib.spec.job import JobSpec
 from client_lib.worker.rank_environment import threads_with
 from server_stub.runtimes import Attempt, attempt_dir, inputs, plan, worker_dir
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import Api, serves
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
-from server_stub.runtimes.kube.api.pod_log import PodLogs
-from server_stub.runtimes.kube.api.watch import Change, Listed, ObjectWatch
+from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, serves
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
-from server_stub.runtimes.kube.observe import ending, parse
-from server_stub.runtimes.kube.observe.inventory import Inventory
-from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.objects_api import ObjectsApi
+from server_stub.runtimes.kube.observe import ending
+from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, parse_event, parse_pod, parse_workload
+from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.queues import Queues
-from server_stub.runtimes.kube.removal import RemovalQueue
-from server_stub.runtimes.kube.workload import WorkloadKind
+from server_stub.runtimes.kube.workload import ClusterOptions, WorkloadKind
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 
+REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
 _EVENTS = {  # events have no labels; those that the status of a pod shows are left out
     "fieldSelector": ",".join(
@@ -58,8 +56,12 @@ class Cluster:
     objects: ObjectsApi
     inventory: Inventory
     logs: PodLogs
-    removals: RemovalQueue
     queues: Queues
+    ended: set[names.AttemptKey]
+    """Attempts that have ended and whose objects are still there."""
+    removal_turns: asyncio.Semaphore
+    """Admits removals of attempts that have ended, in the order of their requests. One for all namespaces, as they have
+    one garbage collector."""
 
     @classmethod
     def of(
@@ -67,11 +69,12 @@ class Cluster:
     ) -> Cluster:
         """Make the parts for workloads of `options.kind`, and of `others` that exist already. Makes no request."""
         objects = ObjectsApi(api, options.namespace, options.kind)
-        logs = PodLogs(api, objects, registry)
+        logs = PodLogs(api, options.namespace, registry)
         kinds = (options.kind, *others)
         inventory = Inventory()
         queues = Queues(api, options.namespace, inventory)
-        return cls(api, options, kinds, registry, objects, inventory, logs, RemovalQueue(), queues)
+        turns = asyncio.Semaphore(REMOVALS_AT_ONCE)
+        return cls(api, options, kinds, registry, objects, inventory, logs, queues, set(), turns)
 
     @property
     def kind(self) -> WorkloadKind:
@@ -86,10 +89,10 @@ class Cluster:
         return replace(self, options=replace(self.options, kind=kind), objects=objects)
 
     def in_namespace(self, namespace: str) -> Cluster:
-        """Another namespace of the same cluster. Removals take turns in all, as they have one garbage collector."""
+        """Another namespace of the same cluster."""
         options = replace(self.options, namespace=namespace, kueue=None)
         found = Cluster.of(self.api, options, self.registry)
-        return replace(found, kinds=self.kinds, removals=self.removals)
+        return replace(found, kinds=self.kinds, ended=self.ended, removal_turns=self.removal_turns)
 
     def with_kind_there(self) -> Cluster:
         """The cluster with the first kind that it has; itself if it has none. Blocks. Raises ApiError."""
@@ -100,21 +103,21 @@ class Cluster:
         """Name of the workload of an attempt; with `owner` its second choice."""
         return names.object_name(attempt.job_name, attempt.number, owner, self.kind.name_max)
 
-    def watches(self, workloads_listed: Callable[[str, list[parse.Workload]], None]) -> list[ObjectWatch]:
+    def watches(self, workloads_listed: Callable[[str, list[Workload]], None]) -> list[ObjectWatch]:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
         `workloads_listed` instead."""
         core, inventory = f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        read_pod = partial(parse.pod, kinds=self.kinds)
+        read_pod = partial(parse_pod, kinds=self.kinds)
         pod_changes = inventory.list_pods, inventory.put_pod, inventory.pod_gone
         event_changes = inventory.list_events, inventory.put_event, inventory.event_gone
         return [
             *(self._workload_watch(kind, partial(workloads_listed, kind.name)) for kind in self.kinds),
             ObjectWatch(self.api, f"{core}/pods", _OURS, _applied(read_pod, *pod_changes)),
-            ObjectWatch(self.api, f"{core}/events", _EVENTS, _applied(parse.event, *event_changes)),
+            ObjectWatch(self.api, f"{core}/events", _EVENTS, _applied(parse_event, *event_changes)),
         ]
 
-    def _workload_watch(self, kind: WorkloadKind, listed: Callable[[list[parse.Workload]], None]) -> ObjectWatch:
-        read, inventory = partial(parse.workload, kind=kind), self.inventory
+    def _workload_watch(self, kind: WorkloadKind, listed: Callable[[list[Workload]], None]) -> ObjectWatch:
+        read, inventory = partial(parse_workload, kind=kind), self.inventory
         take = _applied(read, listed, inventory.put_workload, inventory.workload_gone)
         path = kind.collection(self.options.namespace)
         return ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1)

@@ -16,9 +16,8 @@ from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
-from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.workload import POD_GROUPS, WorkloadKind
+from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, WorkloadKind
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"

@@ -1,29 +1,30 @@
-"""One attempt on a cluster: creates its objects, follows it to its end and removes it.
+"""One attempt on a cluster: creates its objects, follows it to its end, tells the service about it, and removes it.
 
 Level-triggered: after each change the whole state is evaluated again, so a restart of the server is no special case.
-`observe` and `runtimes.verdict` interpret the state, `create` and `removal` change the cluster, `report` tells the
-service.
+`observe` and `runtimes.verdict` interpret the state, `objects` changes the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Literal
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes import Attempt, Observation, attempt_dir, verdict
+from client_lib.spec.wire import WorkerInfo
+from server_stub.files import outputs
+from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.create import ObjectCreator
+from server_stub.runtimes.kube.objects import ObjectCreator, ObjectRemoval
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
-from server_stub.runtimes.kube.observe.parse import WorkerPod
-from server_stub.runtimes.kube.removal import ObjectRemoval
-from server_stub.runtimes.kube.report import Reporter
+from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
-from server_stub.worker_gateway import SILENT_S, OpenAttempt
+from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt, WorkerView
 
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 LOOK_AGAIN_S = 15.0
@@ -81,12 +82,12 @@ class Gang:
             self._workers.release()
             assert self._record.end is not None
             self._reporter.report(self._record.end)
-            cluster.removals.ended.add(self._key)
+            cluster.ended.add(self._key)
             pods = self._pods if self._record.removed_because is None else None
-            await self._removal.after_end(self._name, self._record.uid, cluster.removals, pods)
+            await self._removal.after_end(self._name, self._record.uid, pods)
             cluster.registry.close(*self._key)
         finally:
-            cluster.removals.ended.discard(self._key)
+            cluster.ended.discard(self._key)
             cluster.inventory.forget(self._key)
             cluster.logs.forget(self._key)
 
@@ -107,7 +108,7 @@ class Gang:
 
     @property
     def _removal(self) -> ObjectRemoval:
-        return ObjectRemoval(self._key, self._cluster.objects, self._cluster.inventory, self._changed)
+        return ObjectRemoval(self._key, self._cluster, self._changed)
 
     @property
     def _workers(self) -> OpenAttempt:
@@ -347,3 +348,82 @@ class Gang:
     async def _pause(self, limit_s: float) -> None:
         """Wait until something changes, at most `limit_s`."""
         await is_set_within(self._changed, limit_s)
+
+
+class Reporter:
+    """The observations of one attempt; `sink` gets each that differs from the one before."""
+
+    def __init__(self, attempt: Attempt, cluster: Cluster, sink: Callable[[Observation], None]) -> None:
+        self._attempt, self._cluster, self._sink = attempt, cluster, sink
+        self._last: Observation | None = None
+
+    def waiting(
+        self, reason: Reason, message: str, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()
+    ) -> None:
+        """Report that the attempt waits, and why."""
+        self.report(self._observation("waiting", reason, message, infos, notes))
+
+    def progress(self, seen: Interpretation, missing: str) -> None:
+        """Report how far the workers are. `missing`: message about workers that the attempt goes on without."""
+        views, n_workers = self._views(), self._attempt.spec.n_workers
+        silent = messages.silent(ending.silent(seen, views, NOTICED_S), n_workers, NOTICED_S)
+        stages = {worker.stage for worker in seen.workers}
+        waits_for_logs = stages == {Stage.ENDED} and not any(worker.failed for worker in seen.workers)
+        if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
+            lost = {view.worker: view.missing for view in views}
+            rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
+            message = _joined(missing, silent, rest, messages.lost_in_all(lost, n_workers))
+            found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
+            self.report(replace(found, quiet=verdict.quiet(seen.workers)))
+        elif silent or Stage.STARTED not in stages:
+            self.waiting(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
+
+    def unstarted(self, reason: Reason, message: str) -> Observation:
+        """The end of an attempt without objects, for `report`."""
+        return replace(self._observation("ended", reason, message), ended_at=datetime.now(timezone.utc))
+
+    async def ended(self, seen: Interpretation, why: Verdict) -> Observation:
+        """The end of an attempt, for `report`."""
+        reports = [worker.report for worker in seen.workers]
+        conflicts = await asyncio.to_thread(outputs.conflict_notes, self._attempt.job_dir, reports)
+        lost = ending.lost_lines(seen, self._views())
+        notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
+        message = _joined(why.message, messages.lost_in_all(lost, self._attempt.spec.n_workers))
+        return replace(
+            self._observation("ended", why.reason, message, seen.infos, notes),
+            ranks=tuple(rank for worker in seen.workers for rank in worker.ranks()),
+            ended_at=verdict.ended_at(seen.workers) or datetime.now(timezone.utc),
+            first_failing=why.first_failing,
+            stacks=verdict.last_stacks(seen.workers),
+        )
+
+    def report(self, seen: Observation) -> None:
+        if seen != self._last:
+            self._last = seen
+            self._sink(seen)
+
+    def _views(self) -> tuple[WorkerView, ...]:
+        found = self._cluster.registry.find(self._attempt.job_id, self._attempt.number)
+        return found.views() if found else ()
+
+    def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
+        images = (f"{RAN_IMAGE}{image}" for image in seen.images)
+        return (*seen.unknown, *images, *ending.notes(self._attempt, lost_lines, self._cluster.options))
+
+    def _observation(
+        self,
+        phase: Literal["waiting", "running", "ended"],
+        reason: Reason,
+        message: str,
+        infos: tuple[WorkerInfo, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Observation:
+        attempt = self._attempt
+        if infos and phase != "waiting":
+            threads = self._cluster.threads(attempt.spec)
+            infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
+        return Observation(attempt.job_id, attempt.number, phase, reason, message, infos, notes=notes)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))

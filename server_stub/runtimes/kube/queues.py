@@ -20,8 +20,7 @@ from client_lib.spec.summary import about
 from server_stub.runtimes import place
 from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, get_if_visible
 from server_stub.runtimes.kube.observe import messages
-from server_stub.runtimes.kube.observe.inventory import Inventory
-from server_stub.runtimes.kube.observe.parse import WorkerPod, Workload
+from server_stub.runtimes.kube.observe.inventory import Inventory, WorkerPod, Workload
 
 LOOK_S = 8.0
 """Age at which an answer is asked for again."""

@@ -1,7 +1,7 @@
 """The Kubernetes runtime: watches its namespaces and runs each attempt as a gang of pods.
 
-server_stub.runtimes.Runtime documents the methods. They run on the event loop's thread; the watches and all requests
-run in threads of their own.
+`assemble` makes it from the settings of the server. server_stub.runtimes.Runtime documents the methods. They run on the
+event loop's thread; the watches and all requests run in threads of their own.
 """
 
 from __future__ import annotations
@@ -10,31 +10,40 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from client_lib.errors import Conflict
+from client_lib.errors import Conflict, InvalidRequest
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
+from client_lib.worker import zipapp_build
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, checked
 from server_stub.runtimes.kube import doctor, record
-from server_stub.runtimes.kube.api import ApiError, call_in_thread
-from server_stub.runtimes.kube.api.watch import ObjectWatch
+from server_stub.runtimes.kube.api import ApiError, ObjectWatch, call_in_thread, connect, default_namespace
+from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.observe.parse import Workload
+from server_stub.runtimes.kube.observe.inventory import Workload
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import masked, render, storage
+from server_stub.runtimes.kube.trainjob import TRAINJOB
+from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.tasks import Tasks
+from server_stub.settings import Settings
+from server_stub.worker_gateway import WorkerRegistry
 from server_stub.worker_gateway.stacks import StackDump
 
 DISK_PAUSE_S = 5.0
+KEPT_CATALOGUE = "catalogue.yaml"
+"""Copy of the last valid catalogue, in the data directory."""
 _OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
 _CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
 
@@ -49,17 +58,10 @@ class KubeRuntime:
 
     name = "kubernetes"
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        job_dir: Callable[[str], Path],
-        catalogue_problem: str = "",
-        namespaces: Collection[str] = (),
-    ) -> None:
-        """`cluster`: the namespace of the server. `job_dir` returns the directory of a job by its id.
-        `catalogue_problem`: the reason why an earlier catalogue is used; '': that of the file is used. `namespaces`:
-        those of teams, in which an earlier server process may have left objects."""
-        self._own, self._job_dir, self._of_teams = cluster.options.namespace, job_dir, namespaces
+    def __init__(self, cluster: Cluster, catalogue_problem: str = "", namespaces: Collection[str] = ()) -> None:
+        """`cluster`: the namespace of the server. `catalogue_problem`: why an earlier catalogue is used; '': none is.
+        `namespaces`: those of teams, in which an earlier server process may have left objects."""
+        self._own, self._of_teams = cluster.options.namespace, namespaces
         self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}
@@ -139,7 +141,8 @@ class KubeRuntime:
                 self._tasks.begin(self._remove_if_ended(cluster, workload))
 
     async def _remove_if_ended(self, cluster: Cluster, workload: Workload) -> None:
-        folder = attempt_dir(self._job_dir(workload.key.job_id), workload.key.attempt)
+        job_dir = cluster.options.settings.data_dir / "jobs" / workload.key.job_id
+        folder = attempt_dir(job_dir, workload.key.attempt)
         known = await asyncio.to_thread(record.read, folder, workload.key)
         if known.uid == workload.uid and known.end is not None:
             try:
@@ -225,3 +228,37 @@ class KubeRuntime:
     def _report(self, seen: Observation) -> None:
         if self._sink is not None:
             self._sink(seen)
+
+
+def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]) -> KubeRuntime:
+    """Make the runtime; makes no request to the cluster. `namespaces`: those of the teams, beside that of the server.
+
+    Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
+    """
+    catalogue, problem = catalogue_file.load_or_kept(
+        settings.catalogue,
+        settings.data_dir / KEPT_CATALOGUE,
+        by_pattern=settings.parse_instance_types is True,
+        pod_security=settings.pod_security,
+    )
+    if problem:
+        _log.error("%s", problem)
+    namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
+    chosen, other = (TRAINJOB, PYTORCHJOB) if settings.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), _text(settings.worker_server_ca))
+    api = connect(settings.kubeconfig, settings.kube_context)
+    return KubeRuntime(Cluster.of(api, options, registry, [other]), problem, namespaces)
+
+
+def _launcher() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "worker.pyz"
+        zipapp_build.build(str(target))
+        return target.read_bytes()
+
+
+def _text(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text()
+    except OSError as error:
+        raise InvalidRequest(f"worker_server_ca={path} can't be read: {error.strerror}") from error

@@ -15,15 +15,14 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, serves
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import MANAGED_BY, OURS, PROBE, QUEUE
+from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.workload import (
     SCHEDULERS,
     Applied,
@@ -64,51 +63,100 @@ _BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "secur
 """Fields of the container that a TrainJob may set, by its trainer or a patch."""
 
 
-def manifest(plan: WorkloadPlan) -> Made:
-    template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
-    container = template["spec"]["containers"][0]
-    runtime = _runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
-    spec: Object = {
-        "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": RUNTIME, "name": runtime["metadata"]["name"]},
-        "trainer": {
-            "image": container["image"],
-            "command": container["command"],
-            "env": [*container["env"], *_from_secret(container, plan.secret_variables)],
-            "numNodes": plan.spec.n_workers,
-            "resourcesPerNode": container["resources"],
-        },
-        "runtimePatches": _patches(template, container),
+class TrainJob(WorkloadKind):
+    name = "TrainJob"
+    group = "trainer.kubeflow.org"
+    version = "v1alpha1"
+    plural = "trainjobs"
+    container = CONTAINER
+    operator = "Kubeflow Trainer"
+    kueue_framework = "trainer.kubeflow.org/trainjob"
+    conditions: Mapping[str, Meaning] = {
+        "Suspended": Meaning(Reason.QUEUED),
+        "Complete": Meaning(Reason.COMPLETED),
+        "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
     }
-    if QUEUE in plan.metadata["labels"]:
-        spec["suspend"] = True  # until Kueue admits it
-    return Made(TRAINJOB.object(plan.metadata, spec), runtime)
+    name_max = 63 - len("-node-0-9999-abcde")  # JobSet refuses it if a pod's name were longer than a label may be
+    applied = Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name")
+    bases: Mapping[str, str] = {RUNTIME: "trainingruntimes"}
+
+    def manifest(self, plan: WorkloadPlan) -> Made:
+        template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
+        container = template["spec"]["containers"][0]
+        runtime = self._runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
+        spec: Object = {
+            "runtimeRef": self._reference(runtime),
+            "trainer": {
+                "image": container["image"],
+                "command": container["command"],
+                "env": [*container["env"], *_from_secret(container, plan.secret_variables)],
+                "numNodes": plan.spec.n_workers,
+                "resourcesPerNode": container["resources"],
+            },
+            "runtimePatches": _patches(template, container),
+        }
+        if QUEUE in plan.metadata["labels"]:
+            spec["suspend"] = True  # until Kueue admits it
+        return Made(self.object(plan.metadata, spec), runtime)
+
+    def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
+        """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
+        spec = {
+            "runtimeRef": self._reference(self._plain_runtime(namespace)),
+            "trainer": {"image": "none", "numNodes": 1},
+            "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
+            "suspend": False,
+        }
+        return self.object({"name": PROBE, "labels": dict(labels)}, spec)
+
+    def worker_of(self, labels: Mapping[str, str]) -> int | None:
+        index = labels.get(INDEX, "")
+        return int(index) if labels.get(REPLICATED_JOB_LABEL) == REPLICATED_JOB and index.isdigit() else None
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0", f"PodGroup/{name}"
+
+    def is_queued(self, api: Api, namespace: str) -> bool:
+        """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the probe, which jobs use, too."""
+        tries, runtime = _NOTICED_TRIES, self._plain_runtime(namespace)
+        while True:
+            try:
+                return bool(self.dry_run(api, namespace, {QUEUE: PROBE})["spec"].get("suspend"))
+            except ApiError as error:
+                tries -= 1
+                if not tries or not is_missing(runtime, error.message):
+                    raise
+            ObjectsApi(api, namespace, self).create_base(runtime)
+            time.sleep(_NOTICED_S)
+
+    def check(self, api: Api, namespace: str) -> Check:
+        """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
+        if not serves(api, self.api_version, self.plural):
+            return checked(self.operator, f"the cluster has no resource type {self.name}", INSTALL)
+        if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
+            return checked(self.operator, "the cluster has no resource type JobSet, which Trainer needs", INSTALL)
+        try:
+            self.dry_run(api, namespace)
+        except ApiError as error:
+            there = not is_missing(self._plain_runtime(namespace), error.message)
+            fix = INSTALL if there else "start the server again, which makes it"
+            return checked(self.operator, f"it refuses a {self.name}: {error.message}", fix)
+        return checked(self.operator, f"it runs and takes a {self.name} of this server's runtime")
+
+    def _runtime(self, namespace: str, spec: Object) -> Object:
+        digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+        metadata = {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}}
+        return self.object(metadata, spec, RUNTIME)
+
+    def _plain_runtime(self, namespace: str) -> Object:
+        """The TrainingRuntime of a TrainJob that sets nothing but a container, for `probe`."""
+        return self._runtime(namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False))
+
+    def _reference(self, runtime: Object) -> Object:
+        return {"apiGroup": self.group, "kind": RUNTIME, "name": runtime["metadata"]["name"]}
 
 
-def plain_runtime(namespace: str) -> Object:
-    """The TrainingRuntime of a TrainJob that sets nothing but a container, for `probe`."""
-    return _runtime(namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False))
-
-
-def probe(namespace: str, labels: Mapping[str, str]) -> Object:
-    """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
-    runtime = plain_runtime(namespace)["metadata"]["name"]
-    spec = {
-        "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": RUNTIME, "name": runtime},
-        "trainer": {"image": "none", "numNodes": 1},
-        "runtimePatches": [_patch(0, {"metadata": {"labels": {MANAGED_BY: OURS}}})],
-        "suspend": False,
-    }
-    return TRAINJOB.object({"name": PROBE, "labels": dict(labels)}, spec)
-
-
-def worker_of(labels: Mapping[str, str]) -> int | None:
-    """Index of the worker whose pod has these labels; None: the pod belongs to no TrainJob."""
-    index = labels.get(INDEX, "")
-    return int(index) if labels.get(REPLICATED_JOB_LABEL) == REPLICATED_JOB and index.isdigit() else None
-
-
-def parts(name: str) -> tuple[str, ...]:
-    return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0", f"PodGroup/{name}"
+TRAINJOB = TrainJob()
 
 
 def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
@@ -120,12 +168,6 @@ def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
         for name in names
         if name not in given
     ]
-
-
-def _runtime(namespace: str, spec: Object) -> Object:
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    metadata = {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}}
-    return TRAINJOB.object(metadata, spec, RUNTIME)
 
 
 def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
@@ -182,62 +224,3 @@ def _patch(number: int, template: Mapping[str, Any]) -> Object:
         "manager": f"{MANAGER}-{number}" if number else MANAGER,
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
     }
-
-
-# --- questions to the operator, of which only `_is_queued` creates something
-
-
-def _is_queued(api: Api, namespace: str) -> bool:
-    """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the probe, which jobs use, too."""
-    tries = _NOTICED_TRIES
-    while True:
-        try:
-            return bool(TRAINJOB.dry_run(api, namespace, {QUEUE: PROBE})["spec"].get("suspend"))
-        except ApiError as error:
-            tries -= 1
-            if not tries or not is_missing(plain_runtime(namespace), error.message):
-                raise
-        ObjectsApi(api, namespace, TRAINJOB).create_base(plain_runtime(namespace))
-        time.sleep(_NOTICED_S)
-
-
-def _check(api: Api, namespace: str) -> Check:
-    """Its webhooks accept a TrainJob, and a TrainingRuntime of this server is there."""
-    kind, result = TRAINJOB, partial(checked, TRAINJOB.operator)
-    if not serves(api, kind.api_version, kind.plural):
-        return result(f"the cluster has no resource type {kind.name}", INSTALL)
-    if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
-        return result("the cluster has no resource type JobSet, which Trainer needs", INSTALL)
-    try:
-        kind.dry_run(api, namespace)
-    except ApiError as error:
-        fix = (
-            "start the server again, which makes it" if is_missing(plain_runtime(namespace), error.message) else INSTALL
-        )
-        return result(f"it refuses a {kind.name}: {error.message}", fix)
-    return result(f"it runs and takes a {kind.name} of this server's runtime")
-
-
-TRAINJOB = WorkloadKind(
-    name="TrainJob",
-    group="trainer.kubeflow.org",
-    version="v1alpha1",
-    plural="trainjobs",
-    container=CONTAINER,
-    operator="Kubeflow Trainer",
-    kueue_framework="trainer.kubeflow.org/trainjob",
-    conditions={
-        "Suspended": Meaning(Reason.QUEUED),
-        "Complete": Meaning(Reason.COMPLETED),
-        "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
-    },
-    manifest=manifest,
-    probe=probe,
-    worker_of=worker_of,
-    is_queued=_is_queued,
-    check=_check,
-    parts=parts,
-    name_max=63 - len("-node-0-9999-abcde"),  # JobSet refuses it if a pod's name were longer than a label may be
-    applied=Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"),
-    bases={RUNTIME: "trainingruntimes"},
-)

@@ -1,32 +1,33 @@
-"""The interface of a kind of Kubernetes object that runs the pods of an attempt, such as PyTorchJob.
+"""The interface of a kind of Kubernetes object that runs the pods of an attempt, such as PyTorchJob, and the options of
+a cluster, of which the kind is one.
 
-Everything that differs between such kinds is a field of `WorkloadKind`. The rest of the runtime works with any kind;
-`assembly` chooses one.
+Everything that differs between such kinds is a member of `WorkloadKind`. The rest of the runtime works with any kind;
+`assemble` in `runtime` chooses one.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.elastic import Bounds
-from server_stub.settings import GangScheduler
-
-if TYPE_CHECKING:
-    from server_stub.runtimes.kube.api import Api
+from server_stub.runtimes.kube.api import Api
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.settings import GangScheduler, Settings
 
 Object = dict[str, Any]
 """A Kubernetes object, as in its JSON."""
+Problem = tuple[str, str]
+"""A problem of the cluster, and its fix."""
 MASTER_PORT = 23456
 """Default of the training operator for its container port `pytorchjob-port`."""
-
-
 SCHEDULERS: Mapping[GangScheduler, str] = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
 """Default names of the schedulers, in `schedulerName` of pods."""
 POD_GROUPS: Mapping[GangScheduler, str] = {
@@ -60,7 +61,7 @@ class WorkloadPlan:
     template: Callable[[Mapping[str, str], Sequence[Object]], Object]
     """Makes the pod template with more labels and more environment variables."""
     gang_scheduler: GangScheduler = "none"
-    secret_variables: tuple[str, ...] = ()
+    secret_variables: Sequence[str] = ()
     """Names of the variables that the container takes from its Secret (`envFrom`)."""
 
     @property
@@ -101,12 +102,10 @@ class Applied(NamedTuple):
     """Label of its pods, whose value is that name."""
 
 
-@dataclass(frozen=True, eq=False)
-class WorkloadKind:
+class WorkloadKind(ABC):
     """A kind of object whose operator creates the pods of an attempt.
 
-    `is_queued`, `check`, `restricted_problem`, `gang_problem` and `dry_run` ask a cluster: they block, and raise
-    ApiError. The other functions are pure.
+    The methods that take an Api ask a cluster: they block, and raise ApiError. The others are pure.
     """
 
     name: str
@@ -122,22 +121,6 @@ class WorkloadKind:
     """Name of its integration in the configuration of Kueue."""
     conditions: Mapping[str, Meaning]
     """Meanings of its conditions, by type."""
-    manifest: Callable[[WorkloadPlan], Made]
-    """Makes the object for an attempt."""
-    probe: Callable[[str, Mapping[str, str]], Object]
-    """Makes the smallest object in a namespace, with these labels."""
-    worker_of: Callable[[Mapping[str, str]], int | None]
-    """Index of the worker whose pod has these labels; None: the pod belongs to no object of this kind."""
-    is_queued: Callable[[Api, str], bool]
-    """True if a Kueue takes its objects in a namespace: it suspends each that names a queue, until its turn."""
-    check: Callable[[Api, str], Check]
-    """The check of the operator for `doctor`, in a namespace."""
-    restricted_problem: Callable[[Api], tuple[str, str] | None] = lambda _: None
-    """Problem and fix if a `restricted` namespace refuses pods of the operator; None: it does not."""
-    gang_problem: Callable[[Api], tuple[str, str] | None] = lambda _: None
-    """Problem and fix if the operator makes no PodGroups; None: it does, or it is not known."""
-    parts: Callable[[str], tuple[str, ...]] = lambda _: ()
-    """Objects that its operator makes for the one with this name, as `Kind/name`: their events concern it."""
     own_variables: Sequence[str] = ("MASTER_ADDR", "MASTER_PORT")
     """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX
@@ -146,8 +129,40 @@ class WorkloadKind:
     """Its operator applies an object of the same name again and again, even while its own object waits for the deletion
     of the pods. So its object is deleted before its pods, and its name is free only when nothing is left of an earlier
     one."""
-    bases: Mapping[str, str] = field(default_factory=dict)
+    bases: Mapping[str, str] = {}
     """Kinds of the objects on which its objects are based, with their plurals."""
+
+    @abstractmethod
+    def manifest(self, plan: WorkloadPlan) -> Made:
+        """Make the object for an attempt."""
+
+    @abstractmethod
+    def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
+        """Make the smallest object, with these labels."""
+
+    @abstractmethod
+    def worker_of(self, labels: Mapping[str, str]) -> int | None:
+        """Index of the worker whose pod has these labels; None: the pod belongs to no object of this kind."""
+
+    @abstractmethod
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Objects that its operator makes for the one with this name, as `Kind/name`: their events concern it."""
+
+    @abstractmethod
+    def is_queued(self, api: Api, namespace: str) -> bool:
+        """True if a Kueue takes its objects in a namespace: it suspends each that names a queue, until its turn."""
+
+    @abstractmethod
+    def check(self, api: Api, namespace: str) -> Check:
+        """The check of the operator for `doctor`."""
+
+    def restricted_problem(self, _api: Api) -> Problem | None:
+        """Problem if a `restricted` namespace refuses pods of the operator."""
+        return None
+
+    def gang_problem(self, _api: Api) -> Problem | None:
+        """Problem if the operator makes no PodGroups; None: it does, or it is not known."""
+        return None
 
     @property
     def api_version(self) -> str:
@@ -172,3 +187,23 @@ class WorkloadKind:
         query = {"dryRun": "All", "fieldValidation": "Strict"}
         answer: Object = api.request("POST", self.collection(namespace), self.probe(namespace, labels or {}), query)
         return answer
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The server's settings, and facts about the cluster that the runtime has found out: what decides which objects are
+    created there."""
+
+    settings: Settings
+    kind: WorkloadKind
+    """Kind of the workloads."""
+    catalogue: ClusterCatalogue
+    namespace: str
+    """Namespace of the objects of the jobs."""
+    launcher: bytes = field(repr=False)
+    """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
+    server_ca: str | None = None
+    """Certificates (PEM) of the authority that signed the server's certificate; None: those of the image."""
+    kueue: bool | None = False
+    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`; None: the server has
+    not asked yet."""

@@ -15,8 +15,8 @@ from client_lib.spec.wire import WorkerInfo
 from client_lib.worker.outcome import OUT_OF_MEMORY_BELOW
 from client_lib.worker.report import Report
 from server_stub.runtimes.kube.observe import messages as messages
-from server_stub.runtimes.kube.observe.parse import Container, Event, StatusReason, WorkerPod, Workload, read_digest
-from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
+from server_stub.runtimes.kube.observe.inventory import Container, Event, StatusReason, WorkerPod, Workload, read_digest
+from server_stub.runtimes.kube.observe.messages import StatusField, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import Meaning
 from server_stub.runtimes.verdict import Stage, WorkerStatus

@@ -11,10 +11,10 @@ from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, elastic, verdict
 from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
-from server_stub.runtimes.kube.observe.parse import WorkerPod
-from server_stub.runtimes.kube.observe.reason_map import StatusField, meaning
-from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.observe.inventory import WorkerPod
+from server_stub.runtimes.kube.observe.messages import StatusField, meaning
 from server_stub.runtimes.kube.render import storage
+from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
 from server_stub.worker_gateway import SILENT_S, WorkerView
 

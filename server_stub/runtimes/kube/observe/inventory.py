@@ -1,21 +1,295 @@
-"""The workloads, pods and events of all attempts, as the watches report them. Used on the event loop only."""
+"""The workloads, pods and events of all attempts: parsed from the API's JSON, and kept as the watches report them.
+
+The JSON of a pod has 15 kB, too much to keep for thousands of pods, so that only the few values are kept that decisions
+need. Parsing never fails: a field that a status lacks is None or empty, for every field of a status is optional.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from client_lib.spec.states import Reason
+from client_lib.worker.report import Report
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.observe.parse import Event, WorkerPod, Workload
+from server_stub.runtimes.kube.workload import Meaning, WorkloadKind
+from server_stub.worker_gateway import report
 
+Json = Mapping[str, Any]
 EVENTS_MAX = 30
 """Number of events kept of one object, the newest."""
 PARTS = ("Job/", "JobSet/", "PodGroup/")
 """Objects that an operator makes for a workload: they are not watched, so their events are known by their names."""
 
 
+@dataclass(frozen=True, slots=True)
+class StatusReason:
+    """A reason (one word) in the status of an object, with its message and time (RFC 3339)."""
+
+    word: str
+    text: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    exit_code: int
+    reason: str
+    message: str
+    """Its termination message: the digest of a report, or a message of the container runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod; without a state if `waiting`, `running_since` and `ended` are all None."""
+
+    name: str
+    waiting: StatusReason | None = None
+    running_since: str | None = None
+    ended: ContainerEnd | None = None
+    image: str = ""
+    """Image of a container that waits."""
+    before: ContainerEnd | None = None
+    """End of the container before its last restart."""
+    digest: str = ""
+    """Name of the image with its digest; "": the image was not pulled yet."""
+
+    @property
+    def crashes(self) -> bool:
+        """True if the kubelet delays the next restart because it ended too often."""
+        return self.waiting is not None and self.waiting.word == "CrashLoopBackOff"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPod:
+    key: AttemptKey
+    worker: int
+    name: str
+    uid: str
+    created_at: str
+    deleting: bool
+    phase: str
+    refused: StatusReason | None
+    """Reason why the kubelet or a controller ended the whole pod (status.reason)."""
+    node: str | None
+    scheduled: bool
+    scheduling: StatusReason | None
+    """Reason why it has no node; None: the scheduler has not tried yet, or it has one."""
+    disruption: StatusReason | None
+    """Reason why the cluster evicts it (condition DisruptionTarget)."""
+    image: str
+    requests: tuple[tuple[str, str], ...]
+    """Requests of its main container: resource and quantity."""
+    memory_limit: str | None
+    init: tuple[Container, ...]
+    main: Container
+    grace_s: float = 0.0
+    """Time to end after its deletion."""
+    ends_by: str = ""
+    """Time at which that is over, as the cluster writes it; "": nobody deleted it."""
+    gone: bool = False
+    """It was deleted, and this is its last known state."""
+    unanswered: bool = False
+    """Its time to end is over and no kubelet has ended it, see `ending.StuckPods`."""
+
+    @property
+    def over(self) -> bool:
+        """True if it runs nothing now and never will again."""
+        return self.gone or self.unanswered or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The object that runs the pods of an attempt, such as a PyTorchJob."""
+
+    kind: str
+    key: AttemptKey
+    name: str
+    uid: str
+    created_at: str
+    deleting: bool
+    queue: str | None
+    """Queue of Kueue."""
+    suspended: bool
+    """True while Kueue, or a user of the cluster, keeps it without pods."""
+    conditions: tuple[tuple[StatusReason, Meaning], ...]
+    """Conditions with status True."""
+    parts: tuple[str, ...] = ()
+    """Objects that the operator made for it, as `Kind/name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    uid: str
+    about: str
+    """UID of the object that it is about."""
+    reason: str
+    message: str
+    at: str
+    """Time of its last occurrence."""
+    part: str = ""
+    """The object that it is about, as `Kind/name`."""
+
+
+def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
+    """The pod of a workload of any of these kinds; None: it belongs to no attempt."""
+    meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
+    labels = _texts(meta.get("labels"))
+    key = names.attempt_of(labels)
+    kind, worker = next(
+        ((each, found) for each in kinds if (found := each.worker_of(labels)) is not None), (None, None)
+    )
+    if key is None or kind is None or worker is None:
+        return None
+    conditions = {str(each.get("type")): each for each in _list(status.get("conditions"))}
+    placed = conditions.get("PodScheduled", {})
+    declared = next((each for each in _list(spec.get("containers")) if each.get("name") == kind.container), {})
+    resources = _of(declared, "resources")
+    return WorkerPod(
+        key=key,
+        worker=worker,
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        created_at=_text(meta, "creationTimestamp"),
+        deleting=meta.get("deletionTimestamp") is not None,
+        phase=_text(status, "phase"),
+        refused=_status_reason(status.get("reason"), status),
+        node=_text(spec, "nodeName") or None,
+        scheduled=bool(spec.get("nodeName")) or placed.get("status") == "True",
+        scheduling=_condition(placed, "False"),
+        disruption=_condition(conditions.get("DisruptionTarget", {}), "True"),
+        image=_text(declared, "image"),
+        requests=tuple(sorted(_texts(resources.get("requests")).items())),
+        memory_limit=_texts(resources.get("limits")).get("memory"),
+        init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
+        main=_main(_list(status.get("containerStatuses")), kind.container),
+        grace_s=_number(meta, "deletionGracePeriodSeconds"),
+        ends_by=_text(meta, "deletionTimestamp"),
+    )
+
+
+def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
+    """The workload; None: it belongs to no attempt."""
+    meta = _of(raw, "metadata")
+    labels = _texts(meta.get("labels"))
+    key = names.attempt_of(labels)
+    if key is None:
+        return None
+    conditions = [each for each in _list(_of(raw, "status").get("conditions")) if each.get("status") == "True"]
+    spec = _of(raw, "spec")
+    return Workload(
+        kind=kind.name,
+        key=key,
+        name=_text(meta, "name"),
+        uid=_text(meta, "uid"),
+        created_at=_text(meta, "creationTimestamp"),
+        deleting=meta.get("deletionTimestamp") is not None,
+        queue=labels.get(names.QUEUE),
+        suspended=_of(spec, "runPolicy").get("suspend", spec.get("suspend")) is True,
+        conditions=tuple(_meant(each, kind) for each in conditions),
+        parts=kind.parts(_text(meta, "name")),
+    )
+
+
+def parse_event(raw: Json) -> Event:
+    """The event, in either form: with a count and the first and last time, or with a series."""
+    series = _of(raw, "series")
+    at = _text(series, "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
+    about = _of(raw, "involvedObject")
+    return Event(
+        uid=_text(_of(raw, "metadata"), "uid"),
+        about=_text(about, "uid"),
+        part=f"{_text(about, 'kind')}/{_text(about, 'name')}",
+        reason=_text(raw, "reason"),
+        message=_text(raw, "message"),
+        at=at or _text(_of(raw, "metadata"), "creationTimestamp"),
+    )
+
+
+def _meant(condition: Json, kind: WorkloadKind) -> tuple[StatusReason, Meaning]:
+    word = _text(condition, "type")
+    found = StatusReason(word, _text(condition, "message"), _text(condition, "lastTransitionTime"))
+    return found, kind.conditions.get(word, Meaning(Reason.STARTING, known=False))
+
+
+def _main(statuses: Sequence[Json], name: str) -> Container:
+    found = next((each for each in statuses if each.get("name") == name), None)
+    return _container(found) if found is not None else Container(name)
+
+
+def _container(status: Json) -> Container:
+    state = _of(status, "state")
+    before = _of(_of(status, "lastState"), "terminated")
+    waiting, running, ended = _of(state, "waiting"), _of(state, "running"), _of(state, "terminated")
+    return Container(
+        name=_text(status, "name"),
+        waiting=_status_reason(waiting.get("reason"), waiting) if waiting else None,
+        running_since=_text(running, "startedAt") if "running" in state else None,
+        ended=_ended(ended) if ended else None,
+        image=_text(status, "image"),
+        before=_ended(before) if before else None,
+        digest=_text(status, "imageID").rpartition("://")[2],
+    )
+
+
+def _ended(state: Json) -> ContainerEnd:
+    code = state.get("exitCode")
+    return ContainerEnd(
+        exit_code=code if isinstance(code, int) else 0, reason=_text(state, "reason"), message=_text(state, "message")
+    )
+
+
+def _condition(condition: Json, status: str) -> StatusReason | None:
+    """The reason of a condition that has this status."""
+    return _status_reason(condition.get("reason", ""), condition) if condition.get("status") == status else None
+
+
+def _status_reason(word: object, status: Json) -> StatusReason | None:
+    return (
+        StatusReason(word, _text(status, "message"), _text(status, "lastTransitionTime"))
+        if isinstance(word, str)
+        else None
+    )
+
+
+def _of(raw: Json, key: str) -> Json:
+    value = raw.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(raw: Json, key: str) -> str:
+    value = raw.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(raw: Json, key: str) -> float:
+    value = raw.get(key)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Json]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, Sequence) else []
+
+
+def read_digest(message: str) -> Report | None:
+    """The report in a termination message, as far as it fits there; None: it is damaged, or another message."""
+    try:
+        return report.parse(message)
+    except ValueError:
+        return None
+
+
 class Inventory:
-    """Objects by attempt. For a followed attempt it reports changes, and keeps pods that are gone."""
+    """Objects by attempt. For a followed attempt it reports changes, and keeps pods that are gone.
+
+    Used on the event loop only.
+    """
 
     def __init__(self) -> None:
         self._workloads: dict[AttemptKey, Workload] = {}

@@ -1,7 +1,8 @@
 """Renders the objects of an attempt on a cluster. Pure: no client, clock, random number or environment variable.
 
 The same arguments give the same objects, so a submit that is repeated after a crash creates nothing twice, and `render`
-shows exactly what a submit would create.
+shows exactly what a submit would create. The plan is the same for all workers; each agent (client_lib.worker.pod) adds
+its worker number, the address of the master and the folder of the code.
 """
 
 from __future__ import annotations
@@ -9,22 +10,31 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from client_lib.errors import TooLarge
-from client_lib.spec.job import MASK
+from client_lib.spec.job import MASK, JobSpec
+from client_lib.spec.request import CodeSnapshot
+from client_lib.worker import function_runner
+from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, elastic
+from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
-from server_stub.runtimes.kube.options import ClusterOptions
-from server_stub.runtimes.kube.render import network_policy, plan, pod, storage
-from server_stub.runtimes.kube.workload import Made, Object, WorkloadPlan
+from server_stub.runtimes.kube.render import network_policy, pod, storage
+from server_stub.runtimes.kube.workload import ClusterOptions, Made, Object, WorkloadPlan
 
 T = TypeVar("T")
 CODE_MAX = 700 * 2**10
 """Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""
+PROTOCOL = 1
+GATE_PORT = 23455
+"""Port of worker 0 for a gang that can't reach the server; the operator's MASTER_PORT is the next one."""
+FUNCTION_RUNNER = "function_runner.py"
+"""Placeholder for the file of the function runner, whose path the agent knows."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +89,16 @@ class _Rendering:
     labels: dict[str, str]
     identity: str
 
-    def metadata(self, name: str) -> dict[str, Any]:
+    def metadata(self, suffix: str = "") -> Object:
         return {
-            "name": name,
+            "name": self.name + suffix,
             "namespace": self.cluster.namespace,
             "labels": self.labels,
             "annotations": {names.HASH: self.identity},
         }
 
-    def immutable(self, kind: str, name: str, **content: Any) -> Object:
-        return {"apiVersion": "v1", "kind": kind, "metadata": self.metadata(name), "immutable": True, **content}
+    def immutable(self, kind: str, suffix: str, **content: Any) -> Object:
+        return {"apiVersion": "v1", "kind": kind, "metadata": self.metadata(suffix), "immutable": True, **content}
 
 
 def render(
@@ -111,16 +121,18 @@ def render(
         needs(attempt.spec, cluster.catalogue),
         name or names.object_name(attempt.job_name, attempt.number, longest=cluster.kind.name_max),
         names.labels(attempt.job_id, attempt.number, attempt.job_name),
-        plan.identity(attempt),
+        identity(attempt),
     )
-    environment = _environment(rendering)
+    secret = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
+    variables = secret_environment(attempt)
+    environment = rendering.immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
     code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
-    made = _workload(rendering, environment, code)
+    made = _workload(rendering, tuple(variables), has_code=code is not None)
     return Objects(
         launcher=_launcher(rendering),
         plan=_copy(_plan(rendering)),
-        secret=_copy(_secret(rendering, worker_token)),
-        environment=_copy(environment),
+        secret=_copy(rendering.immutable("Secret", names.SECRET, type="Opaque", stringData=secret)),
+        environment=_copy(environment) if variables else None,
         code=code,
         policy=_copy(_policy(rendering)),
         base=_copy(made.base),
@@ -143,13 +155,33 @@ def _masked(shown: Object) -> Object:
     if shown["kind"] == "Secret":
         return shown | {key: dict.fromkeys(shown[key], MASK) for key in ("data", "stringData") if key in shown}
     if "binaryData" in shown:
-        return shown | {"binaryData": _described(shown["binaryData"])}
+        contents = {name: b64decode(text) for name, text in shown["binaryData"].items()}
+        digests = {
+            name: f"{len(each)} bytes, sha256 {hashlib.sha256(each).hexdigest()}" for name, each in contents.items()
+        }
+        return shown | {"binaryData": digests}
     return shown
 
 
-def _described(binary: Mapping[str, str]) -> dict[str, str]:
-    contents = {name: b64decode(text) for name, text in binary.items()}
-    return {name: f"{len(each)} bytes, sha256 {hashlib.sha256(each).hexdigest()}" for name, each in contents.items()}
+def identity(attempt: Attempt) -> str:
+    """Hash that distinguishes the objects of this attempt from others of the same name. An upgrade of the server, which
+    may render the objects differently, does not change it."""
+    spec = attempt.spec.model_dump(mode="json", exclude_defaults=True)
+    code = attempt.code.model_dump(mode="json", exclude={"proof"})
+    content = json.dumps([attempt.job_id, attempt.number, spec, code], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def plain_environment(spec: JobSpec) -> dict[str, str]:
+    """The user's variables that are no secrets."""
+    given, shown = spec.environment(), spec.masked().environment()
+    return {name: value for name, value in given.items() if shown[name] == value}
+
+
+def secret_environment(attempt: Attempt) -> dict[str, str]:
+    """The user's variables that only the job may read: its secrets, and those with the name of a secret."""
+    given, plain = attempt.spec.environment(), plain_environment(attempt.spec)
+    return {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
 
 
 def _launcher(rendering: _Rendering) -> Object:
@@ -167,27 +199,6 @@ def _launcher(rendering: _Rendering) -> Object:
     }
 
 
-def _plan(rendering: _Rendering) -> Object:
-    worker = plan.order(rendering.attempt, rendering.needs, rendering.cluster)
-    agent = plan.for_agent(rendering.attempt, rendering.cluster)
-    data = {"plan.json": json.dumps(worker, indent=2), "pod.json": json.dumps(agent, indent=2)}
-    return rendering.immutable("ConfigMap", rendering.name + names.PLAN, data=data)
-
-
-def _secret(rendering: _Rendering, worker_token: str) -> Object:
-    content = {"token": worker_token}
-    if rendering.cluster.server_ca is not None:
-        content["ca.crt"] = rendering.cluster.server_ca
-    return rendering.immutable("Secret", rendering.name + names.SECRET, type="Opaque", stringData=content)
-
-
-def _environment(rendering: _Rendering) -> Object | None:
-    values = plan.secret_environment(rendering.attempt)
-    if not values:
-        return None
-    return rendering.immutable("Secret", rendering.name + names.ENVIRONMENT, type="Opaque", stringData=values)
-
-
 def _code(rendering: _Rendering, payload: Payload) -> Object:
     files = {"snapshot.tar.gz": payload.snapshot, "function": payload.function}
     there = {name: content for name, content in files.items() if content is not None}
@@ -199,52 +210,110 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
             hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
         )
     encoded = {name: _base64(content) for name, content in there.items()}
-    return rendering.immutable("ConfigMap", rendering.name + names.CODE, binaryData=encoded)
-
-
-def _policy(rendering: _Rendering) -> Object | None:
-    attempt = rendering.attempt
-    spec = network_policy.policy(attempt.spec, rendering.labels, rendering.cluster)
-    if spec is None:
-        return None
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": rendering.metadata(rendering.name + names.POLICY),
-        "spec": spec,
-    }
-
-
-def _workload(rendering: _Rendering, environment: Object | None, code: Object | None) -> Made:
-    spec, metadata = rendering.attempt.spec, rendering.metadata(rendering.name)
-    gang = rendering.cluster.settings.gang_scheduler
-    if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
-        metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
-    folders, secret = _folders(rendering, code), None
-    if environment is not None:
-        secret = rendering.name + names.ENVIRONMENT
-
-    def template(labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
-        made = pod.Template(spec, rendering.needs, rendering.cluster, folders, secret)
-        return made.render(rendering.labels | dict(labels), variables)
-
-    processes, bounds = rendering.needs.processes, elastic.bounds(spec)
-    variables = tuple(environment["stringData"]) if environment is not None else ()
-    made = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template, gang, variables)
-    return rendering.cluster.kind.manifest(made)
-
-
-def _folders(rendering: _Rendering, code: Object | None) -> list[storage.Folder]:
-    mounted = {
-        "launcher": names.launcher_name(rendering.cluster.launcher, rendering.attempt.job_id),
-        "plan": rendering.name + names.PLAN,
-        "secret": rendering.name + names.SECRET,
-    }
-    if code is not None:
-        mounted["code"] = rendering.name + names.CODE
-    own = storage.own_folders(rendering.needs, mounted)
-    return own + storage.asked_folders(rendering.attempt, rendering.cluster.catalogue)
+    return rendering.immutable("ConfigMap", names.CODE, binaryData=encoded)
 
 
 def _base64(content: bytes) -> str:
     return b64encode(content).decode()
+
+
+def _policy(rendering: _Rendering) -> Object | None:
+    spec = network_policy.policy(rendering.attempt.spec, rendering.labels, rendering.cluster)
+    if spec is None:
+        return None
+    metadata = rendering.metadata(names.POLICY)
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bool) -> Made:
+    """The workload, whose pods have variables of these names in a Secret."""
+    attempt, cluster = rendering.attempt, rendering.cluster
+    spec, metadata, gang = attempt.spec, rendering.metadata(), cluster.settings.gang_scheduler
+    if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
+        metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
+    mounted = {
+        "launcher": names.launcher_name(cluster.launcher, attempt.job_id),
+        "plan": rendering.name + names.PLAN,
+        "secret": rendering.name + names.SECRET,
+    }
+    if has_code:
+        mounted["code"] = rendering.name + names.CODE
+    folders = storage.own_folders(rendering.needs, mounted) + storage.asked_folders(attempt, cluster.catalogue)
+    secret = rendering.name + names.ENVIRONMENT if variables else None
+    template = pod.Template(spec, rendering.needs, cluster, rendering.labels, folders, secret)
+    processes, bounds = rendering.needs.processes, elastic.bounds(spec)
+    plan = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template.render, gang, variables)
+    return cluster.kind.manifest(plan)
+
+
+# --- the plan of the workers
+
+
+def _plan(rendering: _Rendering) -> Object:
+    """ConfigMap with plan.json, which has the fields of the plan that differ from their defaults, and pod.json."""
+    full = worker_plan(rendering.attempt, rendering.needs, rendering.cluster)._asdict()
+    usual = WorkerPlan._field_defaults
+    plan = {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
+    agent = _for_agent(rendering.attempt, rendering.cluster)
+    data = {"plan.json": json.dumps(plan, indent=2), "pod.json": json.dumps(agent, indent=2)}
+    return rendering.immutable("ConfigMap", names.PLAN, data=data)
+
+
+def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> WorkerPlan:
+    """The plan of any worker, without `worker`, the address of the master and `snapshot`, which the agent adds.
+
+    In place only worker 0 tails the log file and keeps outputs: the agents of the others remove these fields.
+    """
+    spec, catalogue = attempt.spec, cluster.catalogue
+    environment = plain_environment(spec)
+    if attempt.function is not None:
+        environment[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)
+    return common.worker_plan(attempt, environment, FUNCTION_RUNNER, storage.HOME)._replace(
+        processes_per_worker=needs.processes,
+        python=_python(attempt, catalogue),
+        gpus=None if needs.gpus else [],  # the device plugin shows a container its own
+        cores=needs.cores,
+        checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
+        checkpoints_from=storage.checkpoints_from(attempt, catalogue),
+        outputs=common.output_globs(attempt, worker=0) if cluster.settings.worker_server_url is not None else [],
+        outputs_limit_bytes=cluster.settings.outputs_limit_bytes,
+        observe=spec.observe,
+        log_limit_bytes=common.log_share(attempt, cluster.settings.log_limit_bytes),
+    )
+
+
+def _for_agent(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Any]:
+    """Content of pod.json: what an agent needs in addition to the plan."""
+    snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
+    return {
+        "protocol": PROTOCOL,
+        "server_url": cluster.settings.worker_server_url,
+        "job": attempt.job_name,
+        "job_id": attempt.job_id,
+        "attempt": attempt.number,
+        "n_workers": attempt.spec.n_workers,
+        "code": {"mode": attempt.code.mode, "sha256": snapshot},
+        "function": attempt.function is not None,
+        "conda_prefix": _conda_prefix(attempt.spec, cluster.catalogue),
+        "spool_bytes": storage.SPOOL_BYTES,
+        "gang_timeout_s": cluster.settings.gang_timeout_s,
+        "gate_port": GATE_PORT,
+    }
+
+
+def _conda_prefix(spec: JobSpec, catalogue: ClusterCatalogue) -> str | None:
+    """Path of the job's conda environment in the image, which the job gives by name or by path."""
+    if spec.conda_env is None:
+        return None
+    root = PurePosixPath(catalogue.defaults.conda_root)
+    if spec.conda_env in ("base", "root"):
+        return str(root)
+    return str(root / "envs" / spec.conda_env)  # an absolute path stays what it is
+
+
+def _python(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
+    """Interpreter in the image, as the submitter's is on another machine; None: the job starts a command."""
+    if not common.runs_python(attempt):
+        return None
+    prefix = _conda_prefix(attempt.spec, catalogue)
+    return "python3" if prefix is None else f"{prefix}/bin/python"

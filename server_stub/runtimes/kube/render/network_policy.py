@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube.catalogue import Egress, Peer
-from server_stub.runtimes.kube.options import ClusterOptions
+from server_stub.runtimes.kube.workload import ClusterOptions
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 

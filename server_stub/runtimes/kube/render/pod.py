@@ -14,10 +14,9 @@ from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
-from server_stub.runtimes.kube.options import ClusterOptions
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder
-from server_stub.runtimes.kube.workload import Object
+from server_stub.runtimes.kube.workload import ClusterOptions, Object
 from server_stub.settings import PodSecurity
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
@@ -45,17 +44,19 @@ class Template:
     spec: JobSpec
     needs: Needs
     cluster: ClusterOptions
+    labels: Mapping[str, str]
+    """Labels of every object of the attempt."""
     folders: Sequence[Folder]
     environment_secret: str | None
     """Name of the Secret whose entries become environment variables; None: there is none."""
 
     def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
-        """The template with these labels and additional variables. It has no restartPolicy, as operators set it."""
+        """The template with additional labels and variables. It has no restartPolicy, as operators set it."""
         catalogue = self.cluster.catalogue
         defaults, security = catalogue.defaults, _pod_security(catalogue, self.cluster.settings.pod_security)
         return {
             "metadata": {
-                "labels": defaults.pod_labels | dict(labels),
+                "labels": {**defaults.pod_labels, **self.labels, **labels},
                 "annotations": defaults.annotations | self.needs.instance.annotations,
             },
             "spec": {
@@ -65,7 +66,7 @@ class Template:
                 "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                **_placed(self.spec, self.needs, catalogue, labels),
+                **_placed(self.spec, self.needs, catalogue, self.labels),
             },
         }
 

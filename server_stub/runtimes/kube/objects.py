@@ -1,28 +1,37 @@
-"""Creates the objects of one attempt on the cluster, with repeated tries, and reports what blocks them.
+"""Creates the objects of one attempt on the cluster, with repeated tries, and removes them.
 
-A try whose response was lost may have created them nevertheless: the next try finds them by their name.
+A try whose response was lost may have created them nevertheless: the next try finds them by their name. Attempts that
+have ended are removed a few at a time: the garbage collector of a cluster makes 40 requests/s in total (twice the
+kube-controller-manager's --kube-api-qps, 20 by default), of which each deleted object needs two. With many deletions at
+once it forgets which owners are gone and asks for them repeatedly; and an attempt that is deleted while it runs would
+wait for all that have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
-from server_stub.runtimes.kube.api.objects_api import BeingDeleted, NameTaken
+from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.observe import parse
-from server_stub.runtimes.kube.observe.reason_map import Refusal, Retry, refusal
+from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
+from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
+from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
 from server_stub.runtimes.kube.workload import Object, is_missing
+from server_stub.runtimes.tasks import is_set_within
 
 FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
+TURN_S = 30.0  # longest time one removal may block the others while a foreign finalizer holds its objects
+LOOK_AGAIN_S = 15.0
 
 _USE_SECOND_NAME = Refusal(Reason.QUEUED, "another user's job has this name", Retry.ALWAYS)
 
@@ -109,7 +118,7 @@ class ObjectCreator:
         except NameTaken as error:
             if error.by is not None and self._may_use_second_name:
                 return _USE_SECOND_NAME
-            if error.by is not None and error.by in self._cluster.removals.ended:
+            if error.by is not None and error.by in self._cluster.ended:
                 return Refusal(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone", Retry.ALWAYS)
             text = f"{error} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Retry.NEVER)
@@ -134,7 +143,7 @@ class ObjectCreator:
                 return
             workload = found
         work: list[Awaitable[None]] = [call_in_thread(create) for create in api.creations(objects, workload)]
-        known = parse.workload(workload, self._cluster.kind)
+        known = parse_workload(workload, self._cluster.kind)
         if self._uid is None and known is not None:
             self._uid = known.uid
             self._cluster.inventory.put_workload(known)
@@ -157,3 +166,62 @@ class ObjectCreator:
             found = await call_until_answered(lambda: self._cluster.objects.find_own(objects.workload))
             self._uid = found["metadata"]["uid"] if found else None
         return self._uid
+
+
+class ObjectRemoval:
+    """The removal of one attempt's objects. `changed` is set after each change of the inventory."""
+
+    def __init__(self, key: AttemptKey, cluster: Cluster, changed: asyncio.Event) -> None:
+        self._key, self._cluster, self._changed = key, cluster, changed
+        self._objects, self._inventory = cluster.objects, cluster.inventory
+
+    @property
+    def _known(self) -> bool:
+        """True if the workload, if there is one, is in the inventory."""
+        return self._inventory.workloads_known(self._objects.kind.name)
+
+    async def delete(self, name: str, uid: str | None, *, in_background: bool = False) -> None:
+        """Begin to delete the workload, if there is one, with all that it owns."""
+        if uid is not None:
+            delete = self._objects.delete_workload
+            await call_until_answered(lambda: delete(name, uid, in_background=in_background))
+
+    async def is_gone(self, name: str, uid: str | None) -> bool:
+        """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
+        if uid is None or not self._known:
+            return False
+        try:
+            return await call_in_thread(self._objects.find_by_uid, name, uid) is None
+        except ApiError:
+            return False
+
+    async def until_gone(self, uid: str | None, limit_s: float = math.inf) -> None:
+        """Wait until the workload and its pods are gone."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        while uid is not None and loop.time() < until:
+            self._changed.clear()
+            pods_are_gone = all(pod.gone for pod in self._inventory.pods(self._key))
+            if pods_are_gone and self._inventory.workload(self._key) is None and self._known:
+                return
+            await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))
+
+    async def after_end(self, name: str, uid: str | None, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
+        """Delete the objects of an ended attempt and wait until they are gone.
+
+        `pods` returns pods that succeeded and are given time to end; None: the workload is being deleted already.
+        """
+        loop = asyncio.get_running_loop()
+        until, pods_ended = loop.time() + SUCCEEDED_PODS_S, False
+        while pods is not None and loop.time() < until:
+            self._changed.clear()
+            if pods_ended := all(pod.over for pod in pods()):
+                break
+            await is_set_within(self._changed, until - loop.time())
+        if pods_ended:
+            async with self._cluster.removal_turns:
+                await self.delete(name, uid, in_background=True)
+                await self.until_gone(uid, TURN_S)
+        else:
+            await self.delete(name, uid)
+        await self.until_gone(uid)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 
 from server_stub.runtimes.kube.api import Api, ApiError, StreamThread, call_in_thread
-from server_stub.runtimes.kube.api.objects_api import ObjectsApi
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.observe.parse import WorkerPod
+from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.worker_gateway import WorkerRegistry
 
 TAIL_TRIES = 4
+TAIL_LINES = 5000
+TAIL_BYTES = 8 * 2**20
 SILENCE_S = 60.0
 WAITING_BYTES = 4 * 2**20
 AGAIN_S = 1.0
@@ -30,13 +31,25 @@ STOPPED_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class PodLogs:
-    """The logs of one cluster. Its methods run on the event loop; its readers are threads."""
+def tail(api: Api, path: str, container: str) -> bytes:
+    """The last lines of the log at `path`; empty if they are not available. Raises ApiError on other failures."""
+    try:
+        return api.text(path, {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES})
+    except ApiError as error:
+        if error.status in (400, 404):
+            return b""
+        raise
 
-    def __init__(self, api: Api, objects: ObjectsApi, registry: WorkerRegistry) -> None:
-        self._api, self._objects, self._registry = api, objects, registry
+
+class PodLogs:
+    """The logs of one namespace. Its methods run on the event loop; its readers are threads."""
+
+    def __init__(self, api: Api, namespace: str, registry: WorkerRegistry) -> None:
+        self._api, self._namespace, self._registry = api, namespace, registry
         self._readers: dict[tuple[AttemptKey, str], PodLogReader] = {}
-        self._given_up: set[tuple[AttemptKey, str]] = set()
+
+    def _path(self, pod: WorkerPod) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/pods/{pod.name}/log"
 
     async def read_tail(self, key: AttemptKey, pod: WorkerPod) -> None:
         """Read the end of the log of a pod that ended, if its node still answers."""
@@ -44,7 +57,7 @@ class PodLogs:
             return
         for number in range(TAIL_TRIES):
             try:
-                records = await call_in_thread(self._objects.log_tail, pod.name, pod.main.name)
+                records = await call_in_thread(tail, self._api, self._path(pod), pod.main.name)
                 if attempt := self._registry.find(*key):
                     await attempt.append(pod.worker, pod.uid, records)
                 return
@@ -57,64 +70,46 @@ class PodLogs:
         for pod in pods:
             begun = pod.main.running_since is not None or pod.main.ended is not None
             if begun and not pod.gone and (key, pod.uid) not in self._readers:
-                request = self._objects.log_request(pod.name, pod.main.name)
-                reader = PodLogReader(self._api, *request, key, pod, self._registry)
-                self._readers[key, pod.uid] = reader
-                reader.start()
+                self._readers[key, pod.uid] = PodLogReader(self._api, self._path(pod), key, pod, self._registry)
+                self._readers[key, pod.uid].start()
 
     async def read_out(self, key: AttemptKey, pods: Iterable[WorkerPod]) -> None:
         """Wait until the logs of the pods that have ended are read to their end, before the pods are deleted.
 
         After READ_OUT_S the rest is given up. No more records of these pods arrive after it returns.
         """
-        over = {(key, pod.uid) for pod in pods if pod.over and not pod.gone and not pod.unanswered}
-        reading = {known: self._readers[known] for known in over - self._given_up if known in self._readers}
-        if not reading:
-            return
-        for reader in reading.values():
-            reader.finish()
+        over = [pod.uid for pod in pods if pod.over and not pod.gone and not pod.unanswered]
+        readers = [self._readers[key, uid] for uid in over if (key, uid) in self._readers]
+        reading = [reader for reader in readers if not reader.stopping.is_set()]
+        for reader in reading:
+            reader.last_round.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + READ_OUT_S
-        for known, reader in reading.items():
+        for reader in reading:
             if not await is_set_within(reader.done, until - loop.time()):
                 reader.stop()
                 await is_set_within(reader.done, STOPPED_S)
-                self._given_up.add(known)
 
     def forget(self, key: AttemptKey) -> None:
         for known in [known for known in self._readers if known[0] == key]:
             self._readers.pop(known).stop()
-            self._given_up.discard(known)
 
 
-class PodLogReader:
+class PodLogReader(StreamThread):
     """Reads the log of one container in a thread until it ends."""
 
-    def __init__(
-        self, api: Api, path: str, query: dict[str, str], key: AttemptKey, pod: WorkerPod, registry: WorkerRegistry
-    ) -> None:
-        self._path, self._query, self._key, self._pod, self._registry = path, query, key, pod, registry
+    def __init__(self, api: Api, path: str, key: AttemptKey, pod: WorkerPod, registry: WorkerRegistry) -> None:
+        super().__init__(api, f"log {path}")
+        self._path, self._key, self._pod, self._registry = path, key, pod, registry
         self._loop = asyncio.get_running_loop()
-        self._last_round = threading.Event()
+        self.last_round = threading.Event()
+        """The container has ended: the log is complete after the next round without new records."""
         self.done = asyncio.Event()
         """Set when the log was read to its end."""
-        self._thread = StreamThread(api, f"log {path}", self._run)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self) -> None:
-        """End after the next round without new records, for the container has ended."""
-        self._last_round.set()
-
-    def stop(self) -> None:
-        self._thread.stop()
-
-    def _run(self) -> None:
-        while not self._thread.stopping.is_set():
-            if self._is_read():
-                break
-            self._thread.stopping.wait(AGAIN_S)
+    def run(self) -> None:
+        while not self.stopping.is_set() and not self._is_read():
+            self.stopping.wait(AGAIN_S)
         try:
             self._loop.call_soon_threadsafe(self.done.set)
         except RuntimeError:
@@ -126,7 +121,7 @@ class PodLogReader:
         A stream may end for any reason; the log is complete only if the container had ended before the last stream.
         """
         while True:
-            last_round = self._last_round.is_set()
+            last_round = self.last_round.is_set()
             try:
                 new = self._read_once()
             except ApiError as error:
@@ -136,9 +131,7 @@ class PodLogReader:
 
     def _read_once(self) -> int:
         handover = LogHandover(self._append, self._loop)
-        for line in self._thread.open(self._path, self._query, SILENCE_S):
-            if self._thread.stopping.is_set():
-                break
+        for line in self._lines(self._path, {"container": self._pod.main.name, "follow": "true"}, SILENCE_S):
             handover.add(line)
         return handover.finish()
 

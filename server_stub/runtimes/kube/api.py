@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API: raw JSON in, raw JSON out. The one module that imports `kubernetes`.
+"""Requests to the Kubernetes API, and watches: raw JSON in, raw JSON out. The one module that imports `kubernetes`.
 
 The library reads kubeconfigs and service accounts, refreshes their tokens and makes the TLS connections. Its models,
 retries and watches are not used, because they differ between its releases (tested: 35.0.0 and 37.0.2). Every request
@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlencode
@@ -37,6 +40,12 @@ _UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+"""Pauses before a request is repeated: each is twice as long as the one before."""
+WATCH_S = 50  # time limit of one watch at the API server
+SILENCE_S = 65.0  # a watch without data for longer has a dead connection
+RELIST_S = 900.0  # a new list finds changes that a watch has lost
+LASTED_S = 5.0  # a watch of this length counts as progress, though nothing changed
+PAGE = 500
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,11 +68,6 @@ class ApiError(Exception):
     @property
     def conflict(self) -> bool:
         return self.status == 409
-
-    @property
-    def expired(self) -> bool:
-        """True if the resourceVersion is too old, so that the objects must be listed again."""
-        return self.status == 410
 
 
 class Api:
@@ -165,18 +169,15 @@ class Stream:
                 pass  # already closed
 
 
-class StreamThread:
+class StreamThread(threading.Thread):
     """A thread that reads one stream of the API after another and can be stopped at any moment, also while a stream is
-    silent. It executes `run`, which must return soon after `stopping` is set."""
+    silent. Its `run` must return soon after `stopping` is set."""
 
-    def __init__(self, api: Api, name: str, run: Callable[[], None]) -> None:
+    def __init__(self, api: Api, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._api = api
         self._stream: Stream | None = None
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
         self.stopping = threading.Event()
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """Abort the stream and return at once."""
@@ -184,12 +185,15 @@ class StreamThread:
         if self._stream is not None:
             self._stream.abort()
 
-    def open(self, path: str, query: dict[str, str], silence_s: float) -> Stream:
-        """Open the next stream; called by `run`. Raises ApiError."""
+    def _lines(self, path: str, query: Query, silence_s: float) -> Iterator[bytes]:
+        """The lines of the next stream, until `stop`. Raises ApiError."""
         self._stream = self._api.stream(path, query, silence_s)
         if self.stopping.is_set():  # `stop` found no stream to abort
             self._stream.abort()
-        return self._stream
+        for line in self._stream:
+            if self.stopping.is_set():
+                return
+            yield line
 
 
 _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
@@ -287,3 +291,108 @@ def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:
     except (ValueError, KeyError, TypeError):
         message = text.strip() or f"HTTP status {response.status}"
     return ApiError(response.status, str(message))
+
+
+# --- watches
+
+
+@dataclass(frozen=True)
+class Listed:
+    """All objects that exist; known objects that are not among them are gone."""
+
+    objects: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One object after its creation or a change, or its last state before its deletion (`gone`)."""
+
+    object: Any
+    gone: bool = False
+
+
+Change = Listed | Changed
+
+
+class ObjectWatch(StreamThread):
+    """Lists one kind of object and then watches its changes: `path` of its collection, `query` with selectors.
+
+    Changes go to `take`, which is called in this thread, until a moment after `stop`. Rules from experience: a watch
+    has a time limit of the API server and, against a dead connection, one of ours; bookmarks keep the resourceVersion
+    young; after an expired one (410) all objects are listed again; a pause follows every round without progress.
+    """
+
+    def __init__(
+        self, api: Api, path: str, query: dict[str, str], take: Callable[[Change], None], *, may_be_absent: bool = False
+    ) -> None:
+        """`may_be_absent`: it is no problem if the cluster has no such kind, or does not let this server see it."""
+        super().__init__(api, f"watch {path.rpartition('/')[2]}")
+        self._path, self._query, self._take = path, query, take
+        self._may_be_absent = may_be_absent
+        self._version: str | None = None
+        self._listed_at = 0.0
+        self.problem: str | None = None
+        """Reason why the watch does not work at the moment; None: it works."""
+
+    def run(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self.stopping.is_set():
+            try:
+                progress = self._round()
+                self.problem = None
+            except ApiError as error:
+                progress = False
+                if error.status == 410:
+                    self._version = None
+                self._log_problem(error)
+            pause_s = FIRST_PAUSE_S if progress else min(pause_s * 2, LONGEST_PAUSE_S)
+            if not progress:
+                self.stopping.wait(pause_s * random.uniform(0.5, 1.0))
+
+    def _log_problem(self, error: ApiError) -> None:
+        if self._may_be_absent and error.status in (403, 404):
+            return
+        if self.problem != error.message:
+            self.problem = error.message
+            _log.warning("watching %s: %s", self._path, error.message)
+
+    def _round(self) -> bool:
+        """List the objects if that is due, then make one watch. Returns True if it made progress."""
+        begun = time.monotonic()
+        if self._version is None or begun - self._listed_at > RELIST_S:
+            self._version = self._list()
+            self._listed_at = begun
+            self.problem = None
+        query = self._query | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+            "resourceVersion": self._version,
+        }
+        changes = sum(map(self._take_line, self._lines(self._path, query, SILENCE_S)))
+        return changes > 0 or time.monotonic() - begun > LASTED_S
+
+    def _list(self) -> str:
+        objects: list[Any] = []
+        query: dict[str, str] = self._query | {"limit": str(PAGE)}
+        while True:
+            page = self._api.get(self._path, query)
+            objects += page.get("items") or []
+            following = page["metadata"].get("continue")
+            if not following:
+                self._take(Listed(objects))
+                return str(page["metadata"]["resourceVersion"])
+            query = query | {"continue": following}
+
+    def _take_line(self, line: bytes) -> int:
+        try:
+            event = json.loads(line)
+            kind, found = event["type"], event["object"]
+        except (ValueError, KeyError, TypeError):
+            return 0  # the connection broke within a line
+        if kind == "ERROR":
+            raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
+        self._version = str(found["metadata"]["resourceVersion"])
+        if kind != "BOOKMARK":
+            self._take(Changed(found, gone=kind == "DELETED"))
+        return 1

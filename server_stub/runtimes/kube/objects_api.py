@@ -1,4 +1,4 @@
-"""Requests that create, find and delete the objects of an attempt, or read a pod's log. They block; none is repeated.
+"""Requests that create, find and delete the objects of an attempt. They block; none is repeated.
 
 The workload is created first and owns the other objects from their creation, so that its deletion removes all of them
 whatever happens in between. A pod whose ConfigMap is created a moment later waits for it.
@@ -15,8 +15,6 @@ from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiErr
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
 
-TAIL_LINES = 5000
-TAIL_BYTES = 8 * 2**20
 _SHARING_TRIES = 5
 
 
@@ -171,20 +169,6 @@ class ObjectsApi:
         except ApiError as error:
             if not (error.not_found or error.conflict):
                 raise
-
-    def log_tail(self, pod: str, container: str) -> bytes:
-        """The last lines that a worker printed; empty if they are not available. Raises ApiError on other failures."""
-        query: dict[str, str | int] = {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
-        try:
-            return self._api.text(f"{self._core}/pods/{pod}/log", query)
-        except ApiError as error:
-            if error.status in (400, 404):
-                return b""
-            raise
-
-    def log_request(self, pod: str, container: str) -> tuple[str, dict[str, str]]:
-        """Path and query of the stream with the whole log of a worker."""
-        return f"{self._core}/pods/{pod}/log", {"container": container, "follow": "true"}
 
 
 def _name(wanted: Mapping[str, Any]) -> str:
